@@ -1,1 +1,4 @@
-"""Bytes, files and offsets: every byte of a record passes here and nowhere else. Knows nothing of replicas."""
+"""The bytes of the log: record batches, indexes, segments, checkpoints; nothing here knows of replicas.
+
+Compiled, private to kreplog, and free of the GIL for I/O, checksums and scans. The public face is `kreplog.Log`.
+"""

@@ -1,0 +1,3 @@
+"""Kafka's replicated log as a Python package."""
+
+__version__ = "0.1.0"
