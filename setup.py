@@ -33,8 +33,8 @@ COMPILE_ARGS = ["-O1", "-g"] if DEBUG else ["-O3", "-g0"]
 
 
 def native_extensions() -> list[Extension]:
-    """One Extension per .pyx; each depends on all .pxd and .h files, which change the layouts that modules share."""
-    shared = sorted(str(path) for pattern in ("*.pxd", "*.h") for path in NATIVE.glob(pattern))
+    """One Extension per .pyx. Cython itself follows what each cimports; C headers it leaves to `depends`."""
+    headers = sorted(str(path) for path in NATIVE.glob("*.h"))
     return [
         Extension(
             ".".join(source.with_suffix("").parts),
@@ -42,7 +42,7 @@ def native_extensions() -> list[Extension]:
             include_dirs=[str(NATIVE)],
             define_macros=MACROS,
             extra_compile_args=COMPILE_ARGS,
-            depends=shared,
+            depends=headers,
         )
         for source in sorted(NATIVE.glob("*.pyx"))
     ]
