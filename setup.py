@@ -7,10 +7,10 @@ flavour, the directives or Cython itself rebuilds everything, changing a source 
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import Cython
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -51,8 +51,6 @@ def native_extensions() -> list[Extension]:
 class BuildNative(build_ext):
     """Translates only when something is really compiled (not for an sdist), and on all cores."""
 
-    editable_mode: bool
-
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or JOBS
@@ -62,7 +60,7 @@ class BuildNative(build_ext):
             self.build_lib, self.build_temp = "build/editable/lib", "build/editable/temp"
 
     def build_extensions(self) -> None:
-        flavour = repr((Cython.__version__, DIRECTIVES, MACROS, COMPILE_ARGS))
+        flavour = repr((version("cython"), DIRECTIVES, MACROS, COMPILE_ARGS))
         marker = Path("build", "flavour")
         self.force = self.force or not marker.exists() or marker.read_text() != flavour
         translated = cythonize(

