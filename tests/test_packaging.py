@@ -24,7 +24,7 @@ SDIST_TOP = {
     *("pyproject.toml", "setup.cfg", "setup.py"),
     *(".ci", "benchmarks", "kreplog", "kreplog.egg-info", "spark", "tests"),
 }
-SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|/py\.typed)")
+SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed)")
 WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
