@@ -1,0 +1,108 @@
+"""Driver: a script of operations broken off at its n-th file call, for n = 1, 2, ... until none is reached.
+
+Arguments: directory, what happens there ("kill", "halfway": killed with half of a write done). Needs the shim.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from kreplog import Log
+from tests.faults import script
+from tests.faults import shim as faults
+from tests.faults.forked import acknowledge, ends_by, result_of, start
+
+MODES = {"kill": (faults.ALL_WRITES, faults.KILL_BEFORE), "halfway": (faults.WRITE, faults.KILL_HALFWAY)}
+
+
+def play(path: Path, kinds: int, nth: int, mode: int, pipe: int) -> None:
+    """Run the script with the n-th call deadly, telling the parent each step completed; then open once more."""
+    shim = faults.Shim()
+    shim.arm(kinds, str(path.parent), nth, mode=mode)
+    log = Log.open(path, script.CONFIG)
+    for number, step in enumerate(script.steps()):
+        step.run(log)
+        acknowledge(pipe, number, 0)
+    log.close()
+    Log.open(path, script.CONFIG)
+
+
+def reopen(path: Path, kinds: int, nth: int, mode: int) -> None:
+    """Open (recovering) with the n-th call deadly, and close."""
+    shim = faults.Shim()
+    shim.arm(kinds, str(path.parent), nth, mode=mode)
+    Log.open(path, script.CONFIG).close()
+
+
+def look(path: Path) -> script.State:
+    """Open, survey, and see that the log takes one more record (which is cut off again)."""
+    with Log.open(path, script.CONFIG) as log:
+        found = script.survey(log)
+        assert log.append(b"one more") == found.end
+        assert log.truncate_to(found.end) == found.end
+        return found
+
+
+def deaths_in_script(directory: Path, mode_name: str) -> int:
+    """Kill at each call of the script; return how many calls there were."""
+    kinds, mode = MODES[mode_name]
+    steps = list(script.steps())
+    nth = 0
+    while True:
+        nth += 1
+        path = directory / f"{mode_name}-{nth}" / "each-0"
+        path.parent.mkdir()
+        pid, pipe = start(lambda pipe, nth=nth, path=path: play(path, kinds, nth, mode, pipe))
+        received = b"".join(iter(lambda pipe=pipe: os.read(pipe, 1 << 16), b""))
+        os.close(pipe)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, -9), f"call {nth}: the writer ended with {code}"
+        done = len(received) // 16
+        found = result_of(lambda path=path: look(path))
+        if done == len(steps):
+            assert found == steps[-1].after, f"call {nth}, after the end: {found}"
+        else:
+            assert steps[done].may_leave(found), f"call {nth}, in step {done} {steps[done]}: found {found}"
+        shutil.rmtree(path.parent)
+        if code == 0:
+            return nth - 1
+
+
+def deaths_in_recovery(directory: Path, mode_name: str) -> int:
+    """Kill each start of an uncleanly left log at its n-th call, one after the other on the same directory."""
+    kinds, mode = MODES[mode_name]
+    path = directory / f"recovery-{mode_name}" / "each-0"
+    path.parent.mkdir()
+    steps = list(script.steps())[:40]
+
+    def leave_unclean() -> None:
+        log = Log.open(path, script.CONFIG)
+        for step in steps:
+            step.run(log)
+
+    result_of(leave_unclean)
+    nth = 0
+    while True:
+        nth += 1
+        code, _ = ends_by(lambda nth=nth: reopen(path, kinds, nth, mode))
+        assert code in (0, -9), f"call {nth}: opening ended with {code}"
+        spare = directory / "spare" / "each-0"
+        shutil.copytree(path.parent, spare.parent)
+        found = result_of(lambda spare=spare: look(spare))
+        assert found == steps[-1].after, f"call {nth} of recovery: {found}, expected {steps[-1].after}"
+        shutil.rmtree(spare.parent)
+        if code == 0:
+            return nth - 1
+
+
+def main(directory: Path, mode_name: str) -> None:
+    in_script = deaths_in_script(directory, mode_name)
+    in_recovery = deaths_in_recovery(directory, mode_name)
+    print(f"in_script={in_script} in_recovery={in_recovery}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

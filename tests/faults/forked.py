@@ -1,0 +1,101 @@
+"""Children of a driver: run a function in a fork and hear its result, or read its reports until it is killed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_ACK = struct.Struct(">qq")
+
+
+def result_of(body: Callable[[], T]) -> T:
+    """`body()` in a forked child that ends without any clean-up; raises AssertionError if it fails or dies."""
+    status, answer = _run(lambda: pickle.dumps(body()))
+    assert status == 0, f"the child ended with {status}"
+    result: T = pickle.loads(answer)
+    return result
+
+
+def ends_by(body: Callable[[], Any]) -> tuple[int, bytes]:
+    """Run `body` in a child; return its wait status as a code (negative: the signal) and the bytes it wrote."""
+    return _run(lambda: _as_bytes(body()))
+
+
+def _as_bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
+
+
+def _run(body: Callable[[], bytes]) -> tuple[int, bytes]:
+    pid, reader = start(lambda pipe: _write_all(pipe, body()))
+    chunks = []
+    while chunk := os.read(reader, 1 << 16):
+        chunks.append(chunk)
+    os.close(reader)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), b"".join(chunks)
+
+
+def start(body: Callable[[int], None]) -> tuple[int, int]:
+    """Fork a child that runs `body(pipe)` and ends; return its pid and the reading end of the pipe."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reader)
+            body(writer)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writer)
+    return pid, reader
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def acknowledge(pipe: int, first: int, stop: int) -> None:
+    """Tell the parent that the records [first, stop) were acknowledged."""
+    os.write(pipe, _ACK.pack(first, stop))
+
+
+def kill_after(pid: int, reader: int, delay_s: float) -> tuple[int, list[tuple[int, int]]]:
+    """Take acknowledgements for `delay_s`, kill the child, take the rest.
+
+    Returns its exit code (-9 if the kill came before its end) and the acknowledged ranges, in order.
+    """
+    received = bytearray()
+    end = time.monotonic() + delay_s
+    open_end = True
+    while open_end and (left := end - time.monotonic()) > 0:
+        if select.select([reader], [], [], left)[0]:
+            chunk = os.read(reader, 1 << 16)
+            received += chunk
+            open_end = bool(chunk)
+    os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    while open_end and (chunk := os.read(reader, 1 << 16)):
+        received += chunk
+    os.close(reader)
+    return code, acknowledged(received)
+
+
+def acknowledged(received: bytes | bytearray) -> list[tuple[int, int]]:
+    whole = len(received) - len(received) % _ACK.size
+    return [(int(first), int(stop)) for first, stop in _ACK.iter_unpack(received[:whole])]
