@@ -120,5 +120,5 @@ cdef kreplog_crc_function _function(str name) except NULL:
 
 
 kreplog_crc_detect()
-_chosen_name = os.environ.get("KREPLOG_CRC32C") or available()[-1]
+_chosen_name = os.environ.get("KREPLOG_CRC32C") or next(reversed(available()))
 _chosen = _function(_chosen_name)
