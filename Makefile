@@ -7,6 +7,7 @@
 
 VENV := .venv
 RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check
 EXTRAS := all,bench,demo,dev
 FLAVOUR := $(if $(filter-out 0,$(KREPLOG_DEBUG)),debug,release)
 
@@ -17,6 +18,9 @@ NATIVE := $(foreach suffix,pyx pxd pyi h,$(wildcard kreplog/_native/*.$(suffix))
 
 FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (3, 11) or \
 	sys.implementation.name != "cpython" or not os.path.exists(sysconfig.get_path("include") + "/Python.h"))
+
+# Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
 .PHONY: help setup test lint demo bench build clean distclean
 
@@ -79,7 +83,8 @@ $(INSTALLED): $(MADE) pyproject.toml
 	    if [ "$${major:-0}" -ge 17 ]; then extras=$(EXTRAS); fi; \
 	done; \
 	echo "Installing kreplog[$$extras] into $(VENV) (a few minutes the first time)"; \
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable ".[$$extras]"
+	$(RUN) -c '$(BUILD_REQUIRES)' | $(PIP) install --quiet --requirement /dev/stdin && \
+	$(PIP) install --quiet --no-build-isolation --editable ".[$$extras]"
 	@touch $@
 
 $(BUILT): $(INSTALLED) setup.py $(NATIVE)
