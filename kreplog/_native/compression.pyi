@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+CODECS: dict[str, int]
+
+def compress(codec: int, data: Buffer) -> bytes: ...
+def decompress(codec: int, data: Buffer, max_size: int) -> bytes: ...
