@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from Cython.Build import cythonize
+from Cython.Compiler import Options
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -58,6 +59,8 @@ class BuildNative(build_ext):
             # An editable install is given temporary folders, which would recompile everything each time; one fixed
             # place lets it and `build_ext --inplace` share their work.
             self.build_lib, self.build_temp = "build/editable/lib", "build/editable/temp"
+            # Where kreplog is developed Cython's warnings stop the build: a negative index, say, would read wild memory.
+            Options.warning_errors = True
 
     def build_extensions(self) -> None:
         flavour = repr((version("cython"), DIRECTIVES, MACROS, COMPILE_ARGS))
