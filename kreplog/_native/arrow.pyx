@@ -21,7 +21,7 @@ leaves no trace.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
 
@@ -130,15 +130,16 @@ cdef class ArrowBuilder:
     cdef int add(self, const uint8_t* data, Py_ssize_t length, int64_t start, int64_t stop) except -1:
         """Append the records with start <= offset < stop of the whole batches in `data`; control batches are skipped.
 
-        Every batch that contributes has its CRC, its records' framing and its count checked first; the bytes before
-        the CRC (base offset, length) are the caller's to check against the batches around. The GIL is released but
-        while a compressed batch is unpacked.
+        A batch is believed, even that it has nothing to add, only after its CRC; the bytes before the CRC (base offset,
+        length) are the caller's to check against the batches around. The GIL is held only while a compressed batch is
+        unpacked.
         Raises CorruptBatchError, and UsageError when a column would pass Arrow's 2 GiB or a timestamp does not fit
         microseconds: in either case the batches before the one named have been added, and `finish` delivers them.
         """
         cdef Py_ssize_t position = 0
         cdef BatchHeader header
         cdef const uint8_t[::1] records
+        cdef const uint8_t* unpacked
         cdef int code
         if self._busy:
             raise UsageError("this ArrowBuilder is in use by another thread: make one for each")
@@ -150,9 +151,8 @@ cdef class ArrowBuilder:
                 if code == COMPRESSED:
                     records = uncompressed(data + position, &header)
                     with nogil:
-                        code = _add_records(
-                            self._columns, &header, &records[0] if records.shape[0] else data, records.shape[0], start, stop
-                        )
+                        unpacked = &records[0] if records.shape[0] else data
+                        code = _add_records(self._columns, &header, unpacked, records.shape[0], start, stop)
                     if code == BATCH_OK:
                         position += batch_size(&header)
                         continue
@@ -231,7 +231,7 @@ cdef class ArrowColumns:
         return capsule
 
     def __arrow_c_array__(self, requested_schema=None):
-        """New ("arrow_schema", "arrow_array") capsules; `requested_schema` is not acted upon, which the protocol allows."""
+        """New ("arrow_schema", "arrow_array") capsules; `requested_schema` changes nothing, as the protocol allows."""
         cdef ArrowArray* array = <ArrowArray*> calloc(1, sizeof(ArrowArray))
         if array == NULL:
             raise MemoryError()
@@ -269,7 +269,8 @@ cdef int _raise(int code, const BatchHeader* header, Py_ssize_t available, Py_ss
 
 
 cdef int _add_plain(
-    Columns* c, const uint8_t* data, Py_ssize_t length, Py_ssize_t* position, BatchHeader* header, int64_t start, int64_t stop
+    Columns* c, const uint8_t* data, Py_ssize_t length, Py_ssize_t* position, BatchHeader* header, int64_t start,
+    int64_t stop
 ) noexcept nogil:
     """Add batches from `position` on, up to the end (BATCH_OK), to a compressed one, or to one with a fault.
 
@@ -284,10 +285,11 @@ cdef int _add_plain(
             return code
         if batch_size(header) > length - position[0]:
             return BATCH_SHORT
-        if next_offset_of(header) > start and header.base_offset < stop and not is_control(header):
+        if header.base_offset < stop:
             code = check_crc(batch, header)
             if code != BATCH_OK:
                 return code
+        if header.base_offset < stop and next_offset_of(header) > start and not is_control(header):
             if codec_of(header):
                 return COMPRESSED
             code = _add_records(c, header, batch + HEADER_SIZE, batch_size(header) - HEADER_SIZE, start, stop)
@@ -305,6 +307,8 @@ cdef int _add_records(
     cdef RecordView record
     cdef int wanted = c.wanted
     cdef int64_t factor = c.timestamp_factor
+    cdef int64_t earliest = INT64_MIN // factor
+    cdef int64_t latest = INT64_MAX // factor
     cdef int32_t timestamp_type = (header.attributes & LOG_APPEND_TIME) != 0
     cdef int64_t row = c.rows
     cdef int code = _reserve_batch(c, min(<int64_t> header.record_count, <int64_t> length // MIN_RECORD_SIZE), length)
@@ -325,7 +329,7 @@ cdef int _add_records(
         if wanted & (1 << OFFSET):
             offsets[row] = record.offset
         if wanted & (1 << TIMESTAMP):
-            if factor != 1 and unlikely(record.timestamp > INT64_MAX // 1000 or record.timestamp < -(INT64_MAX // 1000)):
+            if unlikely(record.timestamp < earliest or record.timestamp > latest):
                 return TIMESTAMP_OVERFLOW
             timestamps[row] = record.timestamp * factor
         if wanted & (1 << TIMESTAMP_TYPE):
@@ -385,9 +389,8 @@ cdef int _put_headers(Columns* c, int64_t row, const RecordView* record) noexcep
     cdef const uint8_t* p = record.headers
     cdef const uint8_t* end = p + record.headers_length
     cdef HeaderView header
-    cdef int32_t i
     cdef int code
-    for i in range(record.header_count):
+    for _ in range(record.header_count):
         code = next_header(&p, end, &header)
         if code != BATCH_OK:
             return code
@@ -550,7 +553,9 @@ cdef bint _reserve_headers(Columns* c, int64_t needed) noexcept nogil:
     if needed <= c.header_capacity:
         return True
     needed = max(needed, 2 * c.header_capacity)
-    if not _grow_offsets(&c.header_key.offsets, used, needed) or not _grow_offsets(&c.header_value.offsets, used, needed):
+    if not _grow_offsets(&c.header_key.offsets, used, needed):
+        return False
+    if not _grow_offsets(&c.header_value.offsets, used, needed):
         return False
     c.header_capacity = needed
     return True

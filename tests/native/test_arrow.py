@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import random
 import struct
 import threading
@@ -16,11 +17,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kreplog._native import batch
 from kreplog._native.arrow import COLUMNS, ArrowBuilder
+from kreplog._native.batch import build
+from kreplog._native.crc32c import crc32c
 from kreplog.errors import CorruptBatchError, KreplogError, UnsupportedFormatError, UsageError
 from tests.fuzz.records import batches
-from tests.reference import CONTROL, HEADER, LOG_APPEND_TIME, Batch, Rec, encode, encode_around, seal, varint
+from tests.reference import (
+    BODY_AT,
+    CONTROL,
+    CRC_AT,
+    HEADER,
+    LOG_APPEND_TIME,
+    Batch,
+    Rec,
+    encode,
+    encode_around,
+    seal,
+    varint,
+)
 
 NOW = 1_700_000_000_000
 
@@ -54,7 +68,7 @@ def as_dict(table: pa.RecordBatch) -> dict[str, list[Any]]:
 
 def simple(count: int, base_offset: int = 0, value_size: int = 20) -> bytes:
     values = [b"%d " % (base_offset + i) * value_size for i in range(count)]
-    return batch.build([value[:value_size] for value in values], timestamps_ms=[NOW] * count, base_offset=base_offset)
+    return build([value[:value_size] for value in values], timestamps_ms=[NOW] * count, base_offset=base_offset)
 
 
 # What comes out
@@ -108,7 +122,7 @@ def test_late_first_null_and_growth() -> None:
     values[4999] = b""
     builder = ArrowBuilder(["value"])
     for at in range(0, 5000, 100):
-        builder.add_batches(batch.build(values[at : at + 100], base_offset=at))
+        builder.add_batches(build(values[at : at + 100], base_offset=at))
     table = pa.record_batch(builder.finish())
     table.validate(full=True)
     assert table.column("value").to_pylist() == values
@@ -121,7 +135,7 @@ def test_builder_starts_anew_after_finish() -> None:
     kept = []
     for turn in range(20):
         value = b"%d" % turn
-        builder.add_batches(batch.build([value, None] if turn % 2 else [value, value], [None, value]))
+        builder.add_batches(build([value, None] if turn % 2 else [value, value], [None, value]))
         table = pa.record_batch(builder.finish())
         assert builder.rows == 0
         assert table.column("value").to_pylist() == ([value, None] if turn % 2 else [value, value])
@@ -137,7 +151,7 @@ def test_builder_starts_anew_after_finish() -> None:
 def test_compressed_batches(codec: str) -> None:
     pytest.importorskip({"snappy": "cramjam", "zstd": "zstandard"}.get(codec, codec))
     values = [b"value %d " % i * 20 for i in range(500)]
-    mixed = simple(3) + batch.build(values, base_offset=3, compression=codec) + simple(3, 503)
+    mixed = simple(3) + build(values, base_offset=3, compression=codec) + simple(3, 503)
     table = columns_of(mixed, ["offset", "value"], start=1, stop=504)
     assert table.column("offset").to_pylist() == list(range(1, 504))
     assert table.column("value").to_pylist()[2:-1] == values
@@ -202,15 +216,15 @@ def test_corrupt_batch_leaves_what_came_before() -> None:
     }
 
 
-def test_every_bit_flip_past_the_length_field_is_found() -> None:
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_every_bit_flip_past_the_leader_epoch_is_found(start: int) -> None:
+    """Also one that turns the batch into a control batch, or moves its last offset below the range."""
     data = encode(Batch((Rec(0, 5, b"key", b"value", (("h", b"x"),)), Rec(1, 6, None, None))))
-    for bit in range(12 * 8, len(data) * 8):
+    for bit in range(16 * 8, len(data) * 8):  # before it: base offset, length, leader epoch, which the log checks
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
-        if 12 <= bit // 8 < 16:  # the leader epoch lies outside the CRC; the log checks it
-            continue
         with pytest.raises((CorruptBatchError, UnsupportedFormatError)):
-            columns_of(bytes(flipped))
+            columns_of(bytes(flipped), start=start)
 
 
 def test_every_prefix_is_refused() -> None:
@@ -241,15 +255,26 @@ def test_a_count_that_lies_costs_no_memory() -> None:
     assert resident_bytes() - before < 16 << 20
 
 
+@pytest.mark.slow
 def test_past_two_gigabytes_is_refused_before_it_is_copied() -> None:
-    """The same 32 MiB batch is added until the column is full; pages are touched, so it is one run of 2 GiB at most."""
-    chunk = batch.build([bytes(30 << 20)] * 2)
-    builder = ArrowBuilder(["value"])
-    with pytest.raises(UsageError, match="finish\\(\\) what was collected"):
-        for _ in range(40):
-            builder.add_batches(chunk)
-    assert builder.rows == 2 * (2**31 // len(chunk))
-    assert len(builder.finish()) == 2 * (2**31 // len(chunk))
+    """One record of over 1 GiB of zeros, of which no page exists, added twice."""
+    size = (1 << 30) + (1 << 20)
+    body = b"\0" + varint(0) * 2 + varint(-1) + varint(size)
+    payload = varint(len(body) + size + 1) + body
+    data = mmap.mmap(-1, HEADER.size + len(payload) + size + 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    head = encode_around(Batch((Rec(0, 0, None, None),)), payload)
+    data[: len(head)] = head
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    with memoryview(data) as whole:
+        struct.pack_into(">I", data, CRC_AT, crc32c(whole[BODY_AT:]))
+        builder = ArrowBuilder(["value"])
+        builder.add_batches(whole)
+        with pytest.raises(UsageError, match="finish\\(\\) what was collected"):
+            builder.add_batches(whole)
+        assert builder.rows == 1
+        assert len(builder.finish()) == 1
+        builder.add_batches(whole)
+    data.close()
 
 
 def test_one_builder_is_not_for_two_threads() -> None:
