@@ -59,7 +59,7 @@ class BuildNative(build_ext):
             # An editable install is given temporary folders, which would recompile everything each time; one fixed
             # place lets it and `build_ext --inplace` share their work.
             self.build_lib, self.build_temp = "build/editable/lib", "build/editable/temp"
-            # Where kreplog is developed Cython's warnings stop the build: a negative index, say, would read wild memory.
+            # Where kreplog is developed Cython's warnings stop the build: a negative index would read wild memory.
             Options.warning_errors = True
 
     def build_extensions(self) -> None:
