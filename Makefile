@@ -41,7 +41,7 @@ lint: $(BUILT)
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
-	@$(VENV)/bin/cython-lint kreplog benchmarks
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint kreplog benchmarks
 
 demo: $(BUILT)
 	@$(RUN) spark/jobs/demo.py $(ARGS)
