@@ -1,0 +1,1 @@
+"""Benchmarks of kreplog against a ceiling and against what a Python user would pick instead; see README.md here."""
