@@ -1,4 +1,4 @@
-"""Kafka's replicated log as a Python package: `Log` is one partition directory; `errors` holds all that can go wrong."""
+"""Kafka's replicated log as a Python package: `Log` is one partition directory, `errors` holds what can go wrong."""
 
 from kreplog import errors
 from kreplog.config import LogConfig
