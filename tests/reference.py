@@ -7,9 +7,9 @@ integers are big-endian; varints are zigzag. A record batch, magic 2:
     all after it) | 21 attributes i16 | 23 last_offset_delta i32 | 27 base_timestamp i64 | 35 max_timestamp i64 |
     43 producer_id i64 | 51 producer_epoch i16 | 53 base_sequence i32 | 57 record_count i32 | 61 records
 
-    record: varint length | attributes i8 | varint timestamp_delta | varint offset_delta | varint key length (-1 null)
-    and key | varint value length (-1 null) and value | varint header count | per header: varint key length and key,
-    varint value length (-1 null) and value
+    record: varint length | attributes i8, unused | varint timestamp_delta | varint offset_delta | varint key length
+    (-1 null) and key | varint value length (-1 null) and value | varint header count | per header: varint key length
+    and key, varint value length (-1 null) and value
 
 Attributes: bits 0-2 codec, bit 3 log-append time, bit 4 transactional, bit 5 control.
 """
@@ -168,7 +168,6 @@ def decode(data: bytes, payload: bytes | None = None) -> Batch:
     for _ in range(count):
         size, at = read_varint(body, at)
         end = at + size
-        assert body[at] == 0
         stamp_delta, at = read_varint(body, at + 1)
         offset_delta, at = read_varint(body, at)
         key, at = _read_bytes(body, at)
@@ -183,7 +182,7 @@ def decode(data: bytes, payload: bytes | None = None) -> Batch:
         assert at == end
         stamp = max_ts if attributes & LOG_APPEND_TIME else base_ts + stamp_delta
         records.append(Rec(offset + offset_delta, stamp, key, value, tuple(headers)))
-    assert at == len(body) and records[-1].offset == offset + last_delta
+    assert at == len(body) and records[-1].offset <= offset + last_delta
     return Batch(tuple(records), offset, epoch, attributes, base_ts, max_ts, pid, p_epoch, sequence)
 
 

@@ -24,3 +24,9 @@ def generation_of(data: bytes | None, offset: int) -> int:
     assert written_for == offset, f"the record at {offset} was written for {written_for}"
     assert data == value(offset, generation), f"the record at {offset} is damaged: {data!r}"
     return int(generation)
+
+
+def offset_of(data: bytes | None) -> int:
+    """The offset that `data` says it was written for."""
+    assert data is not None and len(data) >= _HEAD.size, f"no record of ours: {data!r}"
+    return int(_HEAD.unpack_from(data)[0])

@@ -15,6 +15,7 @@ from tests.faults import content
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=200, batch_bytes=400)
 TIMESTAMP = 1_700_000_000_000
+APPENDS = frozenset({"append", "append_many", "appender", "batches"})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Recovery and detection: cut files, flipped bits, zeroed ranges, and lost or damaged files beside the log.
 
 Each test makes one sound directory, then opens thousands of damaged copies of it. What is compared is always the
-records, as they were before the damage: a log may know less than it did only where the damage is, and never knows wrong.
+records, as they were before the damage: a log may know less only where the damage is, and never knows wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOG_FILE = "0" * 20 + ".log"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A directory in memory where there is one: these tests open thousands of logs, and the disk is not their subject."""
+    """A directory in memory where there is one: these tests open thousands of logs, and are not about the disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
@@ -112,7 +112,7 @@ def test_every_prefix_of_the_log_file(folder: Path) -> None:
 
 
 def test_cut_with_all_other_files_in_place(folder: Path) -> None:
-    """The same with indexes, checkpoints and state that speak of more than is there, in the first of three segments too."""
+    """The same with indexes, checkpoints and state that speak of more than is there, and in earlier segments."""
     config = replace(CONFIG, segment_bytes=1400)
     sound = make(folder / "sound" / NAME, batches=40, per_batch=9, config=config)
     files = sorted(sound.path.glob("*.log"))
@@ -149,7 +149,7 @@ def flips(data: bytes, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
 
 
 def test_every_flipped_bit_is_detected_and_costs_one_batch(folder: Path) -> None:
-    """A flip anywhere in a closed log, the 17 bytes outside the CRC included: found by read and verify, and only there."""
+    """A flip anywhere, the 17 bytes outside the CRC included: found by read and by verify, and only there."""
     sound = make(folder / "sound" / NAME, batches=5, per_batch=3)
     file = sound.path / LOG_FILE
     data = file.read_bytes()
@@ -209,7 +209,7 @@ def fetch_all(log: Log) -> list[Record]:
 
 
 def test_flipped_bit_past_the_recovery_point(folder: Path) -> None:
-    """After an unclean stop recovery ends before the damaged batch: what is before it is whole, and nothing is wrong."""
+    """After an unclean stop recovery ends before the damaged batch; what is before it is whole."""
     sound = make(folder / "sound" / NAME, batches=4, per_batch=3)
     data = (sound.path / LOG_FILE).read_bytes()
     bounds = sound.bounds()

@@ -1,0 +1,63 @@
+"""Disk full, write errors, short writes, failed fsync and the rest, at every call of a script of operations."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, errors
+from tests.faults import content
+from tests.faults.forked import result_of
+from tests.faults.io_errors import FAILURES
+from tests.faults.shim import run_driver
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_nth_call_fails(tmp_path: Path, shim: Path, failure: str) -> None:
+    output = run_driver("io_errors", tmp_path, failure, shim=shim)
+    match = re.search(r"calls=(\d+) told=(\d+)", output)
+    assert match and int(match[1]) > 0, output
+    if FAILURES[failure].seen:
+        assert int(match[2]) == int(match[1])
+
+
+def test_file_size_limit(tmp_path: Path) -> None:
+    """A true short write by the kernel: the record that does not fit is refused, those before it stay."""
+
+    def fill() -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        log = Log.open(tmp_path / "full-0")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        written = 0
+        try:
+            while True:
+                assert log.append(content.value(written)) == written
+                written += 1
+        except errors.StorageError:
+            assert log.failed
+            with pytest.raises(errors.LogFailedError):
+                log.append(b"more")
+            assert sum(1 for _ in log.read()) == written
+        return written
+
+    written = result_of(fill)
+    with Log.open(tmp_path / "full-0") as log:
+        assert written <= log.log_end_offset <= written + 1
+        for record in log.read():
+            content.generation_of(record.value, record.offset)
+        assert log.append(b"room again") == log.log_end_offset - 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "named-0"
+    path.mkdir()
+    os.symlink("/dev/full", path / "00000000000000000000.log")
+    with pytest.raises(errors.StorageError) as caught:
+        Log.open(path).append(b"x" * 100)
+    assert str(path) in str(caught.value)
