@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -95,7 +96,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.append_many(values, keys, times) == range(first, first + len(rows))
         self.appended(
             [Record(offset, stamp, key, value, ()) for offset, (value, key, stamp) in enumerate(rows, first)],
-            [end for end in self.ends_from(first)],
+            list(self.ends_from(first)),
         )
 
     @rule(values=st.lists(payloads, min_size=1, max_size=20), stamp=stamps)
@@ -171,7 +172,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What a killed process leaves is a copy of the files as they are; the old log is closed elsewhere, too late."""
+        """What a killed process leaves is a copy of the files as they are; what the old log does after is lost."""
         self.crashes += 1
         copy = self.folder / str(self.crashes)
         shutil.copytree(self.path.parent, copy)
@@ -191,7 +192,7 @@ class LogMachine(RuleBasedStateMachine):
         assert list(self.log.values(first, stop)) == [record.value for record in expected]
         ranges = self.log.offset_ranges(first, stop, 300)
         assert not ranges or (ranges[0].start, ranges[-1].stop) == (first, stop)
-        assert all(one.stop == two.start for one, two in zip(ranges, ranges[1:], strict=False))
+        assert all(one.stop == two.start for one, two in itertools.pairwise(ranges))
 
     @rule(stamp=stamps)
     def look_up_time(self, stamp: int) -> None:
