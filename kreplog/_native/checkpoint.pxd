@@ -1,0 +1,17 @@
+cpdef object atomic_write(str path, bytes data)
+
+
+cdef class EpochCache:
+    cdef readonly object path
+    cdef list _epochs
+    cdef list _starts
+    cdef bint _dirty
+
+    cpdef bint assign(self, int epoch, long long start_offset) except -1
+    cpdef tuple epoch_for_offset(self, long long offset)
+    cpdef object end_offset_for(self, int epoch, long long leo)
+    cpdef bint truncate_from_end(self, long long offset) except -1
+    cpdef bint truncate_from_start(self, long long offset) except -1
+    cpdef object clear(self)
+    cpdef object flush(self)
+    cdef object _load(self)
