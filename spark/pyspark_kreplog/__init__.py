@@ -1,0 +1,16 @@
+"""kreplog for PySpark: `spark.read.format("kreplog")` finds DefaultSource here, and session() makes a ready session.
+
+Spark imports every top-level module named pyspark_* when it looks for formats, and gives up on all of them when one
+raises. So this one never does: without pyspark or pyarrow it just has no DefaultSource.
+"""
+
+from pyspark_kreplog.session import session
+
+__all__ = ["session"]
+
+try:
+    from pyspark_kreplog.source import KreplogDataSource as DefaultSource
+except ImportError:
+    pass
+else:
+    __all__ += ["DefaultSource"]

@@ -1,0 +1,140 @@
+"""What Spark asks of a data source, batch reads: the schema, the plan, and the tasks, handed on to plan.py and read.py.
+
+Rows and options are those of Spark's Kafka source. Only the columns of the schema are read, and only a schema given by
+hand narrows it, for Spark does not tell a Python source which columns a query uses:
+
+    spark.read.format("kreplog").schema("offset bigint, value binary").option(...).load()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kreplog.errors import UsageError
+from pyspark_kreplog.options import Options, parse
+from pyspark_kreplog.plan import Pruning, plan
+from pyspark_kreplog.read import read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
+
+
+class KreplogDataSource(DataSource):
+    """`spark.read.format("kreplog")`: committed records of the partition directories below the option `path`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kreplog"
+
+    def schema(self) -> StructType:
+        """The columns when none are given by hand; also checks the options, so that load() itself complains."""
+        headers = parse(self.options).include_headers
+        return StructType([field for field in COLUMNS if headers or field.name != "headers"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse(self.options)
+        check_columns(schema)
+        return (FilteringReader if options.pushdown else Reader)(options, schema.fieldNames())
+
+
+def check_columns(schema: StructType) -> None:
+    """Raise UsageError unless `schema` is some of COLUMNS, in whatever order, with their types."""
+    for field in schema:
+        if field not in COLUMNS.fields:
+            known = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in COLUMNS)
+            nullable = "" if field.nullable else " NOT NULL"
+            raise UsageError(
+                f"schema column '{field.name} {field.dataType.simpleString()}{nullable}' is not one that can be read: "
+                f"choose among {known}; all may be null"
+            )
+    if not schema.fields or len(set(schema.fieldNames())) != len(schema.fields):
+        raise UsageError("the schema must name at least one column, and none twice")
+
+
+class Reader(DataSourceReader):
+    """One load(): plain values only, since it is pickled into every task."""
+
+    def __init__(self, options: Options, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._pruning = Pruning()
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in plan(self._options, os.cpu_count() or 1, self._pruning)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # what Spark makes of a plan without tasks
+            return iter(())
+        return read(partition.value, self._columns)
+
+
+class FilteringReader(Reader):
+    """The reader under the option pushdown=true, which leaves out partitions and offsets that filters exclude.
+
+    Good for one scan per load() and no more: PySpark 4.3 lets the last scan's filters decide for every scan of the
+    same DataFrame, which then misses rows. It also needs spark.sql.python.filterPushdown.enabled = true. Spark applies
+    all filters again to what is read.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._pruning = pruning_of(filters)
+        return filters
+
+
+def pruning_of(filters: list[Filter]) -> Pruning:
+    """What all of `filters` together let pass; those on other columns than offset, partition and topic say nothing."""
+    start, stop = 0, 2**63 - 1
+    allowed: dict[str, set[Any]] = {}
+    for each in filters:
+        column = getattr(each, "attribute", ("",))[0]
+        if column == "offset" and isinstance(each, (EqualTo, GreaterThan, GreaterThanOrEqual)):
+            start = max(start, each.value + isinstance(each, GreaterThan))
+        if column == "offset" and isinstance(each, (EqualTo, LessThan, LessThanOrEqual)):
+            stop = min(stop, each.value + (not isinstance(each, LessThan)))
+        if column in ("partition", "topic") and isinstance(each, (EqualTo, In)):
+            values = set(each.value) if isinstance(each, In) else {each.value}
+            allowed[column] = allowed.get(column, values) & values
+    return Pruning(start, stop, _frozen(allowed.get("partition")), _frozen(allowed.get("topic")))
+
+
+def _frozen(values: set[Any] | None) -> frozenset[Any] | None:
+    return None if values is None else frozenset(values)
