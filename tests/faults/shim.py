@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,13 +40,16 @@ def build(directory: Path) -> Path:
     return library
 
 
-def run_driver(name: str, *arguments: object, shim: Path | None = None) -> str:
-    """Run `tests.faults.<name>` with `arguments`; return what it printed, or fail the test with it."""
+def run_driver(name: str, *arguments: object, shim: Path | None = None, under: Sequence[str] = ()) -> str:
+    """Run `tests.faults.<name>` with `arguments`; return what it printed, or fail the test with it.
+
+    under: a command that starts the driver, such as unshare.
+    """
     environment = dict(os.environ, PYTHONPATH=str(_ROOT), PYTHONFAULTHANDLER="1")
     if shim is not None:
         environment["LD_PRELOAD"] = str(shim)
     with subprocess.Popen(
-        [sys.executable, "-m", f"tests.faults.{name}", *map(str, arguments)],
+        [*under, sys.executable, "-m", f"tests.faults.{name}", *map(str, arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -100,8 +100,9 @@ def test_oversized_record_in_an_appender(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["nodash", "-0", "topic-", "topic--1", "topic-x", "topic-01", "topic-1.5", "topic-2147483648", "to pic-0",
-     "töpic-0", "t" * 250 + "-0", "..-0", ".-0", "topic-0.deleted", "topic-0\n", "topic-\u0663", "a:b-0", "topic-0-delete"],
+    ["nodash", "-0", "topic-", "topic--1", "topic-x", "topic-01", "topic-1.5", "topic-2147483648",
+     "to pic-0", "töpic-0", "t" * 250 + "-0", "..-0", ".-0", "topic-0.deleted", "topic-0\n", "topic-\u0663", "a:b-0",
+     "topic-0-delete"],
 )  # fmt: skip
 def test_bad_directory_names(tmp_path: Path, name: str) -> None:
     for read_only in (False, True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,3 +17,17 @@ def test_power_loss(tmp_path: Path, shim: Path, mode: str) -> None:
     output = run_driver("power_loss", tmp_path, mode, 1, shim=shim)
     match = re.search(r"moments=(\d+) images=(\d+)", output)
     assert match and int(match[1]) > 60, output
+
+
+def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:
+    """An ext4 image copied at one instant, then mounted as after a power cut: no model of what fsync means."""
+    namespace = ["unshare", "--mount", "--propagation", "private"]
+    if not all(shutil.which(tool) for tool in ("unshare", "mount", "umount", "mkfs.ext4")):
+        pytest.skip("needs unshare, mount and mkfs.ext4")
+    probe = "truncate -s 8M p.img && mkfs.ext4 -q p.img && mkdir -p p && mount -o loop p.img p && umount p"
+    if subprocess.run([*namespace, "sh", "-c", probe], cwd=tmp_path, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system image is not permitted here")
+    output = run_driver("power_cut", tmp_path, under=namespace)
+    match = re.search(r"cuts=(\d+) losses=(\d+)", output)
+    assert match and int(match[1]) > 10, output
+    assert int(match[2]) > 0, "no cut lost anything: the simulation is not one"
