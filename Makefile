@@ -47,13 +47,14 @@ demo: $(BUILT)
 	@$(RUN) spark/jobs/demo.py $(ARGS)
 
 bench: $(BUILT)
-	@$(RUN) benchmarks/run.py $(ARGS)
+	@$(RUN) -m pytest -q benchmarks/test_micro.py
+	@$(RUN) -m benchmarks.run $(ARGS)
 
 build: $(BUILT)
 	@$(RUN) -m build
 
 clean:
-	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build benchmarks/build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f kreplog/_native/*.so kreplog/_native/*.c $(VENV)/.kreplog-built-*
 	find benchmarks kreplog spark tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -27,7 +27,7 @@ GROUP_THREADS = 8
 
 
 @workload(
-    "W1", "Appender.append, one record a call, 100 B", "records/s", Goal(CEILING, 0.80, 0.90), Goal(BEST_PEER, 1.3, 1.8)
+    "W1", "Appender.append, one record a call, 100 B", "rec/s", Goal(CEILING, 0.80, 0.90), Goal(BEST_PEER, 1.3, 1.8)
 )
 def append_one(bench: Bench) -> Sequence[Contestant]:
     stores = available(bench, Kreplog, Ceiling, RawFile, Sqlite, Lmdb, Rocks, AiokafkaFile)
@@ -37,7 +37,7 @@ def append_one(bench: Bench) -> Sequence[Contestant]:
 @workload(
     "W1v",
     "Log.append, each record visible on return, 100 B",
-    "records/s",
+    "rec/s",
     Goal(CEILING, 0.90),
     Goal(BEST_PEER, 1.2, 6.0),
 )
@@ -46,13 +46,13 @@ def append_visible(bench: Bench) -> Sequence[Contestant]:
     return _appending(bench, stores, "append_visible", bench.small, bench.scale.visible_records)
 
 
-@workload("W2", "append_many, 1,000 records a call, 100 B", "records/s", Goal(CEILING, 0.80, 1.2), Goal(BEST_PEER, 1.8))
+@workload("W2", "append_many, 1,000 records a call, 100 B", "rec/s", Goal(CEILING, 0.80, 1.2), Goal(BEST_PEER, 1.8))
 def append_many(bench: Bench) -> Sequence[Contestant]:
     stores = available(bench, Kreplog, Ceiling, RawFile, Sqlite, Lmdb, Rocks, AiokafkaFile)
     return _appending(bench, stores, "append_many", bench.small, bench.scale.small_records)
 
 
-@workload("W3", "append_many, 1,000 records a call, 1 KiB", "records/s", Goal(CEILING, 0.90, 1.5), Goal(BEST_PEER, 1.2))
+@workload("W3", "append_many, 1,000 records a call, 1 KiB", "rec/s", Goal(CEILING, 0.90, 1.5), Goal(BEST_PEER, 1.2))
 def append_many_large(bench: Bench) -> Sequence[Contestant]:
     stores = available(bench, Kreplog, Ceiling, RawFile, Sqlite, Lmdb, Rocks, AiokafkaFile)
     return _appending(bench, stores, "append_many", bench.large, bench.scale.large_records)
@@ -85,7 +85,7 @@ def commit_one(bench: Bench) -> Sequence[Contestant]:
 @workload(
     "W4g",
     "durable appends of one record, 8 threads against 1",
-    "records/s",
+    "rec/s",
     Goal(ONE_THREAD, None, 5.0),
     repetitions=lambda scale: scale.commit_rounds,
 )
@@ -96,7 +96,7 @@ def commit_group(bench: Bench) -> Sequence[Contestant]:
     ]
 
 
-@workload("W2z", "append_many with lz4, 1,000 records a call, 100 B", "records/s", Goal(LZ4_ALONE, 0.75, 0.90))
+@workload("W2z", "append_many with lz4, 1,000 records a call, 100 B", "rec/s", Goal(LZ4_ALONE, 0.75, 0.90))
 def append_lz4(bench: Bench) -> Sequence[Contestant]:
     pieces = _batch_payloads(bench)
     count = bench.scale.small_records
@@ -112,7 +112,7 @@ def append_lz4(bench: Bench) -> Sequence[Contestant]:
     ]
 
 
-@workload("WG", "append_many, 100 B, with --behind GB (1 by default) behind it", "records/s", Goal(EMPTY, 0.90))
+@workload("WG", "append_many, 100 B, with --behind GB (1 by default) behind it", "rec/s", Goal(EMPTY, 0.90))
 def append_behind(bench: Bench) -> Sequence[Contestant]:
     count = bench.scale.small_records
     chunks = bench.small.chunks(count)

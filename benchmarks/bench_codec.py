@@ -14,7 +14,7 @@ RECORDS = 1000
 TIMESTAMP_MS = 1_760_000_000_000
 
 
-@workload("Cb", "build a batch of 1,000 records of 100 B in memory", "records/s", Goal(BEST_PEER, 4.0, 8.0))
+@workload("Cb", "build a batch of 1,000 records of 100 B in memory", "rec/s", Goal(BEST_PEER, 4.0, 8.0))
 def build(bench: Bench) -> Sequence[Contestant]:
     values = bench.small.slice(0, RECORDS)
     timestamps = [TIMESTAMP_MS] * RECORDS
@@ -34,7 +34,7 @@ def build(bench: Bench) -> Sequence[Contestant]:
     return _contest(bench, ours, theirs)
 
 
-@workload("Cd", "decode a batch to bytes, CRC checked", "records/s", Goal(BEST_PEER, 2.5, 3.0))
+@workload("Cd", "decode a batch to bytes, CRC checked", "rec/s", Goal(BEST_PEER, 2.5, 3.0))
 def decode(bench: Bench) -> Sequence[Contestant]:
     values, encoded = _encoded(bench)
 
@@ -50,7 +50,7 @@ def decode(bench: Bench) -> Sequence[Contestant]:
     return _contest(bench, ours, theirs)
 
 
-@workload("Cr", "decode a batch to records, CRC checked", "records/s", Goal(BEST_PEER))
+@workload("Cr", "decode a batch to records, CRC checked", "rec/s", Goal(BEST_PEER))
 def decode_records(bench: Bench) -> Sequence[Contestant]:
     values, encoded = _encoded(bench)
 
@@ -66,7 +66,7 @@ def decode_records(bench: Bench) -> Sequence[Contestant]:
     return _contest(bench, ours, theirs)
 
 
-@workload("Cv", "validate a batch: header and CRC", "records/s", Goal(BEST_PEER, 8.0, 20.0))
+@workload("Cv", "validate a batch: header and CRC", "rec/s", Goal(BEST_PEER, 8.0, 20.0))
 def validate(bench: Bench) -> Sequence[Contestant]:
     _, encoded = _encoded(bench)
     return _contest(bench, lambda: batch.validate(encoded), lambda: read_batch(encoded).validate_crc())

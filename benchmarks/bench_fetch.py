@@ -24,7 +24,7 @@ COLUMNS = ["offset", "timestamp", "key", "value"]
 SEEK_RECORDS = 1000
 
 
-@workload("W5", "read all into bytes, 100 B", "records/s", Goal(CEILING, 0.75, 0.90), Goal(BEST_PEER, 2.5))
+@workload("W5", "read all into bytes, 100 B", "rec/s", Goal(CEILING, 0.75, 0.90), Goal(BEST_PEER, 2.5))
 def read_values(bench: Bench) -> Sequence[Contestant]:
     stores = available(bench, Kreplog, Ceiling, RawFile, Sqlite, Lmdb, Rocks, AiokafkaFile)
     return [
@@ -33,7 +33,7 @@ def read_values(bench: Bench) -> Sequence[Contestant]:
     ]
 
 
-@workload("W5r", "read all as Record, 100 B", "records/s", Goal(CEILING, 0.35, 0.50))
+@workload("W5r", "read all as Record, 100 B", "rec/s", Goal(CEILING, 0.35, 0.50))
 def read_records(bench: Bench) -> Sequence[Contestant]:
     folder, count = _filled(bench, Kreplog), bench.scale.small_records
 
@@ -51,7 +51,7 @@ def read_records(bench: Bench) -> Sequence[Contestant]:
     ]
 
 
-@workload("W6", "scan without Python objects, 100 B", "records/s", Goal(CEILING, 0.80, 0.90), Goal(BEST_PEER, 5.0))
+@workload("W6", "scan without Python objects, 100 B", "rec/s", Goal(CEILING, 0.80, 0.90), Goal(BEST_PEER, 5.0))
 def scan(bench: Bench) -> Sequence[Contestant]:
     stores = available(bench, Kreplog, Ceiling, Sqlite, AiokafkaFile)
     return [
@@ -59,7 +59,7 @@ def scan(bench: Bench) -> Sequence[Contestant]:
     ]
 
 
-@workload("WA", "to Arrow columns (offset, timestamp, key, value), 100 B", "records/s", Goal(CEILING, 0.40, 0.60))
+@workload("WA", "to Arrow columns (offset, timestamp, key, value), 100 B", "rec/s", Goal(CEILING, 0.40, 0.60))
 def to_arrow(bench: Bench) -> Sequence[Contestant]:
     folder, count = _filled(bench, Kreplog), bench.scale.small_records
 
@@ -94,7 +94,7 @@ def seek(bench: Bench) -> Sequence[Contestant]:
     ]
 
 
-@workload("W5z", "read all into bytes, lz4, 100 B", "records/s", Goal(UNCOMPRESSED, 0.55, 0.70), Goal(LZ4_ALONE))
+@workload("W5z", "read all into bytes, lz4, 100 B", "rec/s", Goal(UNCOMPRESSED, 0.55, 0.70), Goal(LZ4_ALONE))
 def read_lz4(bench: Bench) -> Sequence[Contestant]:
     import lz4.frame
 

@@ -23,13 +23,13 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def digest(values: Iterable[bytes | None]) -> tuple[int, str]:
-    """How many values there are, and the SHA-256 (16 hex digits) of all their bytes in order; None counts as empty."""
+    """How many values there are, and the SHA-256 (12 hex digits) of all their bytes in order; None counts as empty."""
     count, sha = 0, hashlib.sha256()
     iterator = iter(values)
     while chunk := list(itertools.islice(iterator, CHUNK)):
         count += len(chunk)
         sha.update(b"".join([value or b"" for value in chunk]))
-    return count, sha.hexdigest()[:16]
+    return count, sha.hexdigest()[:12]
 
 
 class Pool:

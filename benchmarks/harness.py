@@ -102,9 +102,9 @@ class Bench:
     scale: Scale
     seed: int
     parent: Path
-    small: Pool = field(init=False)
-    large: Pool = field(init=False)
-    directory: Path = field(init=False)
+    small: Pool = field(init=False, repr=False)
+    large: Pool = field(init=False, repr=False)
+    directory: Path = field(init=False, repr=False)
     digests: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

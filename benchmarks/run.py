@@ -40,7 +40,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for results.json and results.md.")] = RESULTS,
 ) -> None:
     """kreplog against its ceiling and against what a Python user would pick instead."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 170)
     chosen = _choose(only)
     scale = QUICK if quick else replace(Scale(), behind_gb=behind)
     if repetitions:
@@ -92,12 +92,12 @@ def _run_all(console: Console, workloads: list[Workload], bench: Bench) -> list[
                 progress.update(task, description=f"{workload.row} {workload.title}: {name}")
 
             step("preparing")
-            outcomes.append(_run_one(console, workload, bench, step))
+            outcomes.append(run_one(console, workload, bench, step))
             progress.advance(task)
     return outcomes
 
 
-def _run_one(console: Console, workload: Workload, bench: Bench, step: Callable[[str], None]) -> Outcome:
+def run_one(console: Console, workload: Workload, bench: Bench, step: Callable[[str], None]) -> Outcome:
     """The workload's outcome; an exception becomes its failure, printed at once, and the rows after it still run."""
     try:
         return run(workload, bench, step)

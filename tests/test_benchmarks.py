@@ -1,0 +1,215 @@
+"""The benchmarks cannot rot: every row runs tiny, the ceiling agrees with kreplog, and a wrong record is noticed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import kreplog
+from benchmarks import ceiling, run
+from benchmarks.data import Pool
+from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
+from benchmarks.peers import PEERS
+from benchmarks.stores import Ceiling, Kreplog, Store
+from kreplog._native import batch, crc32c
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(QUICK, 1, tmp_path)
+
+
+def python(*arguments: str) -> str:
+    """Run this Python on the checkout; its output, which pytest shows when it fails."""
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, text=True, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_row_runs_and_reads_back_what_it_wrote(tmp_path: Path) -> None:
+    python("-m", "benchmarks.run", "--quick", "--directory", str(tmp_path), "--out", str(tmp_path / "out"))
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["row"] for row in saved["rows"]] == [workload.row for workload in WORKLOADS]
+    for row in saved["rows"]:
+        assert row["failure"] == ""
+        assert all(value > 0 for values in row["samples"].values() for value in values), row["row"]
+    table = (tmp_path / "out" / "results.md").read_text()
+    assert all(f"| {workload.row} |" in table for workload in WORKLOADS)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "scratch folders are removed"
+
+
+def test_micro_benchmarks_run() -> None:
+    python("-m", "pytest", "-q", "--benchmark-disable", "benchmarks/test_micro.py")
+
+
+def test_ceiling_crc_matches(tmp_path: Path) -> None:
+    source = random.Random(1)
+    for _ in range(300):
+        data = memoryview(source.randbytes(source.randrange(3000)))[source.randrange(64) :]
+        assert ceiling.crc32c(data) == crc32c.crc32c_with("crcmod", data)
+
+
+def test_ceiling_writes_kafka_batches(tmp_path: Path, bench: Bench) -> None:
+    with Ceiling(tmp_path) as store:
+        for chunk in bench.small.chunks(2500):
+            store.append_many(chunk)
+        store.append_visible(bench.small.slice(2500, 2))
+        store.append(bench.small.slice(2502, 1))
+        store.finish()
+    records = batch.decode((tmp_path / "ceiling.log").read_bytes())
+    assert [record.offset for record in records] == list(range(2503))
+    bench.small.expect([record.value for record in records], 2503, "ceiling")
+    with Ceiling(tmp_path) as store:
+        assert store.scan() == 2503
+        assert store.seek(2400, 1000) == bench.small.slice(2400, 103)
+
+
+def test_ceiling_reads_kreplogs_files(tmp_path: Path) -> None:
+    path = tmp_path / "bench-0"
+    with kreplog.Log.open(path) as log:
+        log.append(b"value", key=b"key", headers=[("a", b"1"), ("b", None)])
+        log.append(None, key=b"tombstone")
+        log.append_many([b"x" * size for size in range(500)])
+    reader = ceiling.Reader(next(path.glob("*.log")))
+    assert list(reader.values()) == [b"value", None, *(b"x" * size for size in range(500))]
+    assert reader.scan()[0] == 502
+    assert reader.seek(1, 2) == [None, b""]
+
+
+def test_ceiling_refuses_a_flipped_bit(tmp_path: Path) -> None:
+    path = tmp_path / "flipped"
+    data = bytearray(batch.build([b"value"] * 10))
+    data[70] ^= 1
+    path.write_bytes(data)
+    for read in (ceiling.Reader(path).check, ceiling.Reader(path).scan, lambda: list(ceiling.Reader(path).values())):
+        with pytest.raises(ValueError, match="CRC"):
+            read()
+
+
+@pytest.mark.parametrize("kind", [Kreplog, *PEERS], ids=lambda kind: kind.name)
+def test_every_store_gives_back_what_it_took(kind: type[Store], tmp_path: Path, bench: Bench) -> None:
+    if kind.requires:
+        pytest.importorskip(kind.requires)
+    verbs = [verb for verb in ("append", "append_many", "append_visible", "commit") if verb in _verbs(kind)]
+    with kind(tmp_path, durable=True) as store:
+        for number, verb in enumerate(verbs):
+            getattr(store, verb)(bench.small.slice(number * 100, 100))
+            store.finish()
+    with kind(tmp_path) as store:
+        bench.small.expect(store.values(), 100 * len(verbs), kind.name)
+        assert store.seek(150, 40) == bench.small.slice(150, 40)
+        if "scan" in _verbs(kind):
+            assert store.scan() == 100 * len(verbs)
+    assert store.disk_bytes() > 100 * 100 * len(verbs) / 3
+
+
+def _verbs(kind: type[Store]) -> set[str]:
+    return {name for ancestor in kind.__mro__ if ancestor not in (Store, object) for name in vars(ancestor)}
+
+
+@pytest.mark.parametrize("wrong", ["missing", "extra", "changed", "swapped", "null"])
+def test_a_wrong_record_is_noticed(wrong: str) -> None:
+    pool = Pool(100, 1000, seed=1)
+    values: list[bytes | None] = [*pool.first(1500)]
+    assert pool.expect(values, 1500, "reader")
+    if wrong == "missing":
+        del values[700]
+    elif wrong == "extra":
+        values.append(b"")
+    elif wrong == "changed":
+        values[700] = b"x" * 100
+    elif wrong == "swapped":
+        values[700], values[701] = values[701], values[700]
+    else:
+        values[700] = None
+    with pytest.raises(AssertionError, match="reader"):
+        pool.expect(values, 1500, "reader")
+
+
+def test_records_are_alike_for_one_seed_and_of_one_size() -> None:
+    assert Pool(100, 1000, 7).slice(0, 1000) == Pool(100, 1000, 7).slice(0, 1000)
+    assert Pool(100, 1000, 7).slice(0, 1000) != Pool(100, 1000, 8).slice(0, 1000)
+    for size in (100, 1024):
+        records = Pool(size, 1000, 7).slice(0, 1000)
+        assert {len(record) for record in records} == {size}
+        assert all(isinstance(json.loads(record), dict) for record in records)
+
+
+def contest(less: bool, *goals: Goal, **numbers: list[float]) -> Workload:
+    """A workload whose contestants, named after their roles and a digit, give these numbers, the warm-up's first."""
+    roles: dict[str, Role] = {"kreplog": "kreplog", "ceiling": "ceiling"}
+
+    def contestants(_: Bench) -> list[Contestant]:
+        def measure(values: Iterator[float]) -> Callable[[], float]:
+            return lambda: next(values)
+
+        return [Contestant(name, roles.get(name, "peer"), measure(iter(values))) for name, values in numbers.items()]
+
+    return Workload("T", "test", "rec/s", goals, contestants, less, lambda scale: 3)
+
+
+@pytest.mark.parametrize(
+    ("less", "goal", "ratios", "rival", "verdict"),
+    [
+        (False, Goal(CEILING, 0.8, 1.0), (0.5, 0.9, 1.2), CEILING, "must"),
+        (True, Goal(CEILING, 0.8, 1.0), (2.0, 1 / 0.9, 1 / 1.2), CEILING, "stretch"),
+        (False, Goal(BEST_PEER, 1.5), (2.5, 1.8, 1.2), "peer1", "must"),
+        (False, Goal(BEST_PEER, 2.0), (2.5, 1.8, 1.2), "peer1", "short"),
+        (True, Goal(None, 95.0, 80.0), (50.0, 90.0, 120.0), None, "must"),
+        (False, Goal(None, 95.0), (50.0, 90.0, 120.0), None, "short"),
+        (False, Goal(CEILING), (0.5, 0.9, 1.2), CEILING, ""),
+    ],
+)
+def test_goals_are_judged_within_a_repetition(
+    less: bool, goal: Goal, ratios: tuple[float, ...], rival: str | None, verdict: Verdict, bench: Bench
+) -> None:
+    workload = contest(
+        less, goal, kreplog=[1, 50, 90, 120], ceiling=[9, 100, 100, 100], peer1=[9, 20, 50, 50], peer2=[9, 10, 20, 100]
+    )
+    outcome = run.run(workload, bench, lambda name: None)
+    (judgement,) = outcome.judgements
+    assert outcome.samples["kreplog"] == [50, 90, 120], "the warm-up is not counted"
+    assert judgement.ratios == pytest.approx(ratios)
+    assert (judgement.rival, judgement.verdict) == (rival, verdict)
+
+
+def test_contestants_take_turns_in_rotated_order(bench: Bench) -> None:
+    order: list[str] = []
+    run.run(contest(False, kreplog=[1.0] * 4, ceiling=[1.0] * 4, peer1=[1.0] * 4), bench, order.append)
+    rounds = [order[start : start + 3] for start in range(0, 12, 3)]
+    assert all(sorted(names) == ["ceiling", "kreplog", "peer1"] for names in rounds)
+    assert {names[0] for names in rounds} == {"ceiling", "kreplog", "peer1"}
+
+
+def test_a_failing_workload_is_told_and_leaves_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    def contestants(bench: Bench) -> list[Contestant]:
+        (bench.directory / "left over").touch()
+        raise AssertionError("read 2 records")
+
+    workload = Workload("T", "test", "rec/s", (), contestants, False, lambda scale: 1)
+    outcome = run.run_one(Console(), workload, bench, lambda name: None)
+    assert outcome.failure == "AssertionError: read 2 records"
+    assert "read 2 records" in capsys.readouterr().out
+    assert not list(bench.parent.iterdir())
+
+
+def test_an_unknown_row_is_named_with_the_known_ones() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.run", "--only", "W1,W99"],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "W99" in done.stderr and "W5r" in done.stderr
