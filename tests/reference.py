@@ -99,6 +99,11 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at) if length < 0 else (data[at : at + length], at + length)
 
 
+def _wrapped(value: int) -> int:
+    """As 64-bit arithmetic has it, here as in Kafka."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def encode_record(record: Rec, base_offset: int, base_timestamp: int) -> bytes:
     body = b"".join(
         [
@@ -180,7 +185,7 @@ def decode(data: bytes, payload: bytes | None = None) -> Batch:
             assert name is not None
             headers.append((name.decode(), content))
         assert at == end
-        stamp = max_ts if attributes & LOG_APPEND_TIME else base_ts + stamp_delta
+        stamp = max_ts if attributes & LOG_APPEND_TIME else _wrapped(base_ts + stamp_delta)
         records.append(Rec(offset + offset_delta, stamp, key, value, tuple(headers)))
     assert at == len(body) and records[-1].offset <= offset + last_delta
     return Batch(tuple(records), offset, epoch, attributes, base_ts, max_ts, pid, p_epoch, sequence)

@@ -110,7 +110,41 @@ def reopen(path: Path) -> script.State:
         return found
 
 
+def read_with_failure(path: Path, kinds: int, error: int, nth: int, read_only: bool) -> tuple[bool, bool]:
+    """Open and survey with the n-th call failing: right records or a typed error. Returns (a call failed, told)."""
+    shim = faults.Shim()
+    shim.arm(kinds, str(path.parent), nth, error)
+    told = False
+    try:
+        with Log.open(path, script.CONFIG, read_only=read_only) as log:
+            assert script.survey(log) == list(script.steps())[-1].after
+    except errors.StorageError:
+        told = True
+    return shim.disarm()[1] > 0, told
+
+
+def reading(directory: Path) -> None:
+    """Each read, open and mmap of opening and reading a log fails in turn; nothing is lost by that."""
+    path = directory / "reading" / "io-0"
+    path.parent.mkdir()
+    result_of(partial(play, path, Failure(0, 0), 1))
+    calls = told = 0
+    for kinds, error in ((faults.READ, errno.EIO), (faults.OPEN, errno.EMFILE), (faults.MMAP, errno.ENOMEM)):
+        for read_only in (True, False):
+            nth, fired = 0, True
+            while fired:
+                nth += 1
+                fired, raised = result_of(partial(read_with_failure, path, kinds, error, nth, read_only))
+                assert fired or not raised, f"an error at read {nth}, but no call failed"
+                calls, told = calls + fired, told + raised
+    assert result_of(partial(read_with_failure, path, 0, 0, 1, False)) == (False, False)
+    print(f"calls={calls} told={told}")
+
+
 def main(directory: Path, name: str) -> None:
+    if name == "reading":
+        reading(directory)
+        return
     failure = FAILURES[name]
     steps = list(script.steps())
     nth = told = 0

@@ -26,6 +26,12 @@ def test_nth_call_fails(tmp_path: Path, shim: Path, failure: str) -> None:
         assert int(match[2]) == int(match[1])
 
 
+def test_nth_read_fails(tmp_path: Path, shim: Path) -> None:
+    output = run_driver("io_errors", tmp_path, "reading", shim=shim)
+    match = re.search(r"calls=(\d+) told=(\d+)", output)
+    assert match and int(match[1]) > 5 and int(match[2]) > 0, output
+
+
 def test_file_size_limit(tmp_path: Path) -> None:
     """A true short write by the kernel: the record that does not fit is refused, those before it stay."""
 
