@@ -30,7 +30,9 @@ DIRECTIVES: dict[str, Any] = {
     "linetrace": DEBUG,
 }
 MACROS: list[tuple[str, str | None]] = [("CYTHON_TRACE_NOGIL", "1")] if DEBUG else []
-COMPILE_ARGS = ["-O1", "-g"] if DEBUG else ["-O3", "-g0"]
+# Who asks for a level of optimization in CFLAGS gets it; otherwise Python's own, often lower, would be the default.
+OPTIMIZE = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O1" if DEBUG else "-O3"]
+COMPILE_ARGS = [*OPTIMIZE, "-g" if DEBUG else "-g0"]
 
 
 def native_extensions() -> list[Extension]:
