@@ -1,0 +1,42 @@
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+
+cdef enum:
+    REMEMBERED = 5
+
+
+cdef struct Batch:
+    int32_t base_sequence
+    int32_t last_sequence
+    int64_t first_offset
+    int64_t last_offset
+    int64_t timestamp
+
+
+cdef class Producer:
+    cdef int16_t epoch
+    cdef int64_t timestamp
+    cdef int count      # batches remembered; the newest stands at batches[newest], older ones before it, round the end
+    cdef int newest
+    cdef int64_t run    # records, up to the newest, known to follow one another without a gap
+    cdef Batch batches[REMEMBERED]
+
+
+cdef class ProducerState:
+    cdef dict _producers
+
+    cpdef tuple check(self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count)
+    cpdef object update(
+        self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int64_t first_offset, int64_t last_offset,
+        int64_t timestamp_ms
+    )
+    cpdef object expire(self, int64_t now_ms, int64_t expiration_ms)
+    cpdef object clear(self)
+    cpdef bytes snapshot(self)
+    cpdef object load(self, bytes data)
+    cdef object _load(self, bytes data, int64_t end_offset)
+    cpdef object write_snapshot(self, str directory, int64_t offset)
+    cpdef object latest_snapshot(self, str directory, int64_t max_offset, bint discard=*)
+
+
+cpdef object delete_snapshots(str directory, int64_t from_offset=*, int64_t to_offset=*)
