@@ -37,6 +37,4 @@ cdef class ProducerState:
     cdef object _load(self, bytes data, int64_t end_offset)
     cpdef object write_snapshot(self, str directory, int64_t offset)
     cpdef object latest_snapshot(self, str directory, int64_t max_offset, bint discard=*)
-
-
-cpdef object delete_snapshots(str directory, int64_t from_offset=*, int64_t to_offset=*)
+    cpdef object delete_snapshots(self, str directory, int64_t from_offset=*, int64_t to_offset=*)

@@ -230,7 +230,7 @@ cdef class ProducerState:
         ones and those above max_offset, which tell of records that are gone. Raises StorageError.
         """
         if discard and max_offset < INT64_MAX:
-            delete_snapshots(directory, max_offset + 1)
+            self.delete_snapshots(directory, max_offset + 1)
         self._producers = {}
         for offset in sorted(_snapshots(directory), reverse=True):
             if offset > max_offset:
@@ -250,12 +250,11 @@ cdef class ProducerState:
                 raise StorageError(f"cannot read {path}: {error}", path=path) from error
         return None
 
-
-cpdef object delete_snapshots(str directory, int64_t from_offset=0, int64_t to_offset=INT64_MAX):
-    """Delete the snapshots for offsets in [from_offset, to_offset), as after a truncation. Raises StorageError."""
-    for offset in _snapshots(directory):
-        if from_offset <= offset < to_offset:
-            _delete(_path(directory, offset))
+    cpdef object delete_snapshots(self, str directory, int64_t from_offset=0, int64_t to_offset=INT64_MAX):
+        """Delete the snapshots for offsets in [from_offset, to_offset), as after a truncation. Raises StorageError."""
+        for offset in _snapshots(directory):
+            if from_offset <= offset < to_offset:
+                _delete(_path(directory, offset))
 
 
 cdef inline Batch* _batch(Producer producer, int i) noexcept:

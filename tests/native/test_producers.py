@@ -13,7 +13,7 @@ from crcmod.predefined import mkPredefinedCrcFun
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kreplog._native.producers import ProducerState, delete_snapshots
+from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     CorruptCheckpointError,
     DuplicateSequenceError,
@@ -405,7 +405,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     state = ProducerState()
     assert state.latest_snapshot(str(tmp_path), 2**63 - 1, True) is None
-    delete_snapshots(str(tmp_path))
+    ProducerState().delete_snapshots(str(tmp_path))
     assert names(tmp_path) == sorted(others)
 
 
@@ -414,7 +414,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 )
 def test_delete_snapshots(tmp_path: Path, bounds: tuple[int, ...], kept: list[int]) -> None:
     write_three(tmp_path)
-    delete_snapshots(str(tmp_path), *bounds)
+    ProducerState().delete_snapshots(str(tmp_path), *bounds)
     assert names(tmp_path) == [f"{offset:020d}.snapshot" for offset in kept]
 
 
@@ -431,7 +431,7 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     calls: list[Callable[[], object]] = [
         lambda: ProducerState().write_snapshot(missing, 0),
         lambda: ProducerState().latest_snapshot(missing, 0),
-        lambda: delete_snapshots(missing),
+        lambda: ProducerState().delete_snapshots(missing),
     ]
     for call in calls:
         with pytest.raises(StorageError):
