@@ -64,7 +64,9 @@ def java_home() -> str | None:
     Raises UsageError telling what was looked at and what to install.
     """
     current = os.environ.get("JAVA_HOME")
-    candidates = [("JAVA_HOME", os.path.join(current, "bin", "java"), current)] if current else []
+    candidates: list[tuple[str, str, str | None]] = []
+    if current:
+        candidates.append(("JAVA_HOME", os.path.join(current, "bin", "java"), current))
     on_path = shutil.which("java")
     if on_path:
         candidates.append(("PATH", on_path, None))

@@ -1,0 +1,152 @@
+"""Options of a read: defaults, meaning and refusals as in Spark's Kafka source. No Spark, no files."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options, parse
+
+from kreplog.errors import UsageError
+from kreplog.types import TopicPartition
+
+BASE = {"path": "/data", "subscribe": "t"}
+
+
+def given(**more: str) -> Options:
+    return parse(BASE | more)
+
+
+def test_defaults() -> None:
+    assert given() == Options(
+        path="/data",
+        topics=("t",),
+        pattern=None,
+        assigned=None,
+        starting=Bound("startingOffsets", EARLIEST),
+        ending=Bound("endingOffsets", LATEST),
+        latest_if_no_start=False,
+        min_partitions=None,
+        max_records_per_partition=None,
+        fail_on_data_loss=True,
+        include_headers=False,
+        pushdown=False,
+    )
+
+
+def test_names_in_any_case() -> None:
+    """Spark hands them over in lower case."""
+    assert given(FAILONDATALOSS="False", minpartitions="3") == given(failOnDataLoss="false", minPartitions=" 3 ")
+
+
+def test_choices() -> None:
+    assert given(subscribe=" b, a,,b ").topics == ("a", "b")
+    assert parse({"path": "/d", "subscribePattern": "fl.*"}).pattern == "fl.*"
+    assert parse({"path": "/d", "assign": '{"b": [1, 0, 1], "a": [7]}'}).assigned == (
+        TopicPartition("a", 7),
+        TopicPartition("b", 0),
+        TopicPartition("b", 1),
+    )
+
+
+def test_bounds() -> None:
+    both = {TopicPartition("t", 0): 23, TopicPartition("t", 1): -2}
+    assert given(startingOffsets='{"t": {"0": 23, "1": -2}}').starting == Bound("startingOffsets", both)
+    assert given(endingOffsets=" Latest ").ending == Bound("endingOffsets", LATEST)
+    assert given(startingOffsetsByTimestamp='{"t": {"0": 5}}').starting == Bound(
+        "startingOffsetsByTimestamp", {TopicPartition("t", 0): 5}, by_time=True
+    )
+    assert given(endingTimestamp="1700000000000").ending == Bound("endingTimestamp", 1_700_000_000_000, by_time=True)
+    assert given(startingOffsetsByTimestampStrategy="LATEST").latest_if_no_start
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_which_bound_wins(side: str) -> None:
+    """One time for all, then times by partition, then offsets, as in the Kafka source."""
+    offsets, times, time = f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp"
+    some = {offsets: '{"t": {"0": 1}}', times: '{"t": {"0": 2}}', time: "3"}
+    for winner in (time, times, offsets):
+        parsed = given(**some)
+        assert (parsed.starting if side == "starting" else parsed.ending).option == winner
+        del some[winner]
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"), [("/a/b", "/a/b"), ("file:///a/b%20c", "/a/b c"), ("file:/a", "/a"), ("a/b", "a/b")]
+)
+def test_path(path: str, meant: str) -> None:
+    assert given(path=path).path == meant
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t"}, "option 'path' is missing"),
+        ({"path": "hdfs://x/y", "subscribe": "t"}, "option 'path' = 'hdfs://x/y': only local directories"),
+        ({"path": "/d"}, "exactly one of the options subscribe, subscribePattern and assign is needed: none is given"),
+        (BASE | {"assign": '{"t": [0]}'}, "is needed: not subscribe and assign"),
+        ({"path": "/d", "subscribe": " , "}, "option 'subscribe' = ',' names no topic"),
+        ({"path": "/d", "subscribe": ""}, "option 'subscribe' is empty"),
+        ({"path": "/d", "subscribe": "../x"}, "option 'subscribe': '../x' is no legal topic name"),
+        ({"path": "/d", "subscribePattern": "a("}, "option 'subscribePattern' = 'a\\(' is no regular expression"),
+        ({"path": "/d", "assign": "t"}, "option 'assign' = 't' must be a JSON object of partitions"),
+        ({"path": "/d", "assign": "{}"}, "option 'assign'"),
+        ({"path": "/d", "assign": '{"t": ["0"]}'}, "option 'assign'"),
+        ({"path": "/d", "assign": '{"t": [-1]}'}, "option 'assign'"),
+        ({"path": "/d", "assign": '{"t": 0}'}, "option 'assign'"),
+        ({"path": "/d", "assign": "[" * 100_000}, "option 'assign'"),
+        (BASE | {"startingOffsets": "latest"}, "option 'startingOffsets' must not be latest"),
+        (BASE | {"startingOffsets": '{"t": {"0": -1}}'}, "option 'startingOffsets' must not be latest"),
+        (BASE | {"endingOffsets": "earliest"}, "option 'endingOffsets' must not be earliest"),
+        (BASE | {"endingOffsets": '{"t": {"0": -2}}'}, "option 'endingOffsets' must not be earliest"),
+        (BASE | {"startingOffsets": "first"}, "option 'startingOffsets' = 'first' must be earliest, latest, or a JSON"),
+        (BASE | {"startingOffsets": '{"t": {"0": -3}}'}, "-3 for t-0 is not fit"),
+        (BASE | {"startingOffsets": '{"t": {"0": 1.5}}'}, "1.5 for t-0 is not fit"),
+        (BASE | {"startingOffsets": '{"t": {"0": true}}'}, "True for t-0 is not fit"),
+        (BASE | {"startingOffsets": '{"t": {"x": 1}}'}, "1 for t-x is not fit"),
+        (BASE | {"startingOffsets": '{"t": [1]}'}, "option 'startingOffsets'"),
+        (BASE | {"startingTimestamp": "yesterday"}, "option 'startingTimestamp' = 'yesterday' must be milliseconds"),
+        (BASE | {"endingTimestamp": "-1"}, "option 'endingTimestamp'"),
+        (BASE | {"endingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "option 'endingOffsetsByTimestamp'"),
+        (BASE | {"endingOffsetsByTimestamp": "7"}, "option 'endingOffsetsByTimestamp' = '7' must be a JSON object"),
+        (BASE | {"startingOffsetsByTimestampStrategy": "skip"}, "must be error or latest"),
+        (BASE | {"minPartitions": "0"}, "option 'minPartitions' = '0' must be a whole number above zero"),
+        (BASE | {"maxRecordsPerPartition": "many"}, "option 'maxRecordsPerPartition' = 'many' must be a whole number"),
+        (BASE | {"failOnDataLoss": "no"}, "option 'failOnDataLoss' = 'no' must be false or true"),
+        (BASE | {"includeHeaders": "1"}, "option 'includeHeaders' = '1' must be false or true"),
+        (BASE | {"kafka.isolation.level": "read_committed"}, "option 'kafka.isolation.level' = 'read_committed'"),
+        (
+            BASE | {"kafka.auto.offset.reset": "earliest"},
+            "option 'kafka.auto.offset.reset' is not supported: .*starting",
+        ),
+        (BASE | {"kafka.key.deserializer": "x"}, "option 'kafka.key.deserializer' is not supported"),
+        (BASE | {"kafka.value.serializer": "x"}, "option 'kafka.value.serializer' is not supported"),
+        (BASE | {"kafka.enable.auto.commit": "true"}, "option 'kafka.enable.auto.commit' is not supported"),
+        (BASE | {"kafka.interceptor.classes": "x"}, "option 'kafka.interceptor.classes' is not supported"),
+    ],
+)
+def test_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse(options)
+
+
+def test_options_of_a_kafka_job_are_let_pass(caplog: pytest.LogCaptureFixture) -> None:
+    job = {
+        "kafka.bootstrap.servers": "host:9092",
+        "kafka.security.protocol": "SSL",
+        "kafka.group.id": "g",
+        "groupIdPrefix": "p",
+        "kafkaConsumer.pollTimeoutMs": "1",
+        "fetchOffset.numRetries": "1",
+        "fetchOffset.retryIntervalMs": "1",
+        "maxOffsetsPerTrigger": "10",
+        "kafka.isolation.level": "read_uncommitted",
+    }
+    assert given(**job) == given()
+    assert not caplog.records
+
+
+def test_a_misspelt_option_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "pyspark_kreplog"):
+        assert given(startingOffset="earliest") == given()
+    assert "option 'startingoffset' is not known and has no effect; is 'startingOffsets' meant?" in caplog.text
