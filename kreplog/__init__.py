@@ -2,16 +2,23 @@
 
 from kreplog import errors
 from kreplog.config import LogConfig
+from kreplog.log import Appender, Fetched, Log, OffsetRange, Record, SegmentInfo
 from kreplog.types import AppendInfo, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AppendInfo",
+    "Appender",
     "Damage",
     "EpochEndOffset",
+    "Fetched",
     "FileRegion",
+    "Log",
     "LogConfig",
+    "OffsetRange",
+    "Record",
+    "SegmentInfo",
     "TopicPartition",
     "VerifyReport",
     "__version__",

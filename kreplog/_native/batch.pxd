@@ -239,12 +239,13 @@ cdef inline int next_record(RecordCursor* c, RecordView* out) noexcept nogil:
 cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil
 cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
-cdef Py_ssize_t check_records(const uint8_t* p, const BatchHeader* h, bint dense) except -1
+cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h)
 cdef int64_t now_ms() noexcept nogil
 cpdef int codec_id(str name) except -1
 cdef object make_record(const RecordView* view)
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length)
+cdef bytes encode_headers(object headers)
 cdef tuple headers_of(const RecordView* view)
 
 
@@ -264,7 +265,7 @@ cdef class BatchBuilder:
 
     cdef int begin(self) except -1
     cdef int reserve(self, Py_ssize_t more) except -1
-    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, object headers) except -1
+    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1
     cdef int finish(
         self, int64_t base_offset, int32_t leader_epoch, int codec, bint log_append_time, int64_t producer_id,
         int16_t producer_epoch, int32_t base_sequence

@@ -84,7 +84,7 @@ cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil:
     return BATCH_OK
 
 
-cdef int walk(RecordCursor* c, bint dense) noexcept nogil:
+cdef int walk(RecordCursor* c, bint dense, int64_t* max_timestamp) noexcept nogil:
     cdef RecordView view
     cdef int code = 1
     cdef int32_t expected = 0
@@ -95,17 +95,21 @@ cdef int walk(RecordCursor* c, bint dense) noexcept nogil:
         if dense and c.last_delta != expected:
             return BAD_OFFSET_DELTA
         expected += 1
+        if view.timestamp > max_timestamp[0]:
+            max_timestamp[0] = view.timestamp
 
 
-cdef Py_ssize_t check_records(const uint8_t* p, const BatchHeader* h, bint dense) except -1:
+cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1:
     """Walk every record, decompressing if needed: BATCH_OK or a negative code other than -1.
 
     dense: offsets must run 0, 1, 2 ... to the last offset delta, as a producer's do (a compacted log's need not).
+    max_timestamp: set to the largest timestamp of any record, -1 when there is none.
     """
     cdef RecordCursor c
     cdef const uint8_t* records = p + HEADER_SIZE
     cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
     cdef int code
+    max_timestamp[0] = -1
     if dense and h.record_count != h.last_offset_delta + 1:
         return BAD_COUNT
     if codec_of(h) != 0:
@@ -116,7 +120,7 @@ cdef Py_ssize_t check_records(const uint8_t* p, const BatchHeader* h, bint dense
         return BAD_COUNT
     open_records(&c, h, records, length)
     with nogil:
-        code = walk(&c, dense)
+        code = walk(&c, dense, max_timestamp)
     return code
 
 
@@ -139,7 +143,8 @@ cdef tuple headers_of(const RecordView* view):
     cdef list out = []
     cdef int32_t i
     for i in range(view.header_count):
-        next_header(&p, view.headers + view.headers_length, &header)
+        if next_header(&p, view.headers + view.headers_length, &header) != BATCH_OK:
+            break
         key = PyBytes_FromStringAndSize(<const char*> header.key, header.key_length)
         try:
             name = key.decode()
@@ -283,7 +288,7 @@ cdef class Payload:
         self.release()
 
 
-cdef bytes _encode_headers(object headers):
+cdef bytes encode_headers(object headers):
     """Headers as they stand in a record, count included. Raises ArgumentTypeError."""
     cdef bytearray out = bytearray()
     cdef uint8_t scratch[10]
@@ -355,16 +360,13 @@ cdef class BatchBuilder:
         self.length += HEADER_SIZE
         return 0
 
-    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, object headers) except -1:
-        """Append one record; `headers` is what the caller passed, empty or None for none."""
+    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1:
+        """Append one record; `headers` as encode_headers made them, None for none."""
         cdef Py_ssize_t body
         cdef Py_ssize_t key_bytes = key.length if key.length > 0 else 0
         cdef Py_ssize_t value_bytes = value.length if value.length > 0 else 0
         cdef int64_t delta
-        cdef bytes encoded = None
         cdef uint8_t* p
-        if headers:
-            encoded = _encode_headers(headers)
         if key_bytes > 0x3FFFFFFF or value_bytes > 0x3FFFFFFF:
             raise UsageError("a key or value of over 1 GiB fits in no record batch")
         if self.count == 0:
@@ -377,8 +379,8 @@ cdef class BatchBuilder:
             2 + varint_size(delta) + varint_size(self.count) + varint_size(key.length) + key_bytes
             + varint_size(value.length) + value_bytes
         )
-        if encoded is not None:
-            body += PyBytes_GET_SIZE(encoded) - 1
+        if headers is not None:
+            body += PyBytes_GET_SIZE(headers) - 1
         self.reserve(body + 10)
         p = write_varint(self.buffer + self.length, body)
         p[0] = 0
@@ -392,12 +394,12 @@ cdef class BatchBuilder:
         if value_bytes:
             memcpy(p, value.data, value_bytes)
             p += value_bytes
-        if encoded is None:
+        if headers is None:
             p[0] = 0
             p += 1
         else:
-            memcpy(p, PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
-            p += PyBytes_GET_SIZE(encoded)
+            memcpy(p, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
+            p += PyBytes_GET_SIZE(headers)
         self.length = p - self.buffer
         self.count += 1
         return 0
@@ -489,9 +491,8 @@ def build(
         value_payload.take(values[i], &value)
         if keys is not None:
             key_payload.take(keys[i], &key)
-        builder.add(
-            now if timestamps_ms is None else timestamps_ms[i], key, value, None if headers is None else headers[i]
-        )
+        encoded = None if headers is None or not headers[i] else encode_headers(headers[i])
+        builder.add(now if timestamps_ms is None else timestamps_ms[i], key, value, encoded)
     builder.finish(base_offset, leader_epoch, codec, False, producer_id, producer_epoch, base_sequence)
     return PyBytes_FromStringAndSize(<char*> builder.buffer, builder.length)
 
@@ -515,14 +516,15 @@ def validate(buffer, *, bint deep=False):
     """
     cdef const uint8_t[::1] data = memoryview(buffer).cast("B")
     cdef BatchHeader h
-    cdef Py_ssize_t code
+    cdef int64_t max_timestamp
+    cdef int code
     if data.shape[0] == 0:
         raise_corrupt(BATCH_SHORT, None, -1, None, 0)
     _checked_header(&data[0], data.shape[0], &h, 0)
     if deep:
-        code = check_records(&data[0], &h, False)
+        code = check_records(&data[0], &h, False, &max_timestamp)
         if code != BATCH_OK:
-            raise_corrupt(<int> code, None, -1, None, 0)
+            raise_corrupt(code, None, -1, None, 0)
     return info_of(&h)
 
 

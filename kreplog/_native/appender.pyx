@@ -1,0 +1,197 @@
+"""The buffered appender: one record a call into a batch, written when it is full, asked for, or has lingered.
+
+While records are buffered they hold the log's next offsets, and every other change of the log writes them first; so an
+offset is known at once, and order is the order of the calls. A call that finds room touches no lock: under the GIL
+nothing runs between the look and the copy. A buffer that is being closed or written is out of sight of such calls, so
+that they wait for the log's lock instead. The thread that enforces `linger_ms` lives with the log's Python face.
+"""
+
+from libc.stdint cimport int64_t
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from kreplog._native.batch cimport BatchBuilder, Bytes, Payload, codec_id, encode_headers, now_ms
+from kreplog._native.columns cimport timestamp_of
+from kreplog._native.log cimport Pending, SegmentedLog
+
+from kreplog.errors import LogClosedError, UsageError
+
+cdef enum:
+    GATHERED = 256 << 10  # bytes of whole batches that go out in one write
+    RECORD_OVERHEAD = 36  # at most, beside key, value and headers
+
+
+cdef int64_t monotonic_ns() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <int64_t> t.tv_sec * 1000000000 + t.tv_nsec
+
+
+cdef class BufferedAppender(Pending):
+    """The buffer behind `Log.appender`."""
+
+    cdef readonly SegmentedLog log
+    cdef readonly bint closed
+    cdef BatchBuilder builder  # what calls add to; empty while the other one is being closed or written
+    cdef BatchBuilder spare
+    cdef Payload key_payload
+    cdef Payload value_payload
+    cdef Py_ssize_t batch_bytes
+    cdef Py_ssize_t write_bytes
+    cdef int codec
+    cdef int64_t base_offset  # of the open batch
+    cdef int64_t max_timestamp  # of the closed ones
+    cdef int64_t started_ns  # when the oldest buffered record came
+    cdef bint idle  # whoever lingers sleeps until `wake` is called
+    cdef object wake
+
+    def __init__(self, SegmentedLog log, Py_ssize_t batch_bytes, compression, wake):
+        if batch_bytes < 1:
+            raise UsageError(f"batch_bytes = {batch_bytes} must be at least 1")
+        self.log = log
+        self.batch_bytes = min(batch_bytes, log.max_message_bytes, log.segment_bytes)
+        self.write_bytes = min(max(self.batch_bytes, <Py_ssize_t> GATHERED), log.segment_bytes)
+        self.codec = log.codec if compression is None else codec_id(compression)
+        self.builder = BatchBuilder()
+        self.spare = BatchBuilder()
+        self.key_payload = Payload()
+        self.value_payload = Payload()
+        self.wake = wake
+
+    def append(self, value, key=None, timestamp_ms=None, headers=()):
+        """Buffer one record; return the offset it will have. Arguments and errors as for Log.append."""
+        cdef Bytes value_bytes
+        cdef Bytes key_bytes
+        cdef bytes encoded = encode_headers(headers) if headers else None
+        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else now_ms()
+        cdef Py_ssize_t size
+        cdef BatchBuilder builder
+        self.value_payload.take(value, &value_bytes)
+        self.key_payload.take(key, &key_bytes)
+        try:
+            size = value_bytes.length + key_bytes.length + RECORD_OVERHEAD
+            if encoded is not None:
+                size += len(encoded)
+            while True:
+                builder = self.builder
+                if builder.length and not self.closed:
+                    if builder.count == 0 or builder.length - builder.start + size <= self.batch_bytes:
+                        break
+                self._make_room(size)
+            builder.add(timestamp, key_bytes, value_bytes, encoded)
+            return self.base_offset + builder.count - 1
+        finally:
+            self.value_payload.release()
+            self.key_payload.release()
+
+    cdef int _make_room(self, Py_ssize_t size) except -1:
+        """Close the open batch, write what is gathered if it is enough, and open the next batch."""
+        cdef SegmentedLog log = self.log
+        cdef BatchBuilder builder
+        cdef bint written = False
+        if size + 61 > log.max_message_bytes:
+            log._refuse_size(size + 61)
+        log.lock_for_write()
+        try:
+            if self.closed:
+                raise LogClosedError(f"{log.name}: the appender is closed", partition=log.name)
+            builder = self.builder
+            if builder.length and builder.count:
+                self._hide()
+                self._close_batch(builder)
+                if builder.length + self.batch_bytes > self.write_bytes:
+                    self._write(builder)
+                    written = True
+                else:
+                    builder.begin()
+                    self.spare = self.builder
+                    self.builder = builder
+            if self.builder.length == 0:
+                if log.pending is not None:
+                    log.pending.flush_locked()
+                if log.leader_epoch != log.last_epoch:
+                    log.assign_epoch(log.leader_epoch)
+                self.base_offset = log.position.leo
+                self.max_timestamp = -1
+                self.started_ns = monotonic_ns()
+                self.builder.begin()
+                log.pending = self
+                if self.idle:
+                    self.idle = False
+                    self.wake()
+        finally:
+            log.unlock()
+        if written:
+            log.settle(log.position.leo)
+        return 0
+
+    cdef int _hide(self) except -1:
+        self.builder, self.spare = self.spare, self.builder
+        return 0
+
+    cdef int _close_batch(self, BatchBuilder builder) except -1:
+        if self.log.log_append_time:
+            builder.max_timestamp = now_ms()
+        builder.finish(
+            self.base_offset, self.log.leader_epoch, self.codec, self.log.log_append_time, -1, -1, -1
+        )
+        if builder.max_timestamp > self.max_timestamp:
+            self.max_timestamp = builder.max_timestamp
+        self.base_offset += builder.count
+        return 0
+
+    cdef int _write(self, BatchBuilder builder) except -1:
+        self.log.pending = None
+        try:
+            self.log.write(builder.buffer, builder.length, self.base_offset, self.max_timestamp)
+        finally:
+            builder.reset()
+        return 0
+
+    cdef int flush_locked(self) except -1:
+        cdef BatchBuilder builder = self.builder
+        self._hide()
+        if builder.count:
+            self._close_batch(builder)
+        else:
+            builder.length = builder.start
+        if builder.length:
+            return self._write(builder)
+        self.log.pending = None
+        builder.reset()
+        return 0
+
+    @property
+    def next_offset(self):
+        """The offset that the next record would get."""
+        if self.builder.length:
+            return self.base_offset + self.builder.count
+        return self.log.log_end_offset
+
+    def flush(self):
+        """Write what is buffered; readers see it on return (Log.flush makes it durable). Raises LogFailedError."""
+        cdef int64_t end
+        self.log.begin_write()
+        end = self.log.position.leo
+        self.log.unlock()
+        self.log.settle(end)
+
+    def linger(self, int64_t linger_ns):
+        """Write what has waited for `linger_ns`; return the seconds until the next look, None when nothing waits."""
+        cdef int64_t left
+        if self.log.pending is not self:
+            self.idle = True
+            return None
+        left = self.started_ns + linger_ns - monotonic_ns()
+        if left <= 0:
+            self.flush()
+            return linger_ns / 1e9
+        return left / 1e9
+
+    def close(self):
+        """Write what is buffered and take no more. Closing twice does nothing. Raises LogFailedError."""
+        if not self.closed:
+            try:
+                if self.log.pending is self:
+                    self.flush()
+            finally:
+                self.closed = True

@@ -1,0 +1,41 @@
+# Open files and read-only mappings, freed when the last user lets go.
+
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef class FileHandle:
+    cdef readonly int fd
+    cdef readonly str path
+
+    cdef int write_at(self, const uint8_t* data, Py_ssize_t length, int64_t position) except -1
+    cdef Py_ssize_t read_at(self, uint8_t* out, Py_ssize_t length, int64_t position) except -1
+    cdef int64_t size(self) except -1
+    cdef int sync(self) except -1
+    cdef int truncate(self, int64_t size) except -1
+
+
+cdef class Mapping:
+    cdef const uint8_t* data
+    cdef readonly Py_ssize_t size
+    cdef Py_ssize_t shape[1]
+
+    cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
+
+
+cdef class View:
+    cdef const uint8_t* data
+    cdef Py_ssize_t shape[1]
+    cdef object owner
+
+
+cdef class HeapBuffer:
+    cdef uint8_t* data
+    cdef Py_ssize_t size
+
+
+cdef FileHandle open_file(str path, int flags)
+cdef Mapping map_file(FileHandle file, Py_ssize_t size)
+cdef View view_of(object owner, const uint8_t* data, Py_ssize_t length)
+cdef HeapBuffer allocate(Py_ssize_t size)
+cdef object storage_error(str what, str path, int number)
+cdef int sync_directory(str path) except -1

@@ -1,0 +1,210 @@
+"""Open files and read-only mappings, freed when the last user lets go.
+
+Every system call that can block runs without the GIL, is repeated after EINTR, and turns its errno into a StorageError
+that names the file. A failed fsync is reported once and never repeated: the second would succeed with the data gone.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from libc.errno cimport EINTR, EIO, errno
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as c_open
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport close as c_close, ftruncate, pread, pwrite
+
+import os
+
+from kreplog.errors import StorageError
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <stdint.h>
+    #include <unistd.h>
+    #include <sys/mman.h>
+    static int kreplog_sync(int fd) {
+    #if defined(__APPLE__)
+        return fcntl(fd, F_FULLFSYNC);
+    #else
+        return fdatasync(fd);
+    #endif
+    }
+    /* Fault a range of a mapping in at once; where the kernel cannot, pages come one by one on first touch. */
+    static void kreplog_populate(const uint8_t* data, size_t start, size_t stop) {
+    #if defined(MADV_POPULATE_READ)
+        size_t page = 4096;
+        start &= ~(page - 1);
+        if (stop > start) (void) madvise((void*) (data + start), stop - start, MADV_POPULATE_READ);
+    #else
+        (void) data; (void) start; (void) stop;
+    #endif
+    }
+    """
+    int kreplog_sync(int fd) noexcept nogil
+    void kreplog_populate(const uint8_t* data, size_t start, size_t stop) noexcept nogil
+
+
+cdef object storage_error(str what, str path, int number):
+    return StorageError(f"{what} {path}: {os.strerror(number)} (errno {number})", path=path)
+
+
+@cython.final
+cdef class FileHandle:
+    """One open file descriptor; closed when collected."""
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            c_close(self.fd)
+
+    cdef int write_at(self, const uint8_t* data, Py_ssize_t length, int64_t position) except -1:
+        """Write all of it. Raises StorageError; how much was written before is then unknown."""
+        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t n = 0
+        cdef int number = 0
+        with nogil:
+            while done < length:
+                n = pwrite(self.fd, data + done, length - done, position + done)
+                if n > 0:
+                    done += n
+                elif n == 0:
+                    number = EIO
+                    break
+                elif errno != EINTR:
+                    number = errno
+                    break
+        if number:
+            raise storage_error(f"cannot write {length} bytes at byte {position} of", self.path, number)
+        return 0
+
+    cdef Py_ssize_t read_at(self, uint8_t* out, Py_ssize_t length, int64_t position) except -1:
+        """Read up to `length` bytes; fewer only at the end of the file. Raises StorageError."""
+        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t n = 0
+        cdef int number = 0
+        with nogil:
+            while done < length:
+                n = pread(self.fd, out + done, length - done, position + done)
+                if n > 0:
+                    done += n
+                elif n == 0:
+                    break
+                elif errno != EINTR:
+                    number = errno
+                    break
+        if number:
+            raise storage_error(f"cannot read {length} bytes at byte {position} of", self.path, number)
+        return done
+
+    cdef int64_t size(self) except -1:
+        cdef struct_stat status
+        if fstat(self.fd, &status) != 0:
+            raise storage_error("cannot stat", self.path, errno)
+        return status.st_size
+
+    cdef int sync(self) except -1:
+        """Make the file's bytes and size durable. Raises StorageError; what was written since the last one may be lost."""
+        cdef int number = 0
+        with nogil:
+            if kreplog_sync(self.fd) != 0:
+                number = errno
+        if number:
+            raise storage_error("fsync failed on", self.path, number)
+        return 0
+
+    cdef int truncate(self, int64_t size) except -1:
+        if ftruncate(self.fd, size) != 0:
+            raise storage_error(f"cannot truncate to {size} bytes", self.path, errno)
+        return 0
+
+
+cdef FileHandle open_file(str path, int flags):
+    """Raises FileNotFoundError as it is (deletion under a reader is ordinary), StorageError for anything else."""
+    cdef bytes name = os.fsencode(path)
+    cdef const char* c_name = name
+    cdef FileHandle file = FileHandle.__new__(FileHandle)
+    cdef int fd
+    cdef int number = 0
+    with nogil:
+        fd = c_open(c_name, flags | O_CLOEXEC, 0o644)
+        if fd < 0:
+            number = errno
+    if number:
+        error = OSError(number, os.strerror(number), path)
+        if isinstance(error, FileNotFoundError):
+            raise error
+        raise storage_error("cannot open", path, number)
+    file.fd = fd
+    file.path = path
+    return file
+
+
+cdef int sync_directory(str path) except -1:
+    """Make the names in a directory durable. Raises StorageError."""
+    cdef FileHandle directory = open_file(path, O_RDONLY)
+    return directory.sync()
+
+
+@cython.final
+cdef class Mapping:
+    """A file's bytes, read-only; unmapped when the last view is gone, whatever became of the file's name."""
+
+    def __cinit__(self):
+        self.data = NULL
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            munmap(<void*> self.data, self.size)
+
+    cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+        kreplog_populate(self.data, start, stop)
+
+
+cdef Mapping map_file(FileHandle file, Py_ssize_t size):
+    """Map the first `size` bytes, of which some may not be there yet: touch only what is. Raises StorageError."""
+    cdef Mapping mapping = Mapping.__new__(Mapping)
+    cdef void* data = mmap(NULL, size, PROT_READ, MAP_SHARED, file.fd, 0)
+    if data == MAP_FAILED:
+        raise storage_error(f"cannot map {size} bytes of", file.path, errno)
+    mapping.data = <const uint8_t*> data
+    mapping.size = size
+    return mapping
+
+
+@cython.final
+cdef class HeapBuffer:
+    """Bytes of our own."""
+
+    def __dealloc__(self):
+        free(self.data)
+
+
+cdef HeapBuffer allocate(Py_ssize_t size):
+    cdef HeapBuffer buffer = HeapBuffer.__new__(HeapBuffer)
+    buffer.data = <uint8_t*> malloc(size if size > 0 else 1)
+    if buffer.data == NULL:
+        raise MemoryError()
+    buffer.size = size
+    return buffer
+
+
+@cython.final
+cdef class View:
+    """A read-only buffer over bytes that `owner` keeps alive."""
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("log bytes are read-only")
+        PyBuffer_FillInfo(buffer, self, <void*> self.data, self.shape[0], 1, flags)
+
+
+cdef View view_of(object owner, const uint8_t* data, Py_ssize_t length):
+    cdef View view = View.__new__(View)
+    view.data = data
+    view.shape[0] = length
+    view.owner = owner
+    return view

@@ -1,0 +1,1291 @@
+"""SegmentedLog: the segments of one replica of a partition, their offsets, and the one writer's lock.
+
+Owns appending, rolling, flushing, the high watermark, truncation, deletion and retention. Opening an existing
+directory is `recovery`'s work, reading `reader`'s. Everything that changes the log runs under one lock; file calls
+release the GIL. What another process may see is published through the state file after the bytes are in their file.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.pythread cimport (
+    NOWAIT_LOCK,
+    WAIT_LOCK,
+    PyThread_acquire_lock,
+    PyThread_allocate_lock,
+    PyThread_free_lock,
+    PyThread_release_lock,
+)
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+from posix.fcntl cimport O_RDONLY
+
+from kreplog._native.batch cimport (
+    BAD_ATTRIBUTES,
+    BAD_BASE_OFFSET,
+    BATCH_OK,
+    BATCH_SHORT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_START,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchBuilder,
+    BatchHeader,
+    Bytes,
+    Payload,
+    RecordCursor,
+    RecordView,
+    batch_size,
+    check_crc,
+    check_records,
+    codec_id,
+    codec_of,
+    encode_headers,
+    next_offset_of,
+    next_record,
+    now_ms,
+    open_records,
+    raise_corrupt,
+    read_header,
+    uncompressed,
+)
+from kreplog._native.columns cimport Column, Timestamps, column_of, timestamp_of, timestamps_of
+from kreplog._native.crc32c cimport crc32c_update
+from kreplog._native.cursor cimport store16, store32, store64
+from kreplog._native.files cimport FileHandle, open_file
+from kreplog._native.segment cimport Segment, create_segment, new_segment
+
+import fcntl
+import logging
+import os
+from collections import namedtuple
+
+from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
+from kreplog._native.producers import ProducerState
+from kreplog.errors import (
+    ArgumentTypeError,
+    FencedLeaderEpochError,
+    LogClosedError,
+    LogFailedError,
+    LogLockedError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    StorageError,
+    UsageError,
+)
+from kreplog.types import AppendInfo, EpochEndOffset, TopicPartition
+
+_logger = logging.getLogger("kreplog")
+
+cdef enum:
+    COALESCE = 1 << 20  # append_many hands this many bytes to one write
+
+SegmentInfo = namedtuple("SegmentInfo", "base_offset next_offset size path max_timestamp")
+OffsetRange = namedtuple("OffsetRange", "start stop bytes")
+
+
+cdef class Pending:
+    """Records that have their offsets but are not written yet; whoever takes the log's lock writes them first."""
+
+    cdef int flush_locked(self) except -1:
+        return 0
+
+
+cdef class SegmentedLog:
+
+    def __cinit__(self):
+        self.mutex = PyThread_allocate_lock()
+        self.sync_mutex = PyThread_allocate_lock()
+        if self.mutex == NULL or self.sync_mutex == NULL:
+            raise MemoryError()
+        self.builder = BatchBuilder()
+        self.key_payload = Payload()
+        self.value_payload = Payload()
+        self._segments = []
+        self.closed = True
+
+    def __dealloc__(self):
+        if self.mutex != NULL:
+            PyThread_free_lock(self.mutex)
+        if self.sync_mutex != NULL:
+            PyThread_free_lock(self.sync_mutex)
+
+    # Locking and state
+
+    cdef void lock(self) noexcept:
+        if PyThread_acquire_lock(self.mutex, NOWAIT_LOCK) == 0:
+            with nogil:
+                PyThread_acquire_lock(self.mutex, WAIT_LOCK)
+
+    cdef void unlock(self) noexcept:
+        PyThread_release_lock(self.mutex)
+
+    cdef int check_open(self) except -1:
+        if self.closed:
+            raise LogClosedError(f"{self.name}: the log is closed", partition=self.name, path=self.path)
+        return 0
+
+    cdef int begin_write(self) except -1:
+        """Take the lock with everything pending written. Raises, without the lock, where the log takes no writes."""
+        self.lock_for_write()
+        if self.pending is not None:
+            try:
+                self.pending.flush_locked()
+            except BaseException:
+                self.unlock()
+                raise
+        return 0
+
+    cdef int lock_for_write(self) except -1:
+        """Take the lock. Raises, without the lock, where the log takes no writes."""
+        if self.read_only:
+            raise UsageError(
+                f"{self.name}: this log was opened read-only; open it with read_only=False to change it",
+                partition=self.name, path=self.path,
+            )
+        self.lock()
+        try:
+            self.check_open()
+            if self.failure is not None:
+                raise LogFailedError(
+                    f"{self.name}: the log refuses writes since an earlier failure ({self.failure}); "
+                    "mend the cause, then reopen it", partition=self.name, path=self.path,
+                )
+        except BaseException:
+            self.unlock()
+            raise
+        return 0
+
+    cdef int fail(self, object error) except -1:
+        """A write or fsync failed: take no more. Always raises LogFailedError."""
+        if self.failure is None:
+            self.failure = str(error)
+            _logger.error("%s: %s; the log refuses further writes until it is reopened", self.name, error)
+        raise LogFailedError(
+            f"{self.name}: {error}; this call is not acknowledged and the log refuses further writes: "
+            "mend the cause (is the disk full?), then reopen it", partition=self.name, path=self.path,
+        ) from error
+
+    def _prepare(self, path, object config, bint read_only):
+        """Check the path, read the settings, and for a writer lock the directory.
+
+        Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
+        """
+        try:
+            self.path = os.path.abspath(os.fsdecode(path))
+        except TypeError:
+            raise ArgumentTypeError(f"path is a str or os.PathLike, not {type(path).__name__}") from None
+        except ValueError as error:
+            raise UsageError(f"path {path!r} cannot be used: {error}") from None
+        self.topic_partition = TopicPartition.parse(os.path.basename(self.path))
+        self.name = str(self.topic_partition)
+        self.config = config
+        self.read_only = read_only
+        self.replicated = config.replicated
+        self.log_append_time = config.message_timestamp_type == "LogAppendTime"
+        self.codec = codec_id(config.compression_type)
+        self.segment_bytes = config.segment_bytes
+        self.segment_ms = config.segment_ms
+        self.flush_messages = config.flush_messages
+        self.max_index_entries = config.segment_index_bytes // 12
+        self.max_message_bytes = config.max_message_bytes
+        self.batch_bytes = min(config.batch_bytes, config.max_message_bytes, config.segment_bytes)
+        if not os.path.isdir(self.path):
+            if os.path.lexists(self.path):
+                raise UsageError(f"{self.path} is no directory, so no partition", path=self.path)
+            if read_only:
+                raise StorageError(f"{self.path} does not exist", partition=self.name, path=self.path)
+            try:
+                os.makedirs(self.path, exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"cannot make {self.path}: {error.strerror}", path=self.path) from error
+        if not read_only:
+            self._lock_directory()
+
+    def _lock_directory(self):
+        cdef FileHandle directory = open_file(self.path, O_RDONLY)
+        kafka_lock = os.path.join(os.path.dirname(self.path), ".lock")
+        try:
+            fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LogLockedError(
+                f"{self.name}: {self.path} is open for writing in {self._holder()}; close it there, or open it here "
+                "with read_only=True", partition=self.name, path=self.path,
+            ) from None
+        if os.path.exists(kafka_lock):
+            with open(kafka_lock, "r+b") as file:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    raise LogLockedError(
+                        f"{self.name}: a Kafka broker holds {kafka_lock}; stop it, or open the log with "
+                        "read_only=True", partition=self.name, path=self.path,
+                    ) from None
+        self.directory = directory
+
+    def _holder(self):
+        from kreplog._native.recovery import writer_pid
+
+        pid = writer_pid(self.path)
+        if pid == os.getpid():
+            return f"this process (pid {pid})"
+        return f"process {pid}" if pid else "another process"
+
+    def _abandon(self):
+        """In a forked child: forget the parent's log, touching none of its files."""
+        self.closed = True
+        self.pending = None
+        self.directory = None
+
+    # Appending
+
+    def append(self, value, key=None, timestamp_ms=None, headers=()):
+        """Append one record as a batch of its own; return its offset. It is in the page cache on return.
+
+        value, key: bytes-like or None. timestamp_ms: int, now by default. headers: pairs of (str, bytes or None).
+        Raises ArgumentTypeError, RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        """
+        cdef Bytes value_bytes
+        cdef Bytes key_bytes
+        cdef int64_t offset
+        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else now_ms()
+        cdef BatchBuilder builder = self.builder
+        cdef bytes encoded = encode_headers(headers) if headers else None
+        self.begin_write()
+        try:
+            self.value_payload.take(value, &value_bytes)
+            self.key_payload.take(key, &key_bytes)
+            if value_bytes.length + key_bytes.length > self.max_message_bytes:
+                self._refuse_size(value_bytes.length + key_bytes.length)
+            offset = self.position.leo
+            builder.reset()
+            builder.begin()
+            builder.add(timestamp, key_bytes, value_bytes, encoded)
+            if self.log_append_time:
+                builder.max_timestamp = now_ms()
+            if self.leader_epoch != self.last_epoch:
+                self.assign_epoch(self.leader_epoch)
+            builder.finish(offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
+            if builder.length > self.max_message_bytes:
+                self._refuse_size(builder.length)
+            self.write(builder.buffer, builder.length, offset + 1, builder.max_timestamp)
+        finally:
+            self.value_payload.release()
+            self.key_payload.release()
+            self.unlock()
+        self.settle(offset + 1)
+        return offset
+
+    def _refuse_size(self, size):
+        raise RecordTooLargeError(
+            f"{self.name}: a batch of {size} bytes is over max_message_bytes = {self.max_message_bytes}; "
+            "nothing was written", partition=self.name,
+        )
+
+    def append_many(self, values, keys=None, timestamps_ms=None):
+        """Append many records in batches of about batch_bytes; return the range of their offsets.
+
+        values, keys: a sequence of bytes-like or None, an Arrow binary or string array, or a 2-D uint8 array with a
+        record a row. timestamps_ms: a sequence of ints or a 1-D int64 array; now by default. All arguments are checked
+        before the first byte is written.
+        Raises ArgumentTypeError, UsageError, RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        """
+        cdef Column value_column = column_of(values, "values")
+        cdef Column key_column = None if keys is None else column_of(keys, "keys")
+        cdef Py_ssize_t n = value_column.length
+        cdef Timestamps timestamps = None if timestamps_ms is None else timestamps_of(timestamps_ms, n)
+        cdef int64_t now = now_ms()
+        cdef int64_t first
+        cdef int64_t next_offset
+        cdef int64_t max_timestamp = 0
+        cdef BatchBuilder builder = self.builder
+        cdef Py_ssize_t piece = min(self.segment_bytes, <int64_t> COALESCE)
+        cdef Py_ssize_t i
+        cdef Py_ssize_t wanted
+        cdef Bytes value
+        cdef Bytes key
+        if key_column is not None and key_column.length != n:
+            raise UsageError(f"keys has {key_column.length} items, values has {n}")
+        key.data = NULL
+        key.length = -1
+        for i in range(n):
+            value_column.at(i, &value)
+            if key_column is not None:
+                key_column.at(i, &key)
+            if value.length + key.length + 160 > self.max_message_bytes:
+                self._refuse_size(value.length + key.length + 160)
+        self.begin_write()
+        try:
+            first = next_offset = self.position.leo
+            if n and self.leader_epoch != self.last_epoch:
+                self.assign_epoch(self.leader_epoch)
+            builder.reset()
+            for i in range(n):
+                value_column.at(i, &value)
+                if key_column is not None:
+                    key_column.at(i, &key)
+                if builder.count and builder.length > builder.start:
+                    wanted = builder.length - builder.start + value.length + key.length + 40
+                    if wanted > self.batch_bytes:
+                        next_offset += self._close_batch(builder, next_offset, &max_timestamp)
+                        if builder.length + self.batch_bytes > piece:
+                            self.write(builder.buffer, builder.length, next_offset, max_timestamp)
+                            builder.reset()
+                if builder.length == builder.start:
+                    builder.begin()
+                builder.add(now if timestamps is None else timestamps.at(i), key, value, None)
+            if n:
+                next_offset += self._close_batch(builder, next_offset, &max_timestamp)
+                self.write(builder.buffer, builder.length, next_offset, max_timestamp)
+        finally:
+            self.unlock()
+        self.settle(next_offset)
+        return range(first, next_offset)
+
+    cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1:
+        if self.log_append_time:
+            builder.max_timestamp = now_ms()
+        builder.finish(base_offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
+        if builder.max_timestamp > max_timestamp[0]:
+            max_timestamp[0] = builder.max_timestamp
+        return builder.count
+
+    def append_batches(self, buffer, leader_epoch=None):
+        """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
+
+        buffer: one or more whole batches of magic 2; an idempotent producer's batch must stand alone. A repeated batch
+        (same producer id, epoch and sequence) writes nothing and returns its original offsets.
+        leader_epoch: the epoch this leader leads in, the log's own by default.
+        Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
+        OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError (nothing written),
+        LogFailedError, LogClosedError.
+        """
+        cdef BatchBuilder builder = self.builder
+        cdef BatchHeader h
+        cdef BatchHeader first_header
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t count = 0
+        cdef int64_t next_offset
+        cdef int64_t first
+        cdef int64_t max_timestamp = -1
+        cdef int64_t batch_max
+        cdef int64_t now = now_ms()
+        cdef int32_t epoch
+        cdef int64_t records = 0
+        cdef uint8_t* p
+        cdef int code
+        self.begin_write()
+        try:
+            epoch = self.leader_epoch if leader_epoch is None else leader_epoch
+            if epoch < self.leader_epoch:
+                raise FencedLeaderEpochError(
+                    f"{self.name}: leader epoch {epoch} is older than the log's {self.leader_epoch}; nothing written",
+                    partition=self.name,
+                )
+            self._take_batches(buffer)
+            first = next_offset = self.position.leo
+            while at < builder.length:
+                p = builder.buffer + at
+                code = self._check_batch(p, builder.length - at, &h)
+                if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
+                    code = BAD_ATTRIBUTES
+                if code == BATCH_OK and h.record_count == 0:
+                    raise UsageError(f"{self.name}: a producer's batch holds at least one record")
+                if code == BATCH_OK:
+                    code = check_records(p, &h, True, &batch_max)
+                if code != BATCH_OK:
+                    raise_corrupt(code, self.name, -1, None, at)
+                if at == 0:
+                    first_header = h
+                if self.log_append_time:
+                    store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
+                    batch_max = now
+                if batch_max != h.max_timestamp or self.log_append_time:
+                    store64(p + 35, <uint64_t> batch_max)
+                    store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(&h) - CRC_START))
+                if batch_max > max_timestamp:
+                    max_timestamp = batch_max
+                store64(p, <uint64_t> next_offset)
+                store32(p + 12, <unsigned int> epoch)
+                next_offset += h.last_offset_delta + 1
+                records += h.record_count
+                at += batch_size(&h)
+                count += 1
+                if h.producer_id >= 0 and (count > 1 or at < builder.length):
+                    raise UsageError(f"{self.name}: an idempotent producer's batch must stand alone in its append")
+            if first_header.producer_id >= 0:
+                known = self.producers.check(
+                    first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
+                    first_header.record_count,
+                )
+                if known is not None:
+                    return AppendInfo(known[0], known[1], first_header.record_count, 0, max_timestamp, -1, True)
+            if epoch != self.last_epoch:
+                self.assign_epoch(epoch)
+            self._write_batches(next_offset, max_timestamp)
+            if first_header.producer_id >= 0:
+                first_header.base_offset = first
+                first_header.max_timestamp = max_timestamp
+                self.note_producer(&first_header)
+        finally:
+            self.unlock()
+        self.settle(next_offset)
+        return AppendInfo(
+            first, next_offset - 1, records, builder.length, max_timestamp, now if self.log_append_time else -1, False
+        )
+
+    def append_as_follower(self, buffer):
+        """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.
+
+        The first must begin at the log end offset and each at the end of the one before.
+        Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
+        RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        """
+        cdef BatchBuilder builder = self.builder
+        cdef BatchHeader h
+        cdef Py_ssize_t at = 0
+        cdef int64_t next_offset
+        cdef int64_t first
+        cdef int64_t max_timestamp = -1
+        cdef int64_t ignored
+        cdef int64_t records = 0
+        cdef int32_t epoch
+        cdef int code
+        cdef list new_epochs = []
+        self.begin_write()
+        try:
+            self._take_batches(buffer)
+            first = next_offset = self.position.leo
+            epoch = self.last_epoch
+            while at < builder.length:
+                code = self._check_batch(builder.buffer + at, builder.length - at, &h)
+                if code == BATCH_OK:
+                    code = check_records(builder.buffer + at, &h, False, &ignored)
+                if code != BATCH_OK:
+                    raise_corrupt(code, self.name, -1, None, at)
+                if h.base_offset != next_offset:
+                    raise OffsetOutOfRangeError(
+                        f"{self.name}: the leader's batch begins at offset {h.base_offset}, the log ends at "
+                        f"{next_offset}; nothing written: truncate, or fetch from {first}",
+                        partition=self.name, offset=h.base_offset,
+                    )
+                if h.leader_epoch < epoch:
+                    raise FencedLeaderEpochError(
+                        f"{self.name}: the batch at offset {h.base_offset} has leader epoch {h.leader_epoch}, the log "
+                        f"already {epoch}; nothing written", partition=self.name, offset=h.base_offset,
+                    )
+                if h.leader_epoch > epoch:
+                    epoch = h.leader_epoch
+                    new_epochs.append((epoch, h.base_offset))
+                if h.max_timestamp > max_timestamp:
+                    max_timestamp = h.max_timestamp
+                next_offset = next_offset_of(&h)
+                records += h.record_count
+                at += batch_size(&h)
+            try:
+                for epoch, start in new_epochs:
+                    self.epochs.assign(epoch, start)
+                    self.leader_epoch = max(self.leader_epoch, epoch)
+                    self.last_epoch = epoch
+                if new_epochs:
+                    self.epochs.flush()
+            except (StorageError, OSError) as error:
+                self.fail(error)
+            self._write_batches(next_offset, max_timestamp)
+            at = 0
+            while at < builder.length:
+                read_header(builder.buffer + at, builder.length - at, &h)
+                self.note_producer(&h)
+                at += batch_size(&h)
+        finally:
+            self.unlock()
+        self.settle(next_offset)
+        return AppendInfo(first, next_offset - 1, records, builder.length, max_timestamp, -1, False)
+
+    cdef int _take_batches(self, object buffer) except -1:
+        """Copy the caller's bytes, so that what was checked is what is written."""
+        cdef const uint8_t[::1] data
+        try:
+            data = memoryview(buffer).cast("B")
+        except TypeError as error:
+            raise ArgumentTypeError(f"encoded batches are contiguous bytes-like: {error}") from None
+        if data.shape[0] == 0:
+            raise UsageError(f"{self.name}: there is no batch in an empty buffer")
+        self.builder.reset()
+        self.builder.reserve(data.shape[0])
+        memcpy(self.builder.buffer, &data[0], data.shape[0])
+        self.builder.length = data.shape[0]
+        return 0
+
+    cdef int _check_batch(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
+        cdef int code = read_header(p, available, h)
+        if code != BATCH_OK:
+            return code
+        if batch_size(h) > available:
+            return BATCH_SHORT
+        if batch_size(h) > self.max_message_bytes:
+            self._refuse_size(batch_size(h))
+        with nogil:
+            code = check_crc(p, h)
+        return code
+
+    cdef int _write_batches(self, int64_t next_offset, int64_t max_timestamp) except -1:
+        """Write the batches taken: at once where they fit in a segment, else one by one."""
+        cdef BatchBuilder builder = self.builder
+        cdef BatchHeader h
+        cdef Py_ssize_t at = 0
+        if builder.length <= self.segment_bytes:
+            return self.write(builder.buffer, builder.length, next_offset, max_timestamp)
+        while at < builder.length:
+            read_header(builder.buffer + at, builder.length - at, &h)
+            self.write(builder.buffer + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+            at += batch_size(&h)
+        return 0
+
+    cdef int write(
+        self, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
+    ) except -1:
+        """Put whole batches at the end and publish them; the caller holds the lock. Raises LogFailedError."""
+        cdef Segment segment = self.active
+        if segment.size > 0 and (
+            segment.size + length > self.segment_bytes
+            or segment.offsets.count >= self.max_index_entries
+            or next_offset - 1 - segment.base_offset > INT32_MAX
+            or max_timestamp - segment.first_timestamp > self.segment_ms
+        ):
+            self.roll_segment()
+            segment = self.active
+        try:
+            segment.append(data, length)
+        except StorageError as error:
+            self.fail(error)
+        self.position.leo = next_offset
+        self.position.active_size = segment.size
+        if not self.replicated and self.flush_messages > 1:
+            self.position.high_watermark = next_offset
+        self.state.publish(&self.position)
+        return 0
+
+    cdef int assign_epoch(self, int32_t epoch) except -1:
+        """Records from here on are of `epoch`: durable before the first of them is written (KAFKA-7415)."""
+        try:
+            self.epochs.assign(epoch, self.position.leo)
+            self.epochs.flush()
+        except (StorageError, OSError) as error:
+            self.fail(error)
+        self.leader_epoch = epoch
+        self.last_epoch = epoch
+        return 0
+
+    def assign_leader_epoch(self, epoch):
+        """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls."""
+        cdef int32_t wanted = epoch
+        self.begin_write()
+        try:
+            if wanted < self.leader_epoch:
+                raise FencedLeaderEpochError(
+                    f"{self.name}: leader epoch {wanted} is older than the log's {self.leader_epoch}",
+                    partition=self.name,
+                )
+            self.assign_epoch(wanted)
+        finally:
+            self.unlock()
+
+    cdef int note_producer(self, const BatchHeader* h) except -1:
+        if h.producer_id >= 0 and h.base_sequence >= 0:
+            if not self.position.has_producers:
+                self.position.has_producers = 1
+                self.state.publish(&self.position)
+            self.producers.update(
+                h.producer_id, h.producer_epoch, h.base_sequence, h.base_offset,
+                h.base_offset + h.last_offset_delta, h.max_timestamp,
+            )
+        return 0
+
+    # Rolling and flushing
+
+    cdef int roll_segment(self) except -1:
+        """Seal the active segment and start the next at the log end offset. Raises LogFailedError."""
+        cdef Segment old = self.active
+        cdef Segment new
+        try:
+            old.seal()
+            if self.position.has_producers:
+                self.producers.expire(now_ms(), self.config.producer_id_expiration_ms)
+                self.producers.write_snapshot(self.path, self.position.leo)
+            new = create_segment(
+                self.path, self.name, self.position.leo, self.segment_bytes, self.config.index_interval_bytes
+            )
+        except (StorageError, OSError) as error:
+            self.fail(error)
+        self._segments = self._segments + [new]
+        self.active = new
+        self.directory_changed = True
+        self.sealed_unsynced = True
+        self.position.active_base = new.base_offset
+        self.position.active_size = 0
+        self.state.publish(&self.position)
+        return 0
+
+    def roll(self):
+        """Start a new segment now, unless the active one is empty."""
+        self.begin_write()
+        try:
+            if self.active.size:
+                self.roll_segment()
+        finally:
+            self.unlock()
+
+    cdef int settle(self, int64_t offset) except -1:
+        """After an append, without the lock: the fsyncs that are due."""
+        if self.sealed_unsynced:
+            self.flush_to(offset, True)
+        if offset - self.position.recovery_point >= self.flush_messages:
+            self.flush_to(offset, False)
+        return 0
+
+    cdef int flush_to(self, int64_t offset, bint sealed_only) except -1:
+        """fsync so that all below `offset` is durable; one fsync serves every thread that waits for it.
+
+        sealed_only: only segments before the newest sealed one, whose pages the kernel has long begun to write.
+        """
+        cdef Segment segment
+        cdef int64_t target
+        cdef int64_t generation
+        cdef list due
+        cdef bint changed
+        if PyThread_acquire_lock(self.sync_mutex, NOWAIT_LOCK) == 0:
+            with nogil:
+                PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
+        try:
+            if self.failure is None and self.position.recovery_point >= offset:
+                return 0
+            self.lock()
+            try:
+                self.check_open()
+                if self.failure is not None:
+                    raise LogFailedError(
+                        f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
+                        partition=self.name, path=self.path,
+                    )
+                segments = self._segments
+                if sealed_only:
+                    segments = segments[:max(len(segments) - 2, 0)]
+                    target = (<Segment> self._segments[len(segments)]).base_offset
+                    self.sealed_unsynced = False
+                else:
+                    target = self.position.leo
+                generation = self.position.generation
+                due = []
+                for segment in reversed(segments):
+                    if not segment.synced:
+                        due.append(segment)
+                        segment.synced = True
+                    elif segment is not self.active:
+                        break
+                changed = self.directory_changed
+                self.directory_changed = False
+            finally:
+                self.unlock()
+            try:
+                for segment in due:
+                    segment.open().sync()
+                if changed:
+                    self.directory.sync()
+            except StorageError as error:
+                self.fail(error)
+            self.lock()
+            try:
+                if self.position.generation == generation and self.position.recovery_point < target:
+                    self.position.recovery_point = target
+                    if not self.replicated and self.position.high_watermark < target:
+                        self.position.high_watermark = target
+                    self.state.publish(&self.position)
+            finally:
+                self.unlock()
+        finally:
+            PyThread_release_lock(self.sync_mutex)
+        return 0
+
+    def flush(self):
+        """Make everything appended so far durable (fdatasync). Raises LogFailedError; never retried over."""
+        cdef int64_t target
+        self.begin_write()
+        target = self.position.leo
+        self.unlock()
+        self.flush_to(target, False)
+
+    cdef int checkpoint(self) except -1:
+        """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""
+        cdef str parent = os.path.dirname(self.path)
+        for name, value in (
+            ("recovery-point-offset-checkpoint", self.position.recovery_point),
+            ("replication-offset-checkpoint", self.position.high_watermark),
+            ("log-start-offset-checkpoint", self.position.log_start_offset),
+        ):
+            if name.startswith("log-start") and value <= (<Segment> self._segments[0]).base_offset:
+                value = None
+            OffsetCheckpoint(os.path.join(parent, name)).update(self.topic_partition, value)
+        return 0
+
+    def close(self):
+        """Flush, write indexes and checkpoints, and give the directory up. Closing twice does nothing.
+
+        Raises LogFailedError when what was appended could not be made durable; the log is closed all the same.
+        """
+        if self.closed:
+            return
+        if self.read_only:
+            self.closed = True
+            self._segments = []
+            return
+        try:
+            if self.failure is None:
+                self.flush()
+                self.lock()
+                try:
+                    if self.active.max_timestamp >= 0:
+                        self.active.times.push(
+                            self.active.max_timestamp,
+                            <int> (self.active.max_timestamp_offset - self.active.base_offset),
+                        )
+                    self.active.offsets.save()
+                    self.active.times.save()
+                    if self.position.has_producers:
+                        self.producers.write_snapshot(self.path, self.position.leo)
+                    self.epochs.flush()
+                    self.checkpoint()
+                except (StorageError, OSError) as error:
+                    self.fail(error)
+                finally:
+                    self.unlock()
+        finally:
+            self.closed = True
+            self.pending = None
+            self._segments = []
+            self.active = None
+            self.state = None
+            self.directory = None
+
+    # Offsets
+
+    @property
+    def high_watermark(self):
+        """Records below it are committed."""
+        self.refresh()
+        return self.position.high_watermark
+
+    @property
+    def log_end_offset(self):
+        """The offset that the next record will get."""
+        self.refresh()
+        return self.position.leo
+
+    @property
+    def log_start_offset(self):
+        """The first offset still kept."""
+        self.refresh()
+        return self.position.log_start_offset
+
+    @property
+    def recovery_point(self):
+        """Below it everything has been fsynced."""
+        self.refresh()
+        return self.position.recovery_point
+
+    @property
+    def failed(self):
+        """Why the log refuses writes; None while it takes them."""
+        return self.failure
+
+    def advance_high_watermark(self, int64_t offset):
+        """Commit all records below `offset`; return the high watermark, which never moves back.
+
+        Raises OffsetOutOfRangeError past the log end offset.
+        """
+        self.begin_write()
+        try:
+            if offset > self.position.leo:
+                raise OffsetOutOfRangeError(
+                    f"{self.name}: the high watermark cannot move to {offset}, past the log end offset "
+                    f"{self.position.leo}", partition=self.name, offset=offset,
+                )
+            if offset > self.position.high_watermark:
+                self.position.high_watermark = offset
+                self.state.publish(&self.position)
+            return self.position.high_watermark
+        finally:
+            self.unlock()
+
+    def end_offset_for_epoch(self, int32_t epoch):
+        """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
+        self.refresh()
+        if self.epochs is None:
+            return EpochEndOffset(-1, -1)
+        return self.epochs.end_offset_for(epoch, self.position.leo)
+
+    # Truncation, deletion, retention
+
+    def truncate_to(self, int64_t offset):
+        """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
+
+        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10.
+        log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). Readers never see
+        part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
+        Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
+        """
+        cdef Py_ssize_t i
+        cdef Segment segment
+        cdef BatchHeader h
+        cdef int64_t at
+        cdef int64_t end = offset
+        self.begin_write()
+        try:
+            self._check_range(offset)
+            if offset == self.position.leo:
+                return offset
+            i = self.segment_index(self._segments, offset)
+            segment = self._segments[i]
+            at = segment.locate(offset, &h)
+            if at < segment.size:
+                end = h.base_offset
+            self._begin_cut(end)
+            try:
+                for later in reversed(self._segments[i + 1:]):
+                    (<Segment> later).delete()
+                segment.cut(at)
+                self._segments = self._segments[:i + 1]
+                self.active = segment
+                self._end_cut()
+            except (StorageError, OSError) as error:
+                self.fail(error)
+            return end
+        finally:
+            self.unlock()
+
+    def truncate_fully_and_start_at(self, int64_t offset):
+        """Drop everything and go on with an empty log whose first record will get `offset`.
+
+        For a follower that has fallen behind its leader's log start. Raises UsageError, LogFailedError.
+        """
+        if offset < 0:
+            raise UsageError(f"{self.name}: a log cannot start at {offset}", partition=self.name, offset=offset)
+        self.begin_write()
+        try:
+            self._begin_cut(min(offset, self.position.leo))
+            try:
+                for segment in reversed(self._segments):
+                    (<Segment> segment).delete()
+                self.position.leo = offset
+                self.position.high_watermark = offset
+                self.position.log_start_offset = offset
+                self.position.recovery_point = offset
+                self.position.dense_from = offset
+                self.active = create_segment(
+                    self.path, self.name, offset, self.segment_bytes, self.config.index_interval_bytes
+                )
+                self._segments = [self.active]
+                self.epochs.clear()
+                self._end_cut()
+            except (StorageError, OSError) as error:
+                self.fail(error)
+        finally:
+            self.unlock()
+
+    cdef int _begin_cut(self, int64_t end) except -1:
+        """Take what will be cut out of everyone's sight, durably, before a file changes."""
+        self.position.generation += 1
+        self.position.leo = end
+        self.position.high_watermark = min(self.position.high_watermark, end)
+        self.position.recovery_point = min(self.position.recovery_point, end)
+        self.position.log_start_offset = min(self.position.log_start_offset, end)
+        self.position.dense_from = min(self.position.dense_from, end)
+        self.position.active_size = -1
+        self.state.publish(&self.position)
+        try:
+            self.state.sync()
+            self.checkpoint()
+        except (StorageError, OSError) as error:
+            self.fail(error)
+        return 0
+
+    cdef int _end_cut(self) except -1:
+        """The files are cut: bring epochs and producers back to the new end and publish it."""
+        self.epochs.truncate_from_end(self.position.leo)
+        self.last_epoch = self.epochs.latest_epoch
+        self.epochs.flush()
+        self.producers.delete_snapshots(self.path, from_offset=self.position.leo + 1)
+        self.load_producers()
+        self.directory_changed = True
+        self.position.generation += 1
+        self.position.active_base = self.active.base_offset
+        self.position.active_size = self.active.size
+        self.state.publish(&self.position)
+        return 0
+
+    def delete_records_before(self, int64_t offset):
+        """Raise the log start offset to `offset` and delete segments wholly below it; return the log start offset.
+
+        offset: at most the high watermark, else OffsetOutOfRangeError; below the log start it changes nothing.
+        Raises LogFailedError. Source: Kafka's DeleteRecords (KIP-107).
+        """
+        cdef Py_ssize_t count = 0
+        self.begin_write()
+        try:
+            if offset > self.position.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"{self.name}: records are deleted up to the high watermark {self.position.high_watermark} at "
+                    f"most, not up to {offset}", partition=self.name, offset=offset,
+                )
+            if offset > self.position.log_start_offset:
+                self.position.log_start_offset = offset
+                self.state.publish(&self.position)
+                try:
+                    self.state.sync()
+                    self.checkpoint()
+                except (StorageError, OSError) as error:
+                    self.fail(error)
+                while self.segment_end(self._segments, count) <= offset and count < len(self._segments) - 1:
+                    count += 1
+                self.drop_segments(count)
+            return self.position.log_start_offset
+        finally:
+            self.unlock()
+
+    def enforce_retention(self, now_ms_=None):
+        """Delete whole old segments that retention_ms, retention_bytes or the log start offset let go; return how many.
+
+        now_ms_: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
+        Raises LogFailedError.
+        """
+        cdef int64_t now = now_ms() if now_ms_ is None else now_ms_
+        cdef int64_t total
+        cdef int64_t keep_ms = self.config.retention_ms
+        cdef int64_t keep_bytes = self.config.retention_bytes
+        cdef Py_ssize_t count = 0
+        cdef Segment segment
+        self.begin_write()
+        try:
+            if keep_ms >= 0 and self.active.size and self.active.max_timestamp < now - keep_ms:
+                self.roll_segment()
+            total = self._bytes()
+            while count < len(self._segments) - 1:
+                segment = self._segments[count]
+                if self.segment_end(self._segments, count) > self.position.high_watermark:
+                    break
+                segment.learn_timestamps()
+                if not (
+                    self.segment_end(self._segments, count) <= self.position.log_start_offset
+                    or (keep_ms >= 0 and segment.max_timestamp < now - keep_ms)
+                    or (keep_bytes >= 0 and total - segment.byte_size() >= keep_bytes)
+                ):
+                    break
+                total -= segment.byte_size()
+                count += 1
+            self.drop_segments(count)
+            return count
+        finally:
+            self.unlock()
+
+    cdef int drop_segments(self, Py_ssize_t count) except -1:
+        """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError."""
+        cdef Segment segment
+        cdef list gone = self._segments[:count]
+        cdef int64_t start
+        if count == 0:
+            return 0
+        start = (<Segment> self._segments[count]).base_offset
+        self._segments = self._segments[count:]
+        if self.position.log_start_offset < start:
+            self.position.log_start_offset = start
+        self.state.publish(&self.position)
+        try:
+            for segment in gone:
+                segment.delete()
+            self.producers.delete_snapshots(self.path, to_offset=start)
+            self.epochs.truncate_from_start(self.position.log_start_offset)
+            self.epochs.flush()
+        except (StorageError, OSError) as error:
+            self.fail(error)
+        return 0
+
+    cdef int _check_range(self, int64_t offset) except -1:
+        if not self.position.log_start_offset <= offset <= self.position.leo:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: offset {offset} is outside the log, which holds {self.position.log_start_offset} to "
+                f"{self.position.leo}", partition=self.name, offset=offset,
+            )
+        return 0
+
+    # Producers
+
+    cdef int load_producers(self) except -1:
+        """The producer state at the log end offset: the newest sound snapshot, then the batches after it."""
+        self.producers = ProducerState()
+        if not self.position.has_producers:
+            return 0
+        start = self.producers.latest_snapshot(self.path, self.position.leo)
+        self.replay_producers(start if start is not None else -1)
+        return 0
+
+    cdef int replay_producers(self, int64_t start) except -1:
+        cdef Segment segment
+        cdef BatchHeader h
+        cdef int64_t at
+        cdef Py_ssize_t i = 0 if start < 0 else self.segment_index(self._segments, start)
+        for segment in self._segments[i if i > 0 else 0:]:
+            at = segment.position_near(start) if start > segment.base_offset else 0
+            while at < segment.byte_size() and segment.header_at(at, &h) == BATCH_OK:
+                if h.base_offset >= start:
+                    self.note_producer(&h)
+                at += batch_size(&h)
+        return 0
+
+    # Finding
+
+    cdef int refresh(self) except -1:
+        """A reader's view of the writer's position, read anew."""
+        cdef Position position
+        self.check_open()
+        if self.read_only:
+            if self.state is not None:
+                if self.state.read(&position):
+                    self.position = position
+            elif self.watermark_source is not None:
+                self.watermark_source(self)
+        return 0
+
+    cdef int relist(self) except -1:
+        """Find the segments in the directory. Raises StorageError."""
+        cdef Segment segment
+        cdef list found = []
+        cdef dict known = {(<Segment> s).base_offset: s for s in self._segments}
+        cdef int64_t base
+        try:
+            names = os.listdir(self.path)
+        except OSError as error:
+            raise StorageError(f"cannot list {self.path}: {error.strerror}", path=self.path) from error
+        for name in names:
+            if len(name) == 24 and name.endswith(".log") and name[:20].isdigit():
+                base = int(name[:20])
+                found.append(base)
+        found.sort()
+        for i, base in enumerate(found):
+            segment = known.get(base)
+            if segment is None:
+                segment = new_segment(
+                    self.path, self.name, base, not self.read_only, self.segment_bytes,
+                    self.config.index_interval_bytes,
+                )
+            elif self.read_only and not segment.sealed and i < len(found) - 1:
+                segment.size = -1
+                segment.forget_indexes()
+            segment.sealed = i < len(found) - 1
+            found[i] = segment
+        self._segments = found
+        return 0
+
+    cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept:
+        """The last segment that begins at or before `offset`, -1 when none."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = len(segments)
+        cdef Py_ssize_t middle
+        while low < high:
+            middle = (low + high) >> 1
+            if (<Segment> segments[middle]).base_offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept:
+        if i + 1 < len(segments):
+            return (<Segment> segments[i + 1]).base_offset
+        return self.position.leo
+
+    cdef Segment segment_for(self, int64_t offset):
+        """The segment to look for `offset` in; a reader lists the directory anew when the log may have rolled.
+
+        Returns None when no segment begins at or before it.
+        """
+        cdef Segment segment
+        cdef Py_ssize_t i
+        cdef list segments = self._segments
+        if self.read_only and (
+            not segments or (
+                self.position.active_base != (<Segment> segments[len(segments) - 1]).base_offset
+                and offset >= (<Segment> segments[len(segments) - 1]).base_offset
+            )
+        ):
+            self.relist()
+            segments = self._segments
+        i = self.segment_index(segments, offset)
+        if i < 0:
+            return None
+        segment = segments[i]
+        if self.read_only and not segment.sealed:
+            segment.size = segment.open().size()
+            if segment.indexed and segment.offsets.count * 512 < segment.size - segment.map_size:
+                segment.forget_indexes()
+        return segment
+
+    cdef int64_t _bytes(self) except -1:
+        cdef int64_t total = 0
+        cdef Segment segment
+        for segment in self._segments:
+            total += segment.byte_size()
+        return total
+
+    @property
+    def size(self):
+        """Bytes of all log files, whole batches only."""
+        self.refresh()
+        if self.read_only:
+            self.relist()
+        return self._bytes()
+
+    @property
+    def segments(self):
+        """SegmentInfo of each segment, oldest first; next_offset is exclusive, max_timestamp in ms, -1 if empty."""
+        cdef Segment segment
+        cdef list segments
+        cdef list out = []
+        self.refresh()
+        if self.read_only:
+            self.relist()
+        segments = self._segments
+        for i, segment in enumerate(segments):
+            segment.learn_timestamps()
+            out.append(SegmentInfo(
+                segment.base_offset, self.segment_end(segments, i), segment.byte_size(), segment.path,
+                segment.max_timestamp,
+            ))
+        return tuple(out)
+
+    def offset_for_timestamp(self, timestamp_ms):
+        """The first committed offset whose timestamp is >= `timestamp_ms`; None when there is none.
+
+        Raises CorruptBatchError.
+        """
+        cdef int64_t wanted = timestamp_of(timestamp_ms)
+        cdef Segment segment
+        cdef BatchHeader h
+        cdef int64_t at
+        cdef Py_ssize_t i
+        cdef int code
+        self.refresh()
+        if self.read_only:
+            self.relist()
+        segments = self._segments
+        for segment in segments:
+            if self.read_only and not segment.sealed:
+                segment.size = segment.open().size()
+                segment.timestamps_known = False
+            segment.learn_timestamps()
+            if segment.max_timestamp < wanted:
+                continue
+            at = 0
+            i = segment.times.floor_timestamp(wanted)
+            if i >= 0:
+                at = segment.locate(segment.base_offset + segment.times.offset_at(i), &h)
+                if at < segment.size and h.max_timestamp != segment.times.timestamp_at(i):
+                    segment.rebuild_indexes(f"an entry of {os.path.basename(segment.times.path)} does not fit the log")
+                    at = 0
+            while at < segment.size:
+                code = segment.header_at(at, &h)
+                if code != BATCH_OK:
+                    raise_corrupt(code, self.name, -1, segment.path, at)
+                if h.base_offset >= self.position.high_watermark:
+                    return None
+                if h.max_timestamp >= wanted and next_offset_of(&h) > self.position.log_start_offset:
+                    offset = self._first_at(segment, at, &h, wanted)
+                    if offset is not None:
+                        return offset
+                at += batch_size(&h)
+        return None
+
+    cdef object _first_at(self, Segment segment, int64_t at, BatchHeader* h, int64_t wanted):
+        cdef RecordCursor c
+        cdef RecordView view
+        cdef bytearray raw = bytearray(batch_size(h))
+        cdef uint8_t[::1] data = raw
+        cdef int code
+        segment.open().read_at(&data[0], batch_size(h), at)
+        code = check_crc(&data[0], h)
+        if code == BATCH_OK:
+            plain = uncompressed(&data[0], h) if codec_of(h) else bytes(raw[61:])
+            open_records(&c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+            while True:
+                code = next_record(&c, &view)
+                if code <= 0:
+                    break
+                if view.timestamp >= wanted and view.offset >= self.position.log_start_offset:
+                    return view.offset if view.offset < self.position.high_watermark else None
+        if code != BATCH_OK:
+            raise_corrupt(code, self.name, h.base_offset, segment.path, at)
+        return None
+
+    def offset_ranges(self, int64_t start, int64_t stop, int64_t max_bytes):
+        """Cut [start, stop) at batch boundaries into pieces of about `max_bytes`: OffsetRange(start, stop, bytes).
+
+        The pieces are contiguous; a single batch may be larger than asked for. Looks at indexes and headers only.
+        Raises OffsetOutOfRangeError, UsageError, CorruptBatchError.
+        """
+        cdef Segment segment
+        cdef BatchHeader h
+        cdef int64_t at
+        cdef int64_t end
+        cdef int64_t cut
+        cdef int64_t offset = start
+        cdef int64_t piece_start = start
+        cdef int64_t piece_bytes = 0
+        cdef int64_t segment_stop
+        cdef Py_ssize_t i
+        cdef list out = []
+        if max_bytes < 1:
+            raise UsageError(f"max_bytes = {max_bytes} must be at least 1")
+        self.refresh()
+        if self.read_only:
+            self.relist()
+        self._check_range(start)
+        self._check_range(stop)
+        segments = self._segments
+        i = self.segment_index(segments, start)
+        while offset < stop and i < len(segments):
+            segment = segments[i]
+            if self.read_only and not segment.sealed:
+                segment.size = segment.open().size()
+            segment_stop = min(stop, self.segment_end(segments, i))
+            at = segment.locate(offset, &h) if offset > segment.base_offset else 0
+            end = segment.byte_size() if segment_stop == self.segment_end(segments, i) else segment.locate(segment_stop, &h)
+            segment.load_indexes()
+            while at < end:
+                if piece_bytes >= max_bytes:
+                    out.append(OffsetRange(piece_start, offset, piece_bytes))
+                    piece_start = offset
+                    piece_bytes = 0
+                cut = self._boundary(segment, at, end, max_bytes - piece_bytes, &h)
+                piece_bytes += cut - at
+                offset = segment_stop if cut >= end else h.base_offset
+                at = cut
+            offset = segment_stop
+            i += 1
+        if piece_bytes or (piece_start < stop and not out):
+            out.append(OffsetRange(piece_start, stop, piece_bytes))
+        return out
+
+    cdef int64_t _boundary(self, Segment segment, int64_t at, int64_t end, int64_t wanted, BatchHeader* h) except -1:
+        """The first batch boundary that the index knows at or past at + wanted, with its header; `end` when none."""
+        cdef Py_ssize_t i
+        cdef int64_t cut
+        if at + wanted >= end:
+            return end
+        i = segment.offsets.floor_position(at + wanted)
+        if i < 0 or segment.offsets.position_at(i) < at + wanted:
+            i += 1
+        if i >= segment.offsets.count:
+            return end
+        cut = segment.offsets.position_at(i)
+        if cut >= end or cut <= at or segment.header_at(cut, h) != BATCH_OK:
+            return end
+        return cut

@@ -1,0 +1,37 @@
+# BatchReader: walks the batches of a log in order, whatever happens to the files meanwhile.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from kreplog._native.batch cimport BatchHeader, RecordCursor
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.segment cimport Segment
+
+
+cdef class BatchReader:
+    cdef SegmentedLog log
+    cdef int64_t expected  # the next offset to deliver
+    cdef int64_t stop
+    cdef int64_t chain  # where the batch before ended, -1 after a seek
+    cdef int64_t generation
+    cdef Segment segment
+    cdef int64_t at  # position of the next batch
+    cdef const uint8_t* window  # bytes of the file from window_start to window_end
+    cdef int64_t window_start
+    cdef int64_t window_end
+    cdef object owner  # keeps `window` alive
+    cdef int64_t populated
+    cdef int32_t epoch  # of offsets below epoch_until
+    cdef int64_t epoch_until
+    # the batch delivered last
+    cdef const uint8_t* data
+    cdef BatchHeader header
+    cdef int64_t position
+
+    cdef int next(self) except -1
+    cdef int check(self) except -1
+    cdef int seek(self) except -1
+    cdef int fill(self, Py_ssize_t wanted) except -1
+    cdef int judge(self) except 1
+    cdef int _next_segment(self) except -1
+    cdef bint moved(self) except -1
+    cdef bint epoch_fits(self, const BatchHeader* h) except -1

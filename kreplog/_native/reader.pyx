@@ -1,0 +1,687 @@
+"""Reading: a walk over batches, and on top of it records, values, raw fetches, and verification.
+
+A sealed segment is mapped; so is the active one in its writer's own process, where a cut replaces the file instead of
+shrinking it. Another process reads the active segment with pread. A batch is believed after its header, its place in
+the chain of offsets, its leader epoch and its CRC have been checked; when one does not hold, the writer's generation
+tells whether the log was cut meanwhile (then the reader looks anew) or the bytes are damaged.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_REFCNT
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+
+from kreplog._native.arrow cimport ArrowBuilder
+from kreplog._native.batch cimport (
+    BAD_BASE_OFFSET,
+    BAD_LEADER_EPOCH,
+    BATCH_OK,
+    BATCH_SHORT,
+    HEADER_SIZE,
+    BatchHeader,
+    RecordCursor,
+    RecordView,
+    batch_size,
+    check_crc,
+    check_records,
+    codec_of,
+    is_control,
+    make_record,
+    next_offset_of,
+    next_record,
+    open_records,
+    raise_corrupt,
+    read_header,
+    reason_of,
+    uncompressed,
+)
+from kreplog._native.cursor cimport load32, load64
+from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.segment cimport Segment
+
+import os
+
+from kreplog._native.checkpoint import EpochCache
+from kreplog.errors import CorruptBatchError, CorruptCheckpointError, OffsetOutOfRangeError, UsageError
+from kreplog.types import Damage, FileRegion, VerifyReport
+
+cdef enum:
+    WINDOW = 256 << 10  # one pread of the active segment
+    READ_AHEAD = 4 << 20  # faulted in at once of a mapping
+    RETRIES = 1000  # looks at a log that is being cut all the time
+    MAX_ROWS = 1 << 16  # of one piece for Arrow
+
+
+@cython.final
+cdef class BatchReader:
+
+    cdef int seek(self) except -1:
+        """Find the batch that holds `expected`. Raises OffsetOutOfRangeError below the log start."""
+        cdef Segment segment
+        cdef int attempt
+        for attempt in range(RETRIES):
+            self.log.refresh()
+            self.generation = self.log.position.generation
+            if self.generation & 1:
+                os.sched_yield()
+                continue
+            self.stop = min(self.stop, self.log.position.leo)
+            if self.expected >= self.stop:
+                return 0
+            if self.expected < self.log.position.log_start_offset:
+                self._refuse_range()
+            try:
+                segment = self.log.segment_for(self.expected)
+                if segment is None:
+                    self._refuse_range()
+                self.at = segment.locate(self.expected, &self.header)
+            except FileNotFoundError:
+                if self.log.read_only:
+                    self.log.relist()
+                continue
+            except CorruptBatchError:
+                if self.moved():
+                    continue
+                raise
+            self.segment = segment
+            self.chain = -1
+            self.window_start = self.window_end = 0
+            self.populated = self.at
+            if not self.moved():
+                return 0
+        raise CorruptBatchError(
+            f"{self.log.name}: offset {self.expected} cannot be found, the log keeps changing under the reader",
+            partition=self.log.name, offset=self.expected, path=self.log.path,
+        )
+
+    cdef bint moved(self) except -1:
+        """Whether files were cut since the last seek."""
+        self.log.refresh()
+        return self.log.position.generation != self.generation
+
+    def _refuse_range(self):
+        raise OffsetOutOfRangeError(
+            f"{self.log.name}: offset {self.expected} is below the log start offset "
+            f"{self.log.position.log_start_offset}; its records were deleted",
+            partition=self.log.name, offset=self.expected,
+        )
+
+    cdef int fill(self, Py_ssize_t wanted) except -1:
+        """Have at least `wanted` bytes from `at` in the window, where the segment has them."""
+        cdef Segment segment = self.segment
+        cdef Mapping mapping
+        cdef HeapBuffer buffer
+        cdef Py_ssize_t size
+        if segment.sealed or not self.log.read_only:
+            mapping = segment.map()
+            self.owner = mapping
+            self.window = mapping.data
+            self.window_start = 0
+            self.window_end = segment.byte_size()
+            return 0
+        size = max(wanted, <Py_ssize_t> WINDOW)
+        if isinstance(self.owner, HeapBuffer) and (<HeapBuffer> self.owner).size >= size and Py_REFCNT(self.owner) == 1:
+            buffer = self.owner
+        else:
+            buffer = allocate(size)
+        self.owner = buffer
+        self.window = buffer.data
+        self.window_start = self.at
+        self.window_end = self.at + segment.open().read_at(buffer.data, buffer.size, self.at)
+        return 0
+
+    cdef int next(self) except -1:
+        """1 with the next batch in `data`, `header`, `position`; 0 at the end. Its CRC is for `check`.
+
+        Raises CorruptBatchError, OffsetOutOfRangeError, StorageError.
+        """
+        cdef int attempt
+        cdef int code
+        for attempt in range(RETRIES):
+            if self.expected >= self.stop:
+                return 0
+            if self.segment is None:
+                self.seek()
+                if self.expected >= self.stop:
+                    return 0
+            if self.segment.sealed and self.at >= self.segment.byte_size():
+                self._next_segment()
+                continue
+            code = self.judge()
+            if code == BATCH_OK:
+                self.position = self.at
+                self.at += batch_size(&self.header)
+                self.chain = self.expected = next_offset_of(&self.header)
+                return 1
+            if self.moved():
+                self.segment = None
+                continue
+            raise_corrupt(code, self.log.name, self.expected, self.segment.path, self.at)
+        raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.segment.path, self.at)
+
+    cdef int _next_segment(self) except -1:
+        cdef list segments = self.log._segments
+        cdef Py_ssize_t i = self.log.segment_index(segments, self.segment.base_offset) + 1
+        cdef int64_t chain = self.chain
+        if i < len(segments) and chain >= 0 and chain < (<Segment> segments[i]).base_offset:
+            if chain >= self.log.position.dense_from:
+                raise_corrupt(BAD_BASE_OFFSET, self.log.name, chain, (<Segment> segments[i]).path, 0)
+            self.expected = (<Segment> segments[i]).base_offset
+        self.segment = None
+        self.owner = None
+        return 0
+
+    cdef int judge(self) except 1:
+        """Read the header at `at` and check all but the CRC."""
+        cdef const uint8_t* p
+        cdef BatchHeader* h = &self.header
+        cdef int64_t dense_from = self.log.position.dense_from
+        cdef int code
+        if self.window_end - self.at < HEADER_SIZE or self.at < self.window_start:
+            self.fill(HEADER_SIZE)
+        code = read_header(self.window + (self.at - self.window_start), self.window_end - self.at, h)
+        if code != BATCH_OK:
+            return code
+        if batch_size(h) > self.window_end - self.at:
+            self.fill(batch_size(h))
+            if batch_size(h) > self.window_end - self.at:
+                return BATCH_SHORT
+        if self.populated < self.at + batch_size(h) and self.segment.mapping is self.owner:
+            with nogil:
+                self.segment.mapping.populate(self.at, min(self.at + READ_AHEAD, self.window_end))
+            self.populated = self.at + READ_AHEAD
+        if self.segment.mapping is not self.owner and self.moved():
+            return BATCH_SHORT
+        if self.chain < 0:
+            if next_offset_of(h) <= self.expected or (h.base_offset > self.expected and self.expected >= dense_from):
+                return BAD_BASE_OFFSET
+        elif h.base_offset != self.chain and (h.base_offset < self.chain or self.chain >= dense_from):
+            return BAD_BASE_OFFSET
+        if not self.epoch_fits(h):
+            return BAD_LEADER_EPOCH
+        self.data = self.window + (self.at - self.window_start)
+        return BATCH_OK
+
+    cdef bint epoch_fits(self, const BatchHeader* h) except -1:
+        cdef int attempt
+        if h.leader_epoch == self.epoch and h.base_offset < self.epoch_until:
+            return True
+        for attempt in range(2):
+            if self.log.epochs is None or self.log.epochs.latest_epoch < 0:
+                return True
+            self.epoch, until = self.log.epochs.epoch_for_offset(h.base_offset)
+            self.epoch_until = until if until is not None else INT64_MAX
+            if self.epoch < 0 or self.epoch == h.leader_epoch:
+                return True
+            if not self.log.read_only:
+                return False
+            try:
+                self.log.epochs = EpochCache(os.path.join(self.log.path, "leader-epoch-checkpoint"))
+            except CorruptCheckpointError:
+                return True
+        return False
+
+    cdef int check(self) except -1:
+        """Check the CRC of the batch delivered last. Raises CorruptBatchError."""
+        cdef int code
+        if batch_size(&self.header) > 8192:
+            with nogil:
+                code = check_crc(self.data, &self.header)
+        else:
+            code = check_crc(self.data, &self.header)
+        if code != BATCH_OK:
+            raise_corrupt(code, self.log.name, self.header.base_offset, self.segment.path, self.position)
+        return 0
+
+
+cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop):
+    cdef BatchReader reader = BatchReader.__new__(BatchReader)
+    reader.log = log
+    reader.expected = start
+    reader.stop = stop
+    reader.chain = -1
+    reader.epoch = -2
+    return reader
+
+
+cdef int located_corruption(BatchReader reader, object error) except -1:
+    """Raise `error` again with the place of the batch delivered last."""
+    raise CorruptBatchError(
+        f"{reader.log.name}: {error}, offset {reader.header.base_offset}, file {reader.segment.path}, byte "
+        f"{reader.position}", partition=reader.log.name, offset=reader.header.base_offset,
+        path=reader.segment.path, position=reader.position,
+    ) from error
+
+
+cdef (int64_t, int64_t) committed_range(SegmentedLog log, object start, object stop) except *:
+    """[start, stop) as asked for, clamped to what is committed now. Raises OffsetOutOfRangeError, UsageError."""
+    cdef int64_t first
+    cdef int64_t last
+    log.refresh()
+    first = log.position.log_start_offset if start is None else start
+    last = log.position.high_watermark if stop is None else min(stop, log.position.high_watermark)
+    if not log.position.log_start_offset <= first <= log.position.leo:
+        raise OffsetOutOfRangeError(
+            f"{log.name}: offset {first} is outside the log, which holds {log.position.log_start_offset} to "
+            f"{log.position.leo}", partition=log.name, offset=first,
+        )
+    if stop is not None and stop < first:
+        raise UsageError(f"{log.name}: stop = {stop} lies before start = {first}")
+    return first, last
+
+
+@cython.final
+cdef class Records:
+    """Iterator over the records of [start, stop), or over their values alone. For one thread at a time."""
+
+    cdef BatchReader reader
+    cdef RecordCursor cursor
+    cdef int64_t start
+    cdef int64_t stop
+    cdef bytes plain
+    cdef bint values_only
+    cdef bint in_batch
+    cdef bint busy
+
+    def __init__(self, SegmentedLog log, start, stop, bint values_only):
+        self.start, self.stop = committed_range(log, start, stop)
+        self.reader = reader_of(log, self.start, self.stop)
+        self.values_only = values_only
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef RecordView view
+        cdef int code
+        while True:
+            if self.in_batch:
+                code = next_record(&self.cursor, &view)
+                if code == 1:
+                    if view.offset < self.start:
+                        continue
+                    if view.offset >= self.stop:
+                        self.in_batch = False
+                        raise StopIteration
+                    if not self.values_only:
+                        return make_record(&view)
+                    if view.value_length < 0:
+                        return None
+                    return PyBytes_FromStringAndSize(<const char*> view.value, view.value_length)
+                self.in_batch = False
+                if code != 0:
+                    self._corrupt(code)
+            if self.busy:
+                raise UsageError("this iterator is in use in another thread; make one for each")
+            self.busy = True
+            try:
+                if not self._open_next():
+                    raise StopIteration
+            finally:
+                self.busy = False
+
+    cdef bint _open_next(self) except -1:
+        cdef BatchReader reader = self.reader
+        while reader.next():
+            if is_control(&reader.header):
+                continue
+            reader.check()
+            if codec_of(&reader.header):
+                try:
+                    self.plain = uncompressed(reader.data, &reader.header)
+                except CorruptBatchError as error:
+                    located_corruption(reader, error)
+                open_records(
+                    &self.cursor, &reader.header, <const uint8_t*> PyBytes_AS_STRING(self.plain),
+                    PyBytes_GET_SIZE(self.plain),
+                )
+            else:
+                open_records(
+                    &self.cursor, &reader.header, reader.data + HEADER_SIZE, batch_size(&reader.header) - HEADER_SIZE
+                )
+            self.in_batch = True
+            return True
+        return False
+
+    def _corrupt(self, int code):
+        cdef BatchReader reader = self.reader
+        raise_corrupt(code, reader.log.name, reader.header.base_offset, reader.segment.path, reader.position)
+
+
+
+@cython.final
+cdef class ArrowPieces:
+    """Iterator over the records of [start, stop) as ArrowColumns of about `max_bytes` or MAX_ROWS each."""
+
+    cdef BatchReader reader
+    cdef ArrowBuilder builder
+    cdef int64_t start
+    cdef int64_t stop
+    cdef Py_ssize_t max_bytes
+
+    def __init__(self, SegmentedLog log, start, stop, columns, str timestamp_unit, Py_ssize_t max_bytes):
+        if max_bytes < 1:
+            raise UsageError(f"max_bytes = {max_bytes} must be at least 1")
+        self.builder = ArrowBuilder(columns, timestamp_unit)
+        self.start, self.stop = committed_range(log, start, stop)
+        self.reader = reader_of(log, self.start, self.stop)
+        self.max_bytes = max_bytes
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef BatchReader reader = self.reader
+        while reader.next():
+            try:
+                self.builder.add(reader.data, batch_size(&reader.header), self.start, self.stop)
+            except CorruptBatchError as error:
+                located_corruption(reader, error)
+            if self.builder.nbytes >= self.max_bytes or self.builder.rows >= MAX_ROWS:
+                break
+        if self.builder.rows == 0:
+            raise StopIteration
+        return self.builder.finish()
+
+
+@cython.final
+cdef class Fetched:
+    """Whole batches from one segment, as they stand on disk, from the one that holds start_offset on.
+
+    data: a read-only memoryview, zero-copy over the mapped segment; CRCs are for the receiver to check, as in Kafka.
+    next_offset: where to fetch next. file_region: the same bytes as (fd, position, count) for os.sendfile; the fd is
+    open as long as this object lives. The three offsets are the log's at the time of the fetch.
+    """
+
+    cdef readonly object data
+    cdef readonly int64_t start_offset
+    cdef readonly int64_t next_offset
+    cdef readonly int64_t high_watermark
+    cdef readonly int64_t log_start_offset
+    cdef readonly int64_t log_end_offset
+    cdef FileHandle file
+    cdef int64_t position
+
+    @property
+    def file_region(self):
+        if self.file is None:
+            return FileRegion(-1, 0, 0)
+        return FileRegion(self.file.fd, self.position, len(self.data))
+
+    def __repr__(self):
+        return f"Fetched(start_offset={self.start_offset}, next_offset={self.next_offset}, {len(self.data)} bytes)"
+
+
+def fetch(SegmentedLog log, int64_t offset, int64_t max_bytes, str isolation):
+    """Whole batches from `offset` on; see Log.fetch."""
+    cdef Fetched fetched
+    cdef int64_t bound
+    cdef int attempt
+    if isolation not in ("committed", "log_end"):
+        raise UsageError(f"isolation = {isolation!r} is not known: choose 'committed' or 'log_end'")
+    if max_bytes < 0:
+        raise UsageError(f"max_bytes = {max_bytes} must not be negative")
+    for attempt in range(RETRIES):
+        log.refresh()
+        if log.position.generation & 1:
+            os.sched_yield()
+            continue
+        log._check_range(offset)
+        bound = log.position.high_watermark if isolation == "committed" else log.position.leo
+        fetched = Fetched.__new__(Fetched)
+        fetched.data = memoryview(b"")
+        fetched.start_offset = fetched.next_offset = offset
+        fetched.high_watermark = log.position.high_watermark
+        fetched.log_start_offset = log.position.log_start_offset
+        fetched.log_end_offset = log.position.leo
+        if offset >= bound:
+            return fetched
+        generation = log.position.generation
+        try:
+            _take(log, fetched, offset, bound, max_bytes)
+        except (FileNotFoundError, CorruptBatchError):
+            log.refresh()
+            if generation == log.position.generation and offset >= log.position.log_start_offset:
+                raise
+            if log.read_only:
+                log.relist()
+            continue
+        log.refresh()
+        if generation == log.position.generation:
+            return fetched
+    raise CorruptBatchError(
+        f"{log.name}: offset {offset} cannot be fetched, the log keeps changing under the reader",
+        partition=log.name, offset=offset, path=log.path,
+    )
+
+
+cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound, int64_t max_bytes) except -1:
+    """Fill `fetched` from the segment that holds `offset`."""
+    cdef BatchHeader h
+    cdef Segment segment = log.segment_for(offset)
+    cdef Mapping mapping
+    cdef HeapBuffer buffer
+    cdef int64_t at
+    cdef int64_t end
+    cdef int64_t stop
+    cdef int64_t limit
+    cdef int64_t next_offset
+    cdef Py_ssize_t i
+    at = segment.locate(offset, &h)
+    if at >= segment.size and segment.sealed:  # a gap that compaction left at the segment's end
+        segment = log.segment_for(log.segment_end(log._segments, log.segment_index(log._segments, offset)))
+        at = 0
+        segment.locate(segment.base_offset, &h)
+    if at >= segment.size or next_offset_of(&h) > bound:
+        return 0
+    limit = at + max(max_bytes, <int64_t> batch_size(&h))
+    end = at + batch_size(&h)
+    next_offset = next_offset_of(&h)
+    stop = segment.byte_size()
+    i = segment.offsets.floor_position(limit)
+    if i >= 0 and segment.offsets.position_at(i) > end:
+        if segment.header_at(segment.offsets.position_at(i), &h) == BATCH_OK and h.base_offset <= bound:
+            end = segment.offsets.position_at(i)
+            next_offset = h.base_offset
+    while end < stop and next_offset < bound:
+        if segment.header_at(end, &h) != BATCH_OK or next_offset_of(&h) > bound or end + batch_size(&h) > limit:
+            break
+        end += batch_size(&h)
+        next_offset = next_offset_of(&h)
+    if segment.sealed or not log.read_only:
+        mapping = segment.map()
+        fetched.data = memoryview(view_of(mapping, mapping.data + at, end - at))
+    else:
+        buffer = allocate(end - at)
+        if segment.open().read_at(buffer.data, end - at, at) != end - at:
+            raise_corrupt(BATCH_SHORT, log.name, offset, segment.path, at)
+        fetched.data = memoryview(view_of(buffer, buffer.data, end - at))
+    fetched.file = segment.open()
+    fetched.position = at
+    fetched.next_offset = next_offset
+    return 0
+
+
+# Verification
+
+cdef enum:
+    COMPRESSED = 1  # the batch at `at` waits to be decompressed and walked
+    NEW_EPOCH = 2  # the batch at `at` has an epoch to be looked up
+
+
+cdef struct Scan:
+    int64_t at
+    int64_t chain
+    int64_t dense_from
+    int32_t epoch
+    int64_t epoch_until
+    int64_t batches
+    int64_t records
+
+
+cdef int scan(const uint8_t* data, int64_t size, int64_t until, Scan* s) noexcept nogil:
+    """Check batches from s.at on, up to byte `until`: BATCH_OK, COMPRESSED, NEW_EPOCH or the code of damage at s.at."""
+    cdef BatchHeader h
+    cdef RecordCursor c
+    cdef RecordView view
+    cdef int code
+    while s.at < until:
+        code = read_header(data + s.at, size - s.at, &h)
+        if code != BATCH_OK:
+            return code
+        if batch_size(&h) > size - s.at:
+            return BATCH_SHORT
+        if h.base_offset != s.chain and (h.base_offset < s.chain or s.chain >= s.dense_from):
+            return BAD_BASE_OFFSET
+        if h.leader_epoch != s.epoch or h.base_offset >= s.epoch_until:
+            return NEW_EPOCH
+        code = check_crc(data + s.at, &h)
+        if code != BATCH_OK:
+            return code
+        if codec_of(&h) != 0:
+            return COMPRESSED
+        open_records(&c, &h, data + s.at + HEADER_SIZE, batch_size(&h) - HEADER_SIZE)
+        while True:
+            code = next_record(&c, &view)
+            if code <= 0:
+                break
+        if code != BATCH_OK:
+            return code
+        s.batches += 1
+        s.records += h.record_count
+        s.chain = next_offset_of(&h)
+        s.at += batch_size(&h)
+    return BATCH_OK
+
+
+cdef int64_t resync(const uint8_t* data, int64_t size, int64_t at, int64_t chain, int64_t leo) noexcept nogil:
+    """The next position after `at` where a whole batch with a matching CRC stands that can follow; `size` if none."""
+    cdef BatchHeader h
+    cdef int64_t p
+    for p in range(at + 1, size - HEADER_SIZE + 1):
+        if data[p + 16] != 2 or <int64_t> load64(data + p) < chain or <int64_t> load64(data + p) >= leo:
+            continue
+        if (
+            read_header(data + p, size - p, &h) == BATCH_OK and batch_size(&h) <= size - p
+            and check_crc(data + p, &h) == BATCH_OK
+        ):
+            return p
+    return size
+
+
+def verify(SegmentedLog log, start, stop, progress):
+    """Check every byte of [start, stop); see Log.verify."""
+    cdef Segment segment
+    cdef BatchHeader h
+    cdef HeapBuffer buffer
+    cdef const uint8_t* data
+    cdef BatchReader epochs = reader_of(log, 0, 0)
+    cdef Scan s
+    cdef int64_t first
+    cdef int64_t last
+    cdef int64_t size
+    cdef int64_t end
+    cdef int64_t begin
+    cdef int64_t done = 0
+    cdef int64_t total = 0
+    cdef int64_t read = 0
+    cdef int64_t ignored
+    cdef int64_t step
+    cdef int code
+    cdef Py_ssize_t i
+    cdef list damages = []
+    cdef list segments
+    log.refresh()
+    if log.read_only:
+        log.relist()
+    first = log.position.log_start_offset if start is None else start
+    last = log.position.leo if stop is None else stop
+    log._check_range(first)
+    log._check_range(last)
+    segments = []
+    for i, segment in enumerate(log._segments):
+        if segment.base_offset < last and log.segment_end(log._segments, i) > first:
+            segments.append(segment)
+            total += segment.byte_size()
+    s.dense_from = log.position.dense_from
+    s.epoch = -2
+    s.epoch_until = 0
+    s.batches = 0
+    s.records = 0
+    s.chain = -1
+    for segment in segments:
+        size = segment.byte_size()
+        s.at = 0
+        if s.chain >= 0 and s.chain != segment.base_offset and (s.chain > segment.base_offset or s.chain >= s.dense_from):
+            damages.append(Damage(segment.path, 0, s.chain, reason_of(BAD_BASE_OFFSET)))
+        s.chain = segment.base_offset
+        if segment.sealed or not log.read_only:
+            data = segment.map().data
+            owner = segment.mapping
+        else:
+            size = min(size, segment.open().size())
+            buffer = allocate(size)
+            size = buffer.size = segment.open().read_at(buffer.data, size, 0)
+            data = buffer.data
+            owner = buffer
+        if first > segment.base_offset:
+            s.at = segment.locate(first, &h)
+            s.chain = h.base_offset if s.at < size else first
+        end = size
+        if last < log.segment_end(log._segments, log.segment_index(log._segments, segment.base_offset)):
+            end = segment.locate(last, &h)
+        begin = s.at
+        while s.at < end:
+            step = min(s.at + READ_AHEAD, end)
+            with nogil:
+                if segment.mapping is not None:
+                    segment.mapping.populate(s.at, step)
+                code = scan(data, size, step, &s)
+            if code == BATCH_OK:
+                if progress is not None:
+                    progress(done + s.at, total)
+                continue
+            read_header(data + s.at, size - s.at, &h)
+            if code == NEW_EPOCH:
+                epochs.epoch = -2
+                if epochs.epoch_fits(&h) and (s.epoch == -2 or h.leader_epoch >= s.epoch):
+                    s.epoch = h.leader_epoch
+                    s.epoch_until = epochs.epoch_until if epochs.epoch == h.leader_epoch else INT64_MAX
+                    continue
+                code = BAD_LEADER_EPOCH
+            elif code == COMPRESSED:
+                try:
+                    code = check_records(data + s.at, &h, False, &ignored)
+                    reason = None
+                except CorruptBatchError as error:
+                    code = BATCH_SHORT
+                    reason = str(error)
+                if code == BATCH_OK:
+                    s.batches += 1
+                    s.records += h.record_count
+                    s.chain = next_offset_of(&h)
+                    s.at += batch_size(&h)
+                    continue
+                damages.append(Damage(segment.path, s.at, s.chain, reason or reason_of(code)))
+                s.chain = next_offset_of(&h)
+                s.at += batch_size(&h)
+                continue
+            damages.append(Damage(segment.path, s.at, s.chain, reason_of(code)))
+            ignored = s.at
+            with nogil:
+                s.at = resync(data, size, s.at, s.chain, last)
+            if s.at < size:
+                s.chain = <int64_t> load64(data + s.at)
+                s.epoch = <int32_t> load32(data + s.at + 12)
+                s.epoch_until = s.chain
+            else:
+                s.chain = log.segment_end(log._segments, log.segment_index(log._segments, segment.base_offset))
+        done += size
+        read += end - begin
+        owner = None
+    if s.chain >= 0 and s.chain < last and s.chain >= s.dense_from:
+        damages.append(Damage(segment.path, s.at, s.chain, f"the log should go on to offset {last}"))
+    if progress is not None:
+        progress(total, total)
+    return VerifyReport(first, last, len(segments), s.batches, s.records, read, tuple(damages))

@@ -1,0 +1,401 @@
+"""Opening an existing directory: what is believed, what is checked, and what is cut.
+
+A writer believes nothing past the recovery point: it checks the CRC and the place of every batch after it, keeps the
+longest prefix that holds, and cuts the rest. What is derived (indexes, epochs, producers, the state file, Kafka's
+checkpoint files) is rebuilt from the log where it is missing or contradicts it. A reader changes nothing.
+"""
+
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+
+from kreplog._native.batch cimport (
+    BAD_BASE_OFFSET,
+    BAD_LEADER_EPOCH,
+    BATCH_OK,
+    BATCH_SHORT,
+    BatchHeader,
+    batch_size,
+    check_crc,
+    next_offset_of,
+    read_header,
+    reason_of,
+)
+from kreplog._native.files cimport Mapping, sync_directory
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.segment cimport Segment, create_segment
+from kreplog._native.state cimport Position, StateFile, open_state
+
+import logging
+import os
+
+from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
+from kreplog.errors import CorruptCheckpointError, StorageError
+
+_logger = logging.getLogger("kreplog")
+
+STATE_NAME = "kreplog.state"
+
+cdef enum:
+    CUT_HERE = 1  # sound, but an interrupted truncation was about to drop it
+    READ_AHEAD = 8 << 20
+
+
+def writer_pid(path):
+    """The pid of the last process that opened the partition directory for writing, 0 when unknown."""
+    cdef StateFile state = open_state(os.path.join(path, STATE_NAME), False)
+    return 0 if state is None else state.writer_pid()
+
+
+cdef dict _checkpoint(SegmentedLog log, str name):
+    try:
+        return OffsetCheckpoint(os.path.join(os.path.dirname(log.path), name)).read()
+    except CorruptCheckpointError as error:
+        _logger.warning("%s: %s; going by the log instead", log.name, error)
+        return {}
+
+
+def recover(SegmentedLog log, progress=None):
+    """Bring a locked directory to a sound state and open it for appending.
+
+    progress: called with (bytes done, bytes to check) now and then. Raises StorageError.
+    """
+    cdef Position* position = &log.position
+    cdef Segment last
+    cdef int64_t limit = -1
+    cdef int64_t scan_from
+    cdef bint known
+    cdef bint fresh
+    cdef bint clean
+    watermarks = _checkpoint(log, "replication-offset-checkpoint")
+    _remove_leftovers(log)
+    log.relist()
+    fresh = not log._segments
+    fresh_state = not os.path.exists(os.path.join(log.path, STATE_NAME))
+    log.state = open_state(os.path.join(log.path, STATE_NAME), True)
+    known = log.state.read(position)
+    checkpointed = watermarks.get(log.topic_partition, 0)
+    if not known:
+        if not fresh:
+            _logger.warning("%s: no usable %s; checking the log from its checkpoint", log.name, STATE_NAME)
+        position.high_watermark = checkpointed
+        position.recovery_point = _checkpoint(log, "recovery-point-offset-checkpoint").get(log.topic_partition, 0)
+        position.log_start_offset = _checkpoint(log, "log-start-offset-checkpoint").get(log.topic_partition, 0)
+        position.dense_from = 0 if fresh else INT64_MAX
+        position.has_producers = not fresh
+    elif position.generation & 1:
+        position.generation += 1
+        limit = position.leo
+    if fresh:
+        log._segments = [create_segment(
+            log.path, log.name, position.log_start_offset, log.segment_bytes, log.config.index_interval_bytes
+        )]
+        log.directory_changed = True
+        position.recovery_point = position.leo = position.log_start_offset
+    seen = position.leo if known else 0
+    log.epochs = _load_epochs(log)
+    position.log_start_offset = max(position.log_start_offset, (<Segment> log._segments[0]).base_offset)
+    last = log._segments[len(log._segments) - 1]
+    clean = (
+        known and limit < 0 and position.recovery_point == position.leo
+        and last.base_offset == position.active_base and last.byte_size() == position.active_size
+    )
+    scan_from = position.recovery_point
+    if not clean and not fresh:
+        position.leo = _check_tail(log, max(scan_from, 0), limit, progress)
+    log.active = log._segments[len(log._segments) - 1]
+    log.active.open()
+    log.active.sealed = False
+    log.active.learn_timestamps()
+    if not known and not fresh:
+        position.dense_from = position.leo
+    if checkpointed > seen and known and position.leo > seen:
+        position.high_watermark = checkpointed  # another program, Kafka say, went on where we left off
+    if not log.replicated:
+        position.high_watermark = position.leo
+    position.log_start_offset = min(position.log_start_offset, position.leo)
+    position.high_watermark = max(min(position.high_watermark, position.leo), position.log_start_offset)
+    position.recovery_point = min(position.recovery_point, position.leo)
+    position.active_base = log.active.base_offset
+    position.active_size = log.active.size
+    _settle_epochs(log)
+    log.load_producers()
+    if position.has_producers and len(log.producers) == 0:
+        position.has_producers = 0
+    log.closed = False
+    log.state.publish(position)
+    if fresh_state:
+        log.state.sync()
+        log.directory.sync()
+        sync_directory(os.path.dirname(log.path))
+
+
+def _remove_leftovers(SegmentedLog log):
+    for name in os.listdir(log.path):
+        if name.endswith(".tmp") or name.endswith(".deleted"):
+            try:
+                os.unlink(os.path.join(log.path, name))
+            except OSError as error:
+                raise StorageError(f"cannot delete {name} in {log.path}: {error.strerror}", path=log.path) from error
+
+
+cdef object _load_epochs(SegmentedLog log):
+    path = os.path.join(log.path, "leader-epoch-checkpoint")
+    try:
+        return EpochCache(path)
+    except CorruptCheckpointError as error:
+        _logger.warning("%s: %s; rebuilding it from the log", log.name, error)
+        os.unlink(path)
+        return EpochCache(path)
+
+
+cdef int64_t _check_tail(SegmentedLog log, int64_t start, int64_t limit, object progress) except -1:
+    """Check every batch from `start` on, rebuild the indexes over them, cut at the first that fails; return the leo.
+
+    limit: the end an interrupted truncation was heading for, -1 when there was none.
+    """
+    cdef list segments = log._segments
+    cdef Py_ssize_t i = log.segment_index(segments, start)
+    cdef Segment segment
+    cdef BatchHeader h
+    cdef int64_t at
+    cdef int64_t expected = 0
+    cdef int64_t size
+    cdef int32_t epoch = -1
+    cdef int64_t done = 0
+    cdef int code = BATCH_OK
+    if i < 0:
+        i = 0
+    total = sum((<Segment> s).byte_size() for s in segments[i:])
+    while i < len(segments):
+        segment = segments[i]
+        if code == BATCH_OK and expected and segment.base_offset != expected and (
+            segment.base_offset < expected or expected >= log.position.dense_from
+        ):
+            code = BAD_BASE_OFFSET
+        if code != BATCH_OK:
+            break
+        size = segment.byte_size()
+        at = 0
+        expected = segment.base_offset
+        segment.load_indexes()
+        if start > segment.base_offset:
+            at = segment.position_near(start)
+            if at and segment.header_at(at, &h) == BATCH_OK:
+                expected = h.base_offset
+        _rewind_indexes(segment, at)
+        while at < size:
+            code = _check_one(log, segment, at, size, expected, epoch, &h)
+            if code == BATCH_OK and 0 <= limit < next_offset_of(&h):
+                code = CUT_HERE
+            if code != BATCH_OK:
+                break
+            segment.note(&h, at)
+            log.position.has_producers |= h.producer_id >= 0
+            if h.leader_epoch > epoch:
+                epoch = h.leader_epoch
+            expected = next_offset_of(&h)
+            at += batch_size(&h)
+            if progress is not None and (done + at) >> 24 != (done + at - batch_size(&h)) >> 24:
+                progress(done + at, total)
+        done += at
+        segment.synced = False
+        segment.timestamps_known = True
+        if code != BATCH_OK:
+            if code != CUT_HERE:
+                _logger.warning(
+                    "%s: %s at offset %d, byte %d of %s; the log is cut there (%d bytes dropped from this segment)",
+                    log.name, reason_of(code), expected, at, segment.path, size - at,
+                )
+            if i == len(segments) - 1:
+                segment.sealed = False
+                segment.mapping = None  # no reader of this process can have it yet
+            segment.cut(at)
+        elif i < len(segments) - 1:
+            segment.seal()
+        i += 1
+    if i < len(segments):
+        _logger.warning(
+            "%s: %d segments from offset %d on do not follow the log, which ends at %d; they are deleted",
+            log.name, len(segments) - i, (<Segment> segments[i]).base_offset, expected,
+        )
+        for segment in reversed(segments[i:]):
+            segment.delete()
+        log._segments = segments[:i]
+        log.directory_changed = True
+    if progress is not None:
+        progress(total, total)
+    return expected
+
+
+cdef int _check_one(
+    SegmentedLog log, Segment segment, int64_t at, int64_t size, int64_t expected, int32_t epoch, BatchHeader* h
+) except 2:
+    cdef Mapping mapping = segment.map()
+    cdef const uint8_t* p = mapping.data + at
+    cdef int code = read_header(p, size - at, h)
+    if code != BATCH_OK:
+        return code
+    if batch_size(h) > size - at:
+        return BATCH_SHORT
+    if h.base_offset != expected and (h.base_offset < expected or expected >= log.position.dense_from):
+        return BAD_BASE_OFFSET
+    if h.leader_epoch < epoch:
+        return BAD_LEADER_EPOCH
+    with nogil:
+        if at % READ_AHEAD + batch_size(h) >= READ_AHEAD or at == 0:
+            mapping.populate(at, min(at + 2 * READ_AHEAD, size))
+        code = check_crc(p, h)
+    return code
+
+
+cdef int _rewind_indexes(Segment segment, int64_t at) except -1:
+    """Keep the index entries up to the batch at `at`, from which the walk goes on."""
+    cdef Py_ssize_t kept = segment.offsets.floor_position(at) + 1
+    cdef Py_ssize_t times = segment.times.count
+    cdef int32_t last = segment.offsets.offset_at(kept - 1) if kept else -1
+    segment.offsets.keep(kept)
+    while times and segment.times.offset_at(times - 1) > last:
+        times -= 1
+    segment.times.keep(times)
+    segment.since_index = 0
+    segment.max_timestamp = segment.times.timestamp_at(times - 1) if times else -1
+    segment.max_timestamp_offset = segment.base_offset + (segment.times.offset_at(times - 1) if times else 0)
+    return 0
+
+
+cdef int _settle_epochs(SegmentedLog log) except -1:
+    """Make the epoch entries agree with the log, rebuilding them where they do not."""
+    epochs = log.epochs
+    latest = epochs.latest_epoch
+    epochs.truncate_from_end(log.position.leo)
+    if not _epochs_fit(log):
+        _logger.warning("%s: leader-epoch-checkpoint does not fit the log; rebuilding it", log.name)
+        epochs.clear()
+        _rebuild_epochs(log)
+    epochs.flush()
+    log.last_epoch = epochs.latest_epoch
+    log.leader_epoch = max(0, latest, log.last_epoch)
+    return 0
+
+
+cdef bint _epochs_fit(SegmentedLog log) except -1:
+    cdef Segment segment
+    cdef BatchHeader h
+    cdef int64_t start
+    cdef int64_t first = log.position.log_start_offset
+    cdef list entries = log.epochs.entries
+    if log.position.leo == (<Segment> log._segments[0]).base_offset:
+        return True
+    if not entries:
+        segment = log._segments[0]
+        return segment.header_at(0, &h) != BATCH_OK or h.leader_epoch < 0
+    for epoch, start in entries:
+        if start < first and epoch != entries[0][0]:
+            return False
+        segment = log._segments[max(log.segment_index(log._segments, max(start, first)), 0)]
+        if segment.locate(max(start, first), &h) >= segment.size:
+            return False
+        if h.leader_epoch != epoch or (start > first and h.base_offset != start):
+            return False
+    segment = log.active
+    if segment.size and segment.header_at(segment.position_near(log.position.leo - 1), &h) == BATCH_OK:
+        return h.leader_epoch <= log.epochs.latest_epoch
+    return True
+
+
+cdef int _rebuild_epochs(SegmentedLog log) except -1:
+    cdef Segment segment
+    cdef BatchHeader h
+    cdef int64_t at
+    cdef int32_t epoch = -1
+    for segment in log._segments:
+        at = 0
+        while at < segment.byte_size() and segment.header_at(at, &h) == BATCH_OK:
+            if h.leader_epoch > epoch:
+                epoch = h.leader_epoch
+                log.epochs.assign(epoch, max(h.base_offset, log.position.log_start_offset))
+            at += batch_size(&h)
+    return 0
+
+
+def attach(SegmentedLog log):
+    """Open for reading only: nothing on disk is changed. Raises StorageError where there is no segment."""
+    cdef Position position
+    watermarks = _checkpoint(log, "replication-offset-checkpoint")
+    log.relist()
+    if not log._segments:
+        raise StorageError(f"{log.path} holds no log segment", partition=log.name, path=log.path)
+    log.closed = False
+    try:
+        log.epochs = EpochCache(os.path.join(log.path, "leader-epoch-checkpoint"))
+    except CorruptCheckpointError as error:
+        _logger.warning("%s: %s; leader epochs are not checked", log.name, error)
+    log.state = open_state(os.path.join(log.path, STATE_NAME), False)
+    if log.state is not None:
+        if log.state.read(&position) and watermarks.get(log.topic_partition, 0) <= position.leo:
+            log.position = position
+            return
+        log.state = None
+    log.watermark_source = _CheckpointWatermark()
+    log.refresh()
+
+
+class _CheckpointWatermark:
+    """The high watermark of a directory that another program writes: its checkpoint file, clamped to sound batches."""
+
+    def __init__(self):
+        self.seen = None
+
+    def __call__(self, SegmentedLog log):
+        cdef Segment last
+        path = os.path.join(os.path.dirname(log.path), "replication-offset-checkpoint")
+        if log._segments:
+            last = log._segments[len(log._segments) - 1]
+        try:
+            checkpoint_time = os.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            checkpoint_time = None
+        now = (checkpoint_time, os.stat(log.path).st_mtime_ns, os.stat(last.path).st_size)
+        if now == self.seen:
+            return
+        log.relist()
+        last = log._segments[len(log._segments) - 1]
+        last.size = last.open().size()
+        last.forget_indexes()
+        leo = _sound_end(last)
+        watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0)
+        start = (<Segment> log._segments[0]).base_offset
+        if checkpoint_time is None:
+            if self.seen is None:
+                _logger.warning(
+                    "%s: neither %s nor %s tells the high watermark; taking all sound batches, up to offset %d",
+                    log.name, STATE_NAME, path, leo,
+                )
+            watermark = leo
+        log.position.leo = leo
+        log.position.log_start_offset = min(
+            max(start, _checkpoint(log, "log-start-offset-checkpoint").get(log.topic_partition, 0)), leo
+        )
+        log.position.high_watermark = max(min(watermark, leo), log.position.log_start_offset)
+        log.position.recovery_point = log.position.high_watermark
+        log.position.active_base = last.base_offset
+        log.position.dense_from = INT64_MAX
+        self.seen = now
+
+
+cdef int64_t _sound_end(Segment last) except -1:
+    """The end of the last whole batch with a matching CRC, from the last index entry on."""
+    cdef BatchHeader h
+    cdef int64_t end = last.base_offset
+    cdef int64_t at
+    cdef bytearray raw
+    cdef uint8_t[::1] data
+    last.load_indexes()
+    at = last.position_near(INT64_MAX // 2) if last.offsets.count else 0
+    while at < last.size and last.header_at(at, &h) == BATCH_OK and h.base_offset >= end:
+        raw = bytearray(batch_size(&h))
+        data = raw
+        if last.open().read_at(&data[0], batch_size(&h), at) < batch_size(&h) or check_crc(&data[0], &h) != BATCH_OK:
+            break
+        end = next_offset_of(&h)
+        at += batch_size(&h)
+    return end

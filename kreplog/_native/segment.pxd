@@ -1,0 +1,54 @@
+# One segment of a log: `<20-digit base offset>.log` and its two indexes.
+
+from libc.stdint cimport int64_t, uint8_t
+
+from kreplog._native.batch cimport BatchHeader
+from kreplog._native.files cimport FileHandle, Mapping
+from kreplog._native.index cimport OffsetIndex, TimeIndex
+
+
+cdef class Segment:
+    cdef readonly int64_t base_offset
+    cdef readonly str path
+    cdef str partition
+    cdef bint writable
+    cdef bint sealed  # no more appends; other processes may have it mapped
+    cdef int64_t size  # bytes of whole batches; -1 until asked for
+    cdef int64_t map_size
+    cdef Py_ssize_t index_interval
+    cdef Py_ssize_t since_index
+    cdef int64_t first_timestamp  # of its first batch; -1 when empty
+    cdef int64_t max_timestamp
+    cdef int64_t max_timestamp_offset
+    cdef bint timestamps_known
+    cdef bint indexed
+    cdef bint synced
+    cdef FileHandle file
+    cdef Mapping mapping
+    cdef OffsetIndex offsets
+    cdef TimeIndex times
+
+    cdef FileHandle open(self)
+    cdef int64_t byte_size(self) except -1
+    cdef Mapping map(self)
+    cdef int header_at(self, int64_t position, BatchHeader* out) except 1
+    cdef int note(self, const BatchHeader* h, int64_t position) except -1
+    cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1
+    cdef int load_indexes(self) except -1
+    cdef int rebuild_indexes(self, str reason) except -1
+    cdef int64_t locate(self, int64_t offset, BatchHeader* out) except -1
+    cdef int64_t position_near(self, int64_t offset) except -1
+    cdef int learn_timestamps(self) except -1
+    cdef int seal(self) except -1
+    cdef int forget_indexes(self) except -1
+    cdef int cut(self, int64_t position) except -1
+    cdef int sync(self) except -1
+    cdef int delete(self) except -1
+
+
+cdef Segment new_segment(
+    str directory, str partition, int64_t base_offset, bint writable, int64_t map_size, Py_ssize_t index_interval
+)
+cdef Segment create_segment(
+    str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
+)

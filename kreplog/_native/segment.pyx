@@ -1,0 +1,357 @@
+"""Segment: one `.log` file and its two indexes; append, find, cut, delete.
+
+A segment knows bytes and offsets, not who may see them. Its file never shrinks under a mapping: cutting a file that
+someone may have mapped puts a copy of the kept bytes in its place, so that no reader is ever hit by SIGBUS. What the
+indexes say is believed only after a look at the batch they point at.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY
+
+from kreplog._native.batch cimport (
+    BATCH_OK,
+    BATCH_SHORT,
+    HEADER_SIZE,
+    BatchHeader,
+    batch_size,
+    next_offset_of,
+    raise_corrupt,
+    read_header,
+)
+from kreplog._native.files cimport FileHandle, Mapping, map_file, open_file
+from kreplog._native.index cimport OffsetIndex, TimeIndex
+
+import logging
+import os
+
+from kreplog.errors import StorageError
+
+_logger = logging.getLogger("kreplog")
+
+cdef enum:
+    COPY_PIECE = 1 << 20
+
+
+cdef Segment new_segment(
+    str directory, str partition, int64_t base_offset, bint writable, int64_t map_size, Py_ssize_t index_interval
+):
+    """An existing segment, nothing of it opened yet."""
+    cdef Segment segment = Segment.__new__(Segment)
+    cdef str stem = os.path.join(directory, f"{base_offset:020d}")
+    segment.base_offset = base_offset
+    segment.partition = partition
+    segment.path = stem + ".log"
+    segment.offsets = OffsetIndex(stem + ".index")
+    segment.times = TimeIndex(stem + ".timeindex")
+    segment.writable = writable
+    segment.sealed = True
+    segment.size = -1
+    segment.map_size = map_size
+    segment.index_interval = index_interval
+    segment.first_timestamp = -1
+    segment.max_timestamp = -1
+    segment.max_timestamp_offset = base_offset
+    segment.synced = True
+    return segment
+
+
+cdef Segment create_segment(
+    str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
+):
+    """A new, empty segment with its three files. Raises StorageError."""
+    cdef Segment segment = new_segment(directory, partition, base_offset, True, map_size, index_interval)
+    segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL)
+    open_file(segment.offsets.path, O_WRONLY | O_CREAT | O_TRUNC)
+    open_file(segment.times.path, O_WRONLY | O_CREAT | O_TRUNC)
+    segment.size = 0
+    segment.sealed = False
+    segment.indexed = True
+    segment.timestamps_known = True
+    segment.synced = False
+    return segment
+
+
+@cython.final
+cdef class Segment:
+
+    cdef FileHandle open(self):
+        if self.file is None:
+            self.file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
+        return self.file
+
+    cdef int64_t byte_size(self) except -1:
+        """Bytes of whole batches; the file's size until recovery or an append has said otherwise."""
+        if self.size < 0:
+            if self.file is not None:
+                self.size = self.file.size()
+            else:
+                self.size = os.stat(self.path).st_size
+        return self.size
+
+    cdef Mapping map(self):
+        """The segment mapped, up to its present size at least."""
+        cdef int64_t size = self.byte_size()
+        cdef FileHandle file
+        if self.mapping is None or self.mapping.size < size:
+            file = self.open()
+            if not self.writable:
+                size = file.size()
+            elif self.map_size > size:
+                size = self.map_size
+            self.mapping = map_file(file, size if size > 0 else 1)
+        return self.mapping
+
+    cdef int header_at(self, int64_t position, BatchHeader* out) except 1:
+        """The header of the batch at `position`: BATCH_OK or a negative code; the whole batch lies inside the segment."""
+        cdef uint8_t raw[HEADER_SIZE]
+        cdef int64_t left
+        cdef int code
+        if self.sealed or self.mapping is not None:
+            self.map()
+            left = self.size - position
+            code = read_header(self.mapping.data + position, left, out)
+        else:
+            left = self.open().size() - position
+            code = read_header(raw, self.file.read_at(raw, HEADER_SIZE, position), out)
+        if code == BATCH_OK and batch_size(out) > left:
+            code = BATCH_SHORT
+        return code
+
+    cdef int note(self, const BatchHeader* h, int64_t position) except -1:
+        """Account for a batch now in the file: time range and index entries, as Kafka's LogSegment.append does."""
+        if position == 0:
+            self.first_timestamp = h.max_timestamp
+        if h.max_timestamp > self.max_timestamp:
+            self.max_timestamp = h.max_timestamp
+            self.max_timestamp_offset = h.base_offset + h.last_offset_delta
+        if self.since_index > self.index_interval:
+            self.offsets.push(<int> (h.base_offset + h.last_offset_delta - self.base_offset), <int> position)
+            self.times.push(self.max_timestamp, <int> (self.max_timestamp_offset - self.base_offset))
+            self.since_index = 0
+        self.since_index += batch_size(h)
+        return 0
+
+    cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1:
+        """Write whole, checked batches at the end. Raises StorageError; the segment then stands as before."""
+        cdef BatchHeader h
+        cdef Py_ssize_t at = 0
+        self.file.write_at(data, length, self.size)
+        self.synced = False
+        while at < length:
+            read_header(data + at, length - at, &h)
+            self.note(&h, self.size + at)
+            at += batch_size(&h)
+        self.size += length
+        return 0
+
+    cdef int load_indexes(self) except -1:
+        """Read both indexes; rebuild them where they are missing, torn or out of order."""
+        cdef str reason = None
+        cdef object error
+        if self.indexed:
+            return 0
+        try:
+            self.offsets.load()
+            self.times.load()
+        except FileNotFoundError as missing:
+            reason = f"{os.path.basename(missing.filename)} is missing"
+        except StorageError as unreadable:
+            reason = str(unreadable)
+        if reason is None:
+            for index in (self.offsets, self.times):
+                reason = self._fault_of(index)
+                if reason is not None:
+                    break
+        if reason is None:
+            self.indexed = True
+        else:
+            self.rebuild_indexes(reason)
+        return 0
+
+    def _fault_of(self, index):
+        cdef OffsetIndex offsets
+        cdef str name = os.path.basename(index.path)
+        if (self.sealed or self.writable) and os.stat(index.path).st_size % (8 if index is self.offsets else 12):
+            return f"{name} is torn"
+        if index is self.offsets:
+            offsets = self.offsets
+            if not offsets.sorted():
+                return f"{name} is out of order"
+            if offsets.count and offsets.position_at(offsets.count - 1) >= self.byte_size():
+                return f"{name} points past the end of the log"
+        elif not self.times.sorted():
+            return f"{name} is out of order"
+        return None
+
+    cdef int rebuild_indexes(self, str reason) except -1:
+        """Make both indexes anew from the log; a writer puts them in their files' place.
+
+        reason: what was wrong, for the warning; None when the log itself has changed.
+        """
+        cdef BatchHeader h
+        cdef int64_t position = 0
+        cdef int64_t size = self.byte_size()
+        if size and reason is not None:
+            _logger.warning("%s: %s in %s; indexes rebuilt from the log", self.partition, reason, self.path)
+        self.offsets.clear()
+        self.times.clear()
+        self.since_index = 0
+        self.max_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+        self.offsets.saved = self.times.saved = 1 << 60  # nothing is to be written half way
+        try:
+            while position < size and self.header_at(position, &h) == BATCH_OK and h.base_offset >= self.base_offset:
+                self.note(&h, position)
+                position += batch_size(&h)
+        finally:
+            self.offsets.saved = self.times.saved = 0
+        if self.sealed and self.max_timestamp >= 0:
+            self.times.push(self.max_timestamp, <int> (self.max_timestamp_offset - self.base_offset))
+        if self.writable:
+            self.offsets.rewrite()
+            self.times.rewrite()
+        self.indexed = True
+        self.timestamps_known = True
+        return 0
+
+    cdef int64_t position_near(self, int64_t offset) except -1:
+        """Where to start walking for `offset`: a batch at or before it, by the index."""
+        cdef BatchHeader h
+        cdef Py_ssize_t i
+        cdef int64_t position
+        self.load_indexes()
+        i = self.offsets.floor_offset(offset - self.base_offset)
+        if i < 0:
+            return 0
+        position = self.offsets.position_at(i)
+        if (
+            self.header_at(position, &h) == BATCH_OK
+            and self.base_offset <= h.base_offset
+            and h.base_offset + h.last_offset_delta <= self.base_offset + self.offsets.offset_at(i)
+        ):
+            return position
+        if self.header_at(0, &h) == BATCH_OK:
+            self.rebuild_indexes(f"an entry of {os.path.basename(self.offsets.path)} does not fit the log")
+            i = self.offsets.floor_offset(offset - self.base_offset)
+            if i >= 0:
+                return self.offsets.position_at(i)
+        return 0
+
+    cdef int64_t locate(self, int64_t offset, BatchHeader* out) except -1:
+        """Position of the first batch whose last offset is >= `offset`; the segment's size when there is none.
+
+        Raises CorruptBatchError when damage lies in the way.
+        """
+        cdef int64_t position = self.position_near(offset)
+        cdef int64_t size = self.byte_size()
+        cdef int code
+        while position < size:
+            code = self.header_at(position, out)
+            if code != BATCH_OK:
+                raise_corrupt(code, self.partition, offset, self.path, position)
+            if next_offset_of(out) > offset:
+                return position
+            position += batch_size(out)
+        return position
+
+    cdef int learn_timestamps(self) except -1:
+        """Find the segment's largest timestamp: the last time index entry if its batch agrees, else from the log."""
+        cdef BatchHeader h
+        cdef int64_t position = 0
+        cdef int64_t offset
+        if self.timestamps_known:
+            return 0
+        self.load_indexes()
+        if self.timestamps_known:
+            return 0
+        if self.byte_size() and self.header_at(0, &h) == BATCH_OK:
+            self.first_timestamp = h.max_timestamp
+        if self.times.count:
+            offset = self.base_offset + self.times.offset_at(self.times.count - 1)
+            position = self.locate(offset, &h)
+            if position >= self.size or h.max_timestamp != self.times.timestamp_at(self.times.count - 1):
+                self.rebuild_indexes(f"an entry of {os.path.basename(self.times.path)} does not fit the log")
+                return 0
+            self.max_timestamp = h.max_timestamp
+            self.max_timestamp_offset = offset
+        while position < self.size and self.header_at(position, &h) == BATCH_OK:
+            if h.max_timestamp > self.max_timestamp:
+                self.max_timestamp = h.max_timestamp
+                self.max_timestamp_offset = h.base_offset + h.last_offset_delta
+            position += batch_size(&h)
+        self.timestamps_known = True
+        return 0
+
+    cdef int seal(self) except -1:
+        """No more appends: complete the indexes and let go of what only a growing segment needs."""
+        self.load_indexes()
+        if self.max_timestamp >= 0:
+            self.times.push(self.max_timestamp, <int> (self.max_timestamp_offset - self.base_offset))
+        self.offsets.save()
+        self.times.save()
+        self.forget_indexes()
+        self.sealed = True
+        return 0
+
+    cdef int forget_indexes(self) except -1:
+        """Let the indexes be read from their files again when next needed."""
+        self.offsets = OffsetIndex(self.offsets.path)
+        self.times = TimeIndex(self.times.path)
+        self.indexed = False
+        return 0
+
+    cdef int cut(self, int64_t position) except -1:
+        """Drop the bytes from `position` on and the index entries that point there; the segment is then unsealed.
+
+        Raises StorageError.
+        """
+        cdef FileHandle old = self.open()
+        cdef str temporary = self.path + ".tmp"
+        cdef FileHandle new
+        cdef int64_t at = 0
+        cdef Py_ssize_t n
+        cdef bytearray piece
+        cdef uint8_t[::1] view
+        if self.mapping is None and not self.sealed:
+            old.truncate(position)
+        else:
+            new = open_file(temporary, O_RDWR | O_CREAT | O_TRUNC)
+            piece = bytearray(COPY_PIECE)
+            view = piece
+            while at < position:
+                n = min(position - at, <int64_t> COPY_PIECE)
+                if old.read_at(&view[0], n, at) != n:
+                    raise StorageError(f"{self.path} ended before byte {position} while it was cut", path=self.path)
+                new.write_at(&view[0], n, at)
+                at += n
+            new.sync()
+            os.replace(temporary, self.path)
+            new.path = self.path
+            self.file = new
+            self.mapping = None
+        self.synced = False
+        self.size = position
+        self.sealed = False
+        self.first_timestamp = -1
+        self.forget_indexes()
+        self.rebuild_indexes(None)
+        return 0
+
+    cdef int sync(self) except -1:
+        """fsync the log file if it changed since the last time. Raises StorageError."""
+        if not self.synced:
+            self.open().sync()
+            self.synced = True
+        return 0
+
+    cdef int delete(self) except -1:
+        """Remove the files. Readers that hold them go on; Raises StorageError."""
+        for path in (self.path, self.offsets.path, self.times.path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise StorageError(f"cannot delete {path}: {error.strerror}", path=path) from error
+        return 0

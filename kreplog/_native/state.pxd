@@ -1,0 +1,39 @@
+# The file `kreplog.state` in a partition directory, 4096 bytes, little-endian, mapped by writer and readers:
+#
+#      0  8  magic "KREPLOG1"        8  4  pid of the last writer     12  4  CRC-32C of 0..12
+#    128  slot 0                   256  slot 1
+#
+# A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
+# readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from kreplog._native.files cimport FileHandle
+
+
+cdef struct Position:
+    uint64_t sequence
+    int64_t high_watermark
+    int64_t leo
+    int64_t log_start_offset
+    int64_t recovery_point
+    int64_t active_base  # base offset and size of the last segment
+    int64_t active_size
+    int64_t generation  # raised before and after every truncation
+    int64_t dense_from  # from here on every offset is taken: a gap is damage
+    uint32_t has_producers  # whether idempotent producers have ever written here
+    uint32_t crc
+
+
+cdef class StateFile:
+    cdef FileHandle file
+    cdef uint8_t* data
+    cdef bint writable
+
+    cdef void publish(self, Position* position) noexcept nogil
+    cdef bint read(self, Position* out) noexcept nogil
+    cdef int writer_pid(self) noexcept
+    cdef int sync(self) except -1
+
+
+cdef StateFile open_state(str path, bint writable)

@@ -1,0 +1,217 @@
+"""Log: the Python face of one partition directory.
+
+The bytes and the hot calls live in `_native`; this module gives them their public shape and owns what needs Python: the
+thread behind an appender's `linger_ms`, and the care for forked children.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+import weakref
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from kreplog._native import reader, recovery
+from kreplog._native.appender import BufferedAppender
+from kreplog._native.batch import Record
+from kreplog._native.log import OffsetRange, SegmentedLog, SegmentInfo
+from kreplog._native.reader import Fetched
+from kreplog.config import LogConfig
+from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
+from kreplog.types import VerifyReport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Appender", "Fetched", "Log", "OffsetRange", "Record", "SegmentInfo"]
+
+_ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+_writers: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+class Appender(BufferedAppender):
+    """Appends one record a call through a buffer; made by `Log.appender`, a context manager.
+
+    A record is written when its batch is full, on `flush`, when any other call changes the log, or after linger_ms.
+    """
+
+    def __init__(self, log: Log, batch_bytes: int, linger_ms: float, compression: str | None) -> None:
+        self._wake = threading.Event()
+        self._linger_ns = int(linger_ms * 1e6)
+        super().__init__(log, batch_bytes, compression, self._wake.set)
+        if linger_ms < 0:
+            raise UsageError(f"linger_ms = {linger_ms} must not be negative")
+        self._thread = threading.Thread(
+            target=_linger, args=(weakref.ref(self), self._wake, self._linger_ns), name="kreplog-linger", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is buffered and take no more. Closing twice does nothing. Raises LogFailedError."""
+        try:
+            super().close()
+        finally:
+            self._wake.set()
+
+
+def _linger(appender_ref: weakref.ref[Appender], wake: threading.Event, linger_ns: int) -> None:
+    timeout: float | None = None
+    while True:
+        wake.wait(timeout)
+        wake.clear()
+        appender = appender_ref()
+        if appender is None or appender.closed or appender.log.closed:
+            return
+        try:
+            timeout = appender.linger(linger_ns)
+        except Exception:  # the log has failed: the next append says so to the caller
+            return
+        del appender
+
+
+class Log(SegmentedLog):
+    """One replica of a partition: an ordered log of records in a directory, in Kafka's format.
+
+    Open it with `Log.open`. One process writes, any number read. Safe to use from several threads.
+    """
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        config: LogConfig | None = None,
+        read_only: bool = False,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Log:
+        """Open `<dir>/<topic>-<partition>`, making it where it is missing, and recover it if it was not closed.
+
+        read_only: change nothing and take no lock; what the writer commits is seen as it commits it.
+        progress: called with (bytes checked, bytes to check) during recovery.
+        Raises InvalidTopicError (the directory's name), UsageError (it is no directory), LogLockedError (open for
+        writing elsewhere), StorageError (it cannot be read, or, read-only, holds no log).
+        """
+        if config is None:
+            config = LogConfig()
+        if not isinstance(config, LogConfig):
+            raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
+        log = cls.__new__(cls)
+        log._prepare(path, config, read_only)
+        if read_only:
+            recovery.attach(log)
+        else:
+            recovery.recover(log, progress)
+            _writers.add(log)
+        return log
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"[{self.log_start_offset}, {self.log_end_offset})"
+        return f"<kreplog.Log {self.path} {state}>"
+
+    def appender(self, batch_bytes: int = 65536, linger_ms: float = 5, compression: str | None = None) -> Appender:
+        """A buffered appender. batch_bytes: a batch is closed at this size; compression: the log's own by default.
+
+        linger_ms: a record waits no longer than about this before it is written.
+        Raises UsageError, UnsupportedCompressionError, LogClosedError.
+        """
+        if self.read_only:
+            raise UsageError(f"{self.topic_partition}: this log was opened read-only", path=self.path)
+        return Appender(self, batch_bytes, linger_ms, compression)
+
+    def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+        """The committed records of [start, stop); the whole log by default, up to the high watermark of this moment.
+
+        Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset, after
+        which reading can go on behind the damage, and OffsetOutOfRangeError when records are deleted under the reader.
+        """
+        return reader.Records(self, start, stop, False)
+
+    def values(self, start: int | None = None, stop: int | None = None) -> Iterator[bytes | None]:
+        """The values alone, as `read` would give them."""
+        return reader.Records(self, start, stop, True)
+
+    def fetch(self, offset: int, max_bytes: int = 1048576, isolation: str = "committed") -> Fetched:
+        """Whole batches, as they stand on disk, from the one that holds `offset` on, about max_bytes of them.
+
+        At least one batch, however large, where there is one below the end: the high watermark, or with isolation
+        "log_end" the log end offset. Batches are not decompressed, nor their CRCs checked: that is the receiver's part.
+        Raises OffsetOutOfRangeError below the log start or past the log end, CorruptBatchError, UsageError.
+        """
+        return reader.fetch(self, offset, max_bytes, isolation)
+
+    def to_arrow(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        timestamp_unit: str = "ms",
+        max_bytes: int = 4 << 20,
+    ) -> Iterator[pa.RecordBatch]:
+        """The committed records of [start, stop) as pyarrow.RecordBatches of about max_bytes, built natively.
+
+        columns, in any order: offset (int64), timestamp (timestamp[ms or us, UTC]), timestampType (int32), key and
+        value (binary), headers (list of struct<key: string, value: binary>); all but timestampType by default.
+        Needs pyarrow (`pip install kreplog[arrow]`). Raises as `read` does.
+        """
+        import pyarrow as pa
+
+        pieces = reader.ArrowPieces(
+            self, start, stop, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
+        )
+        return map(pa.record_batch, pieces)
+
+    def verify(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> VerifyReport:
+        """Check every batch's place and CRC and every record's lengths, up to the log end; report all damage found.
+
+        progress: called with (bytes done, bytes to do). Raises OffsetOutOfRangeError; damage is reported, not raised.
+        """
+        return reader.verify(self, start, stop, progress)
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic id from partition.metadata, None where there is none (KIP-516). Raises CorruptCheckpointError."""
+        path = os.path.join(self.path, "partition.metadata")
+        try:
+            with open(path, encoding="ascii") as file:
+                fields = dict(line.strip().split(": ", 1) for line in file if ": " in line)
+            return uuid.UUID(bytes=urlsafe_b64decode(fields["topic_id"] + "=="))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            raise CorruptCheckpointError(f"{path} names no topic id: {error}", path=path) from error
+
+
+def _abandon_in_child() -> None:
+    for log in list(_writers):
+        abandon: Any = log._abandon
+        abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
