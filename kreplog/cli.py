@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -30,8 +32,11 @@ from rich.table import Table
 
 import kreplog
 from kreplog._native import batch
+from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
-from kreplog.errors import CorruptBatchError, KreplogError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import CorruptBatchError, KreplogError, OffsetOutOfRangeError, StorageError, UsageError
+
+logger = logging.getLogger("kreplog")
 
 FOLLOW_POLL_S = 0.1
 FETCH_BYTES = 1 << 20
@@ -74,9 +79,10 @@ app.add_typer(log_app, name="log", help="Look at, check, mend and fill one parti
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command with `arguments` (None: those of the process) and leave by SystemExit with the exit code.
 
-    A KreplogError or OSError becomes one line on stderr, without a traceback."""
+    A KreplogError or OSError becomes one line on stderr, without a traceback; so do the log's warnings."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
+    logging.basicConfig(format="kreplog: %(message)s")
     try:
         app(arguments, prog_name="kreplog")
     except (KreplogError, OSError) as error:
@@ -150,17 +156,17 @@ def verify(
 ) -> None:
     """Check every checksum and every record up to the log end. Writes nothing; leaves with 1 when there is damage."""
     with _open_to_read(path) as log, _progress(progress) as bar:
-        task = bar.add_task("verify", total=None)
-        report = log.verify(start, stop, progress=lambda done, total: bar.update(task, completed=done, total=total))
+        report = log.verify(start, stop, progress=_drawn_by(bar, "verify"))
     if as_json:
         _print_json({"ok": not report.damages, **asdict(report)})
     else:
         for damage in report.damages:
             print(f"{damage.path}: position {damage.position}, offset {damage.offset}: {damage.reason}")
         print(
-            f"{path}: offsets [{report.start_offset}, {report.end_offset}), {report.segments:,} segments, "
-            f"{report.batches:,} batches, {report.records:,} records, {report.bytes:,} bytes: "
-            + (f"DAMAGED in {len(report.damages):,} places" if report.damages else "sound")
+            f"{path}: {'DAMAGED' if report.damages else 'sound'}; "
+            f"offsets [{report.start_offset}, {report.end_offset}), segments: {report.segments:,}, "
+            f"batches: {report.batches:,}, records: {report.records:,}, bytes: {report.bytes:,}, "
+            f"damages: {len(report.damages):,}"
         )
     if report.damages:
         raise typer.Exit(1)
@@ -180,9 +186,9 @@ def recover(
         raise UsageError(f"{path} is no directory: there is nothing to recover", path=str(path))
     before = _log_file_sizes(path)
     started = time.perf_counter()
-    with _progress(progress) as bar:
-        bar.add_task("recover", total=None)
-        with kreplog.Log.open(path, kreplog.LogConfig(replicated=replicated)) as log:
+    with _progress(progress) as bar, _warnings() as warnings:
+        config = kreplog.LogConfig(replicated=replicated)
+        with kreplog.Log.open(path, config, progress=_drawn_by(bar, "recover")) as log:
             after = _log_file_sizes(path)
             facts = {
                 "path": str(path),
@@ -196,6 +202,7 @@ def recover(
                     for name, size in before.items()
                     if after.get(name) != size
                 ],
+                "warnings": warnings,
             }
     facts["seconds"] = round(time.perf_counter() - started, 6)
     if as_json:
@@ -295,7 +302,7 @@ def _batches(log: kreplog.Log, start: int, stop: int, log_end: bool) -> Iterator
                 header = batch.validate(data)
             except CorruptBatchError as error:
                 raise CorruptBatchError(
-                    f"{log.path}, offset {offset}: {error}; `kreplog log verify` tells where", path=str(log.path)
+                    f"{log.path}, offset {offset}: {error}; `kreplog log verify` tells where", path=log.path
                 ) from error
             if header.base_offset >= stop:
                 return
@@ -348,38 +355,54 @@ def _last_records(log: kreplog.Log, count: int, end: int) -> Sequence[kreplog.Re
 def _facts(log: kreplog.Log) -> dict[str, Any]:
     timestamps = [segment.max_timestamp for segment in log.segments]
     return {
-        "path": str(log.path),
+        "path": log.path,
         "topic": log.topic_partition.topic,
         "partition": log.topic_partition.partition,
-        "topic_id": log.topic_id,
+        "topic_id": _if_sound(lambda: _topic_id(log), None),
         "log_start_offset": log.log_start_offset,
         "high_watermark": log.high_watermark,
         "log_end_offset": log.log_end_offset,
         "recovery_point": log.recovery_point,
         "bytes": log.size,
-        "first_timestamp_ms": _first_timestamp(log),
+        "first_timestamp_ms": _if_sound(lambda: _first_timestamp(log), -1),
         "max_timestamp_ms": max(timestamps, default=-1),
-        "leader_epochs": [],
+        "leader_epochs": _if_sound(lambda: _leader_epochs(log), []),
         "segments": [
             {
                 "base_offset": segment.base_offset,
                 "next_offset": segment.next_offset,
                 "bytes": segment.size,
                 "max_timestamp_ms": segment.max_timestamp,
-                "file": str(segment.path),
+                "file": segment.path,
             }
             for segment in log.segments
         ],
     }
 
 
+def _topic_id(log: kreplog.Log) -> str | None:
+    """As Kafka writes it."""
+    return None if log.topic_id is None else base64.urlsafe_b64encode(log.topic_id.bytes).decode().rstrip("=")
+
+
 def _first_timestamp(log: kreplog.Log) -> int:
-    """Of the first committed record, -1 where there is none or its batch is damaged (`verify` tells of that)."""
-    try:
-        first = next(iter(log.read()), None)
-    except CorruptBatchError:
-        return -1
+    """Of the first committed record, -1 where there is none."""
+    first = next(log.read(), None)
     return -1 if first is None else first.timestamp_ms
+
+
+def _leader_epochs(log: kreplog.Log) -> list[dict[str, int]]:
+    entries = EpochCache(os.path.join(log.path, "leader-epoch-checkpoint")).entries
+    return [{"epoch": epoch, "start_offset": start} for epoch, start in entries]
+
+
+def _if_sound(read: Callable[[], object], otherwise: object) -> object:
+    """What `read` returns; `otherwise` and a warning where it meets damage, so that the rest can still be shown."""
+    try:
+        return read()
+    except StorageError as error:
+        logger.warning("%s", error)
+        return otherwise
 
 
 def _log_file_sizes(path: Path) -> dict[str, int]:
@@ -466,7 +489,7 @@ def _append_lines(log: kreplog.Log, lines: IO[bytes], parse: Callable[[bytes], _
                 raise UsageError(
                     f"line {number}: {error}; appended are the {number - 1:,} lines before it, up to offset "
                     f"{log.log_end_offset}",
-                    path=str(log.path),
+                    path=log.path,
                 ) from error
             bytes_read += len(line)
             if number % PROGRESS_EVERY_LINES == 0:
@@ -497,6 +520,28 @@ def _progress(wanted: bool | None) -> Progress:
         console=Console(stderr=True),
         disable=not (sys.stderr.isatty() if wanted is None else wanted),
     )
+
+
+def _drawn_by(bar: Progress, title: str) -> Callable[[int, int], None]:
+    """What the log calls with (bytes done, bytes in all)."""
+    task = bar.add_task(title, total=None)
+    return lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """The log's warnings while it is held; they are still shown on stderr."""
+    warnings: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        warnings.append(record.getMessage())
+        return True
+
+    logger.addFilter(keep)
+    try:
+        yield warnings
+    finally:
+        logger.removeFilter(keep)
 
 
 def _print_json(facts: object) -> None:
@@ -577,7 +622,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name in ("path", "topic", "partition", "topic_id"):
-        table.add_row(name.replace("_", " "), str(facts[name]))
+        table.add_row(name.replace("_", " "), "none" if facts[name] is None else str(facts[name]))
     for name in ("log_start_offset", "high_watermark", "log_end_offset", "recovery_point", "bytes"):
         table.add_row(name.replace("_", " "), f"{facts[name]:,}")
     table.add_row("first timestamp", _time(facts["first_timestamp_ms"]))

@@ -55,7 +55,7 @@ class ArgumentTypeError(UsageError, TypeError):
 
 
 class InvalidTopicError(UsageError):
-    """A topic name or partition directory name that Kafka's rules forbid ([a-zA-Z0-9._-], 1 to 249, not "." or "..")."""
+    """A topic or partition directory name against Kafka's rules ([a-zA-Z0-9._-], 1 to 249, not "." or "..")."""
 
     kafka_code = 17  # INVALID_TOPIC_EXCEPTION
 

@@ -13,7 +13,7 @@ import weakref
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kreplog._native import reader, recovery
 from kreplog._native.appender import BufferedAppender
@@ -51,7 +51,7 @@ class Appender(BufferedAppender):
         )
         self._thread.start()
 
-    def __enter__(self) -> Appender:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -117,7 +117,7 @@ class Log(SegmentedLog):
             _writers.add(log)
         return log
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -142,8 +142,8 @@ class Log(SegmentedLog):
     def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
         """The committed records of [start, stop); the whole log by default, up to the high watermark of this moment.
 
-        Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset, after
-        which reading can go on behind the damage, and OffsetOutOfRangeError when records are deleted under the reader.
+        Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset (one
+        can read on from behind the damage), and OffsetOutOfRangeError when records are deleted under the reader.
         """
         return reader.Records(self, start, stop, False)
 

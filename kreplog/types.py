@@ -33,7 +33,13 @@ class TopicPartition:
     def parse(cls, name: str) -> TopicPartition:
         """From a directory name. Raises InvalidTopicError when it is not `<topic>-<partition>`."""
         topic, dash, number = name.rpartition("-")
-        if not dash or not number.isascii() or not number.isdigit() or str(int(number)) != number or int(number) >= 2**31:
+        if (
+            not dash
+            or not number.isascii()
+            or not number.isdigit()
+            or str(int(number)) != number
+            or int(number) >= 2**31
+        ):
             raise InvalidTopicError(
                 f"{name!r} is no partition directory: it must be named <topic>-<partition>, as in 'flights-0'"
             )

@@ -9,7 +9,7 @@ that they wait for the log's lock instead. The thread that enforces `linger_ms` 
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from kreplog._native.batch cimport BatchBuilder, Bytes, Payload, codec_id, encode_headers, now_ms
+from kreplog._native.batch cimport BatchBuilder, Bytes, Payload, codec_id, encode_headers, wall_clock_ms
 from kreplog._native.columns cimport timestamp_of
 from kreplog._native.log cimport Pending, SegmentedLog
 
@@ -62,7 +62,7 @@ cdef class BufferedAppender(Pending):
         cdef Bytes value_bytes
         cdef Bytes key_bytes
         cdef bytes encoded = encode_headers(headers) if headers else None
-        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else now_ms()
+        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
         cdef Py_ssize_t size
         cdef BatchBuilder builder
         self.value_payload.take(value, &value_bytes)
@@ -130,7 +130,7 @@ cdef class BufferedAppender(Pending):
 
     cdef int _close_batch(self, BatchBuilder builder) except -1:
         if self.log.log_append_time:
-            builder.max_timestamp = now_ms()
+            builder.max_timestamp = wall_clock_ms()
         builder.finish(
             self.base_offset, self.log.leader_epoch, self.codec, self.log.log_append_time, -1, -1, -1
         )

@@ -187,7 +187,7 @@ cdef inline int next_record(RecordCursor* c, RecordView* out) noexcept nogil:
     cdef HeaderView header
     cdef int64_t timestamp_delta
     cdef int32_t length
-    cdef int32_t i
+    cdef int32_t _i
     if c.remaining == 0:
         return 0 if p == end else TRAILING_BYTES
     if unlikely(not read_varint(&p, end, &length)):
@@ -226,7 +226,7 @@ cdef inline int next_record(RecordCursor* c, RecordView* out) noexcept nogil:
     out.headers = p
     out.headers_length = end - p
     if unlikely(length > 0):
-        for i in range(length):
+        for _i in range(length):
             if next_header(&p, end, &header) != BATCH_OK:
                 return BAD_HEADERS
     if unlikely(p != end):
@@ -241,7 +241,7 @@ cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
 cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h)
-cdef int64_t now_ms() noexcept nogil
+cdef int64_t wall_clock_ms() noexcept nogil
 cpdef int codec_id(str name) except -1
 cdef object make_record(const RecordView* view)
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length)

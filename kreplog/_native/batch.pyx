@@ -21,7 +21,7 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.cursor cimport store16, store32, store64, varint_size, write_varint
 
-from kreplog._native import compression
+from kreplog._native.compression import CODECS, compress, decompress
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptBatchError,
@@ -128,10 +128,10 @@ cdef object uncompressed(const uint8_t* p, const BatchHeader* h):
     """The records section of a compressed batch as bytes."""
     cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
     piece = PyMemoryView_FromMemory(<char*> p + HEADER_SIZE, length, PyBUF_READ)
-    return compression.decompress(codec_of(h), piece, MAX_DECOMPRESSED_BYTES)
+    return decompress(codec_of(h), piece, MAX_DECOMPRESSED_BYTES)
 
 
-cdef inline object bytes_or_none(const uint8_t* p, Py_ssize_t length):
+cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length):
     if length < 0:
         return None
     return PyBytes_FromStringAndSize(<const char*> p, length)
@@ -141,8 +141,8 @@ cdef tuple headers_of(const RecordView* view):
     cdef const uint8_t* p = view.headers
     cdef HeaderView header
     cdef list out = []
-    cdef int32_t i
-    for i in range(view.header_count):
+    cdef int32_t _i
+    for _i in range(view.header_count):
         if next_header(&p, view.headers + view.headers_length, &header) != BATCH_OK:
             break
         key = PyBytes_FromStringAndSize(<const char*> header.key, header.key_length)
@@ -172,7 +172,7 @@ cdef object make_record(const RecordView* view):
 @cython.no_gc
 @cython.freelist(256)
 cdef class Record:
-    """One record: offset, timestamp_ms, key (bytes or None), value (bytes or None), headers ((name, bytes or None), ...)."""
+    """One record: offset, timestamp_ms, key and value (bytes or None), headers ((name, bytes or None), ...)."""
 
     cdef readonly int64_t offset
     cdef readonly int64_t timestamp_ms
@@ -415,7 +415,7 @@ cdef class BatchBuilder:
             piece = PyMemoryView_FromMemory(
                 <char*> self.buffer + self.start + HEADER_SIZE, self.length - self.start - HEADER_SIZE, PyBUF_READ
             )
-            packed = compression.compress(codec, piece)
+            packed = compress(codec, piece)
             self.length = self.start + HEADER_SIZE
             self.reserve(PyBytes_GET_SIZE(packed))
             memcpy(self.buffer + self.length, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
@@ -443,7 +443,7 @@ cdef class BatchBuilder:
         return 0
 
 
-cdef int64_t now_ms() noexcept nogil:
+cdef int64_t wall_clock_ms() noexcept nogil:
     """Wall clock, milliseconds since the epoch."""
     cdef timespec t
     clock_gettime(CLOCK_REALTIME, &t)
@@ -453,10 +453,10 @@ cdef int64_t now_ms() noexcept nogil:
 cpdef int codec_id(str name) except -1:
     """The codec id of a compression name ("none", "gzip", "snappy", "lz4", "zstd"). Raises UsageError."""
     try:
-        return compression.CODECS[name]
+        return CODECS[name]
     except KeyError:
         raise UsageError(
-            f"compression {name!r} is not known: choose one of {', '.join(compression.CODECS)}"
+            f"compression {name!r} is not known: choose one of {', '.join(CODECS)}"
         ) from None
 
 
@@ -476,7 +476,7 @@ def build(
     cdef Bytes value
     cdef Py_ssize_t n = len(values)
     cdef Py_ssize_t i
-    cdef int64_t now = now_ms()
+    cdef int64_t now = wall_clock_ms()
     cdef int codec = codec_id(compression)
     if n == 0:
         raise UsageError("a batch holds at least one record")

@@ -107,7 +107,7 @@ cdef class FileHandle:
         return status.st_size
 
     cdef int sync(self) except -1:
-        """Make the file's bytes and size durable. Raises StorageError; what was written since the last one may be lost."""
+        """Make the file's bytes and size durable. Raises StorageError; unsynced bytes may then be lost."""
         cdef int number = 0
         with nogil:
             if kreplog_sync(self.fd) != 0:

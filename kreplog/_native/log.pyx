@@ -5,7 +5,6 @@ directory is `recovery`'s work, reading `reader`'s. Everything that changes the 
 release the GIL. What another process may see is published through the state file after the bytes are in their file.
 """
 
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.pythread cimport (
     NOWAIT_LOCK,
@@ -21,10 +20,8 @@ from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.batch cimport (
     BAD_ATTRIBUTES,
-    BAD_BASE_OFFSET,
     BATCH_OK,
     BATCH_SHORT,
-    CODEC_MASK,
     CONTROL,
     CRC_START,
     LOG_APPEND_TIME,
@@ -43,7 +40,7 @@ from kreplog._native.batch cimport (
     encode_headers,
     next_offset_of,
     next_record,
-    now_ms,
+    wall_clock_ms,
     open_records,
     raise_corrupt,
     read_header,
@@ -60,7 +57,7 @@ import logging
 import os
 from collections import namedtuple
 
-from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
+from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     ArgumentTypeError,
@@ -248,7 +245,7 @@ cdef class SegmentedLog:
         cdef Bytes value_bytes
         cdef Bytes key_bytes
         cdef int64_t offset
-        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else now_ms()
+        cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
         cdef BatchBuilder builder = self.builder
         cdef bytes encoded = encode_headers(headers) if headers else None
         self.begin_write()
@@ -262,7 +259,7 @@ cdef class SegmentedLog:
             builder.begin()
             builder.add(timestamp, key_bytes, value_bytes, encoded)
             if self.log_append_time:
-                builder.max_timestamp = now_ms()
+                builder.max_timestamp = wall_clock_ms()
             if self.leader_epoch != self.last_epoch:
                 self.assign_epoch(self.leader_epoch)
             builder.finish(offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
@@ -294,7 +291,7 @@ cdef class SegmentedLog:
         cdef Column key_column = None if keys is None else column_of(keys, "keys")
         cdef Py_ssize_t n = value_column.length
         cdef Timestamps timestamps = None if timestamps_ms is None else timestamps_of(timestamps_ms, n)
-        cdef int64_t now = now_ms()
+        cdef int64_t now = wall_clock_ms()
         cdef int64_t first
         cdef int64_t next_offset
         cdef int64_t max_timestamp = 0
@@ -344,7 +341,7 @@ cdef class SegmentedLog:
 
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1:
         if self.log_append_time:
-            builder.max_timestamp = now_ms()
+            builder.max_timestamp = wall_clock_ms()
         builder.finish(base_offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
         if builder.max_timestamp > max_timestamp[0]:
             max_timestamp[0] = builder.max_timestamp
@@ -369,7 +366,7 @@ cdef class SegmentedLog:
         cdef int64_t first
         cdef int64_t max_timestamp = -1
         cdef int64_t batch_max
-        cdef int64_t now = now_ms()
+        cdef int64_t now = wall_clock_ms()
         cdef int32_t epoch
         cdef int64_t records = 0
         cdef uint8_t* p
@@ -611,7 +608,7 @@ cdef class SegmentedLog:
         try:
             old.seal()
             if self.position.has_producers:
-                self.producers.expire(now_ms(), self.config.producer_id_expiration_ms)
+                self.producers.expire(wall_clock_ms(), self.config.producer_id_expiration_ms)
                 self.producers.write_snapshot(self.path, self.position.leo)
             new = create_segment(
                 self.path, self.name, self.position.leo, self.segment_bytes, self.config.index_interval_bytes
@@ -817,6 +814,12 @@ cdef class SegmentedLog:
         finally:
             self.unlock()
 
+    @property
+    def leader_epochs(self):
+        """(leader epoch, start offset) of every epoch known, oldest first."""
+        self.refresh()
+        return [] if self.epochs is None else self.epochs.entries
+
     def end_offset_for_epoch(self, int32_t epoch):
         """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
         self.refresh()
@@ -952,13 +955,13 @@ cdef class SegmentedLog:
         finally:
             self.unlock()
 
-    def enforce_retention(self, now_ms_=None):
+    def enforce_retention(self, now_ms=None):
         """Delete whole old segments that retention_ms, retention_bytes or the log start offset let go; return how many.
 
-        now_ms_: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
+        now_ms: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
         Raises LogFailedError.
         """
-        cdef int64_t now = now_ms() if now_ms_ is None else now_ms_
+        cdef int64_t now = wall_clock_ms() if now_ms is None else now_ms
         cdef int64_t total
         cdef int64_t keep_ms = self.config.retention_ms
         cdef int64_t keep_bytes = self.config.retention_bytes
@@ -1257,7 +1260,10 @@ cdef class SegmentedLog:
                 segment.size = segment.open().size()
             segment_stop = min(stop, self.segment_end(segments, i))
             at = segment.locate(offset, &h) if offset > segment.base_offset else 0
-            end = segment.byte_size() if segment_stop == self.segment_end(segments, i) else segment.locate(segment_stop, &h)
+            if segment_stop == self.segment_end(segments, i):
+                end = segment.byte_size()
+            else:
+                end = segment.locate(segment_stop, &h)
             segment.load_indexes()
             while at < end:
                 if piece_bytes >= max_bytes:

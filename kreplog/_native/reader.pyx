@@ -41,6 +41,7 @@ from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
 
 import os
+import time
 
 from kreplog._native.checkpoint import EpochCache
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, OffsetOutOfRangeError, UsageError
@@ -64,7 +65,7 @@ cdef class BatchReader:
             self.log.refresh()
             self.generation = self.log.position.generation
             if self.generation & 1:
-                os.sched_yield()
+                wait_for_cut(attempt)
                 continue
             self.stop = min(self.stop, self.log.position.leo)
             if self.expected >= self.stop:
@@ -136,9 +137,9 @@ cdef class BatchReader:
 
         Raises CorruptBatchError, OffsetOutOfRangeError, StorageError.
         """
-        cdef int attempt
+        cdef int _attempt
         cdef int code
-        for attempt in range(RETRIES):
+        for _attempt in range(RETRIES):
             if self.expected >= self.stop:
                 return 0
             if self.segment is None:
@@ -174,7 +175,6 @@ cdef class BatchReader:
 
     cdef int judge(self) except 1:
         """Read the header at `at` and check all but the CRC."""
-        cdef const uint8_t* p
         cdef BatchHeader* h = &self.header
         cdef int64_t dense_from = self.log.position.dense_from
         cdef int code
@@ -204,10 +204,10 @@ cdef class BatchReader:
         return BATCH_OK
 
     cdef bint epoch_fits(self, const BatchHeader* h) except -1:
-        cdef int attempt
+        cdef int _attempt
         if h.leader_epoch == self.epoch and h.base_offset < self.epoch_until:
             return True
-        for attempt in range(2):
+        for _attempt in range(2):
             if self.log.epochs is None or self.log.epochs.latest_epoch < 0:
                 return True
             self.epoch, until = self.log.epochs.epoch_for_offset(h.base_offset)
@@ -233,6 +233,12 @@ cdef class BatchReader:
         if code != BATCH_OK:
             raise_corrupt(code, self.log.name, self.header.base_offset, self.segment.path, self.position)
         return 0
+
+
+cdef int wait_for_cut(int attempt) except -1:
+    """Let the writer finish cutting files, which may take an fsync or the copy of a segment: longer every time."""
+    time.sleep(min(attempt, 50) / 1000)
+    return 0
 
 
 cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop):
@@ -349,7 +355,6 @@ cdef class Records:
         raise_corrupt(code, reader.log.name, reader.header.base_offset, reader.segment.path, reader.position)
 
 
-
 @cython.final
 cdef class ArrowPieces:
     """Iterator over the records of [start, stop) as ArrowColumns of about `max_bytes` or MAX_ROWS each."""
@@ -425,7 +430,7 @@ def fetch(SegmentedLog log, int64_t offset, int64_t max_bytes, str isolation):
     for attempt in range(RETRIES):
         log.refresh()
         if log.position.generation & 1:
-            os.sched_yield()
+            wait_for_cut(attempt)
             continue
         log._check_range(offset)
         bound = log.position.high_watermark if isolation == "committed" else log.position.leo
@@ -613,7 +618,9 @@ def verify(SegmentedLog log, start, stop, progress):
     for segment in segments:
         size = segment.byte_size()
         s.at = 0
-        if s.chain >= 0 and s.chain != segment.base_offset and (s.chain > segment.base_offset or s.chain >= s.dense_from):
+        if s.chain >= 0 and s.chain != segment.base_offset and (
+            s.chain > segment.base_offset or s.chain >= s.dense_from
+        ):
             damages.append(Damage(segment.path, 0, s.chain, reason_of(BAD_BASE_OFFSET)))
         s.chain = segment.base_offset
         if segment.sealed or not log.read_only:

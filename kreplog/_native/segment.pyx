@@ -103,7 +103,7 @@ cdef class Segment:
         return self.mapping
 
     cdef int header_at(self, int64_t position, BatchHeader* out) except 1:
-        """The header of the batch at `position`: BATCH_OK or a negative code; the whole batch lies inside the segment."""
+        """The header at `position`: BATCH_OK when the whole batch lies inside the segment, else a negative code."""
         cdef uint8_t raw[HEADER_SIZE]
         cdef int64_t left
         cdef int code
@@ -148,7 +148,6 @@ cdef class Segment:
     cdef int load_indexes(self) except -1:
         """Read both indexes; rebuild them where they are missing, torn or out of order."""
         cdef str reason = None
-        cdef object error
         if self.indexed:
             return 0
         try:

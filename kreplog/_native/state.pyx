@@ -44,9 +44,9 @@ cdef class StateFile:
         """The newest whole slot; False when there is none."""
         cdef Position slot
         cdef bint found = False
-        cdef int attempt
+        cdef int _attempt
         cdef int i
-        for attempt in range(100):
+        for _attempt in range(100):
             for i in range(2):
                 memcpy(&slot, self.data + FIRST_SLOT + i * SLOT_STRIDE, sizeof(Position))
                 if slot.sequence == 0 or crc32c_update(0, <const uint8_t*> &slot, CHECKED) != slot.crc:

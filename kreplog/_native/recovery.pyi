@@ -1,0 +1,9 @@
+from collections.abc import Callable
+
+from kreplog._native.log import SegmentedLog
+
+STATE_NAME: str
+
+def writer_pid(path: str) -> int: ...
+def recover(log: SegmentedLog, progress: Callable[[int, int], None] | None = None) -> None: ...
+def attach(log: SegmentedLog) -> None: ...
