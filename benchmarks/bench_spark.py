@@ -24,15 +24,15 @@ import pyarrow as pa
 import typer
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark_kreplog import session
-from pyspark_kreplog.options import parse
-from pyspark_kreplog.plan import plan
-from pyspark_kreplog.read import read
 from rich.console import Console
 from rich.table import Table
 
 import kreplog
 from benchmarks.data import CHUNK, Pool
+from pyspark_kreplog import session
+from pyspark_kreplog.options import parse
+from pyspark_kreplog.plan import plan
+from pyspark_kreplog.read import read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -173,7 +173,7 @@ class _Range:
             piece_bytes = MIN_TASK_BYTES // _PIECES_PER_TASK // factor
             return cls(
                 tuple(
-                    (replace(whole, start=piece.start, stop=piece.stop), piece.bytes * factor)
+                    (replace(whole, start=piece.start, stop=piece.stop), max(1, piece.bytes) * factor)
                     for piece in log.offset_ranges(start, stop, piece_bytes)
                 )
             )

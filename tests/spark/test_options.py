@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
-from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options, parse
 
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
+from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options, parse
 
 BASE = {"path": "/data", "subscribe": "t"}
 

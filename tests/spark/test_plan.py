@@ -5,37 +5,43 @@ from __future__ import annotations
 import logging
 import pickle
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+import kreplog
+from kreplog.errors import UsageError
 from pyspark_kreplog import plan as planning
 from pyspark_kreplog.options import parse
 from pyspark_kreplog.plan import Pruning, Task, plan
 
-import kreplog
-from kreplog.errors import UsageError
-
 DAY = 1_700_000_000_000
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """t-0 with 100 records a millisecond apart, t-1 with 10, u-0 with none, and what else lies in a data directory."""
+    path = tmp_path_factory.mktemp("data")
     for name, count in (("t-0", 100), ("t-1", 10), ("u-0", 0), ("__consumer_offsets-0", 3)):
-        with kreplog.Log.open(tmp_path / name) as log:
+        with kreplog.Log.open(path / name) as log:
             for at in range(0, count, 10):
                 log.append_many([b"x"] * 10, timestamps_ms=[DAY + at + i for i in range(10)])
-    (tmp_path / "t-2.0f-delete").mkdir()
-    (tmp_path / "t-9").write_bytes(b"a file, no partition")
-    (tmp_path / "meta.properties").write_bytes(b"version=0\n")
-    return tmp_path
+    (path / "t-2.0f-delete").mkdir()
+    (path / "t-9").write_bytes(b"a file, no partition")
+    (path / "meta.properties").write_bytes(b"version=0\n")
+    return path
 
 
-def planned(data: Path, pruning: Pruning | None = None, cores: int = 1, **options: str) -> list[tuple[str, int, int]]:
-    tasks = plan(parse({"path": str(data), "subscribe": "t"} | options), cores, pruning)
+def cut(options: dict[str, str], cores: int = 1, pruning: Pruning | None = None) -> list[tuple[str, int, int]]:
+    tasks = plan(parse(options), cores, pruning)
     assert pickle.loads(pickle.dumps(tasks)) == tasks
     return [(f"{task.topic}-{task.partition}", task.start, task.stop) for task in tasks]
+
+
+def planned(data: Path, **options: str) -> list[tuple[str, int, int]]:
+    return cut({"path": str(data), "subscribe": "t"} | options)
 
 
 ALL = [("t-0", 0, 100), ("t-1", 0, 10)]
@@ -144,7 +150,8 @@ def test_never_past_the_high_watermark(tmp_path: Path) -> None:
         assert planned(tmp_path) == [("t-0", 0, 8)]
 
 
-def test_data_loss(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_loss(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = shutil.copytree(data, tmp_path / "copy")
     with kreplog.Log.open(data / "t-0") as log:
         log.delete_records_before(40)
     assert planned(data)[0] == ("t-0", 40, 100)
@@ -220,14 +227,15 @@ def test_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log.append_many([noise.randbytes(100) for _ in range(20_000)])
         assert 2_200_000 < log.size < 2_400_000
     for cores, least, most in ((1, 8, 11), (8, 14, 18), (1000, 60, 72)):
-        tasks = planned(tmp_path, cores=cores)
+        tasks = cut({"path": str(tmp_path), "subscribe": "t"}, cores)
         assert_covers(tasks, [("t-0", 0, 20_000)])
         assert least <= len(tasks) <= most
         assert max(lengths(tasks)) < 2.2 * min(lengths(tasks))
     with kreplog.Log.open(tmp_path / "t-0", read_only=True) as log:
         ends = {piece.stop for piece in log.offset_ranges(0, 20_000, 1)}
     assert {stop for _, _, stop in tasks} <= ends, "cuts lie between batches"
-    assert lengths(planned(tmp_path, cores=1000, startingOffsets='{"t": {"0": 19900}}')) == [100]
+    late = {"path": str(tmp_path), "subscribe": "t", "startingOffsets": '{"t": {"0": 19900}}'}
+    assert lengths(cut(late, 1000)) == [100]
 
 
 def test_compressed_bytes_count_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +246,7 @@ def test_compressed_bytes_count_more(tmp_path: Path, monkeypatch: pytest.MonkeyP
         config = kreplog.LogConfig(batch_bytes=2048, index_interval_bytes=1024, compression_type=codec)
         with kreplog.Log.open(tmp_path / codec / "t-0", config) as log:
             log.append_many([noise.randbytes(100) for _ in range(10_000)])
-        counts[codec] = len(planned(tmp_path / codec, cores=1000))
+        counts[codec] = len(cut({"path": str(tmp_path / codec), "subscribe": "t"}, 1000))
     assert 2.5 * counts["none"] < counts["lz4"] < 3.5 * counts["none"], "the bytes are noise, so no fewer for lz4"
 
 
@@ -257,7 +265,7 @@ def test_compressed_bytes_count_more(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_pruning(data: Path, pruning: Pruning, expected: list[tuple[str, int, int]]) -> None:
-    assert planned(data, pruning) == expected
+    assert cut({"path": str(data), "subscribe": "t"}, pruning=pruning) == expected
 
 
 def test_tasks_hold_absolute_paths(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,11 +254,11 @@ def test_while_a_writer_appends_rolls_and_truncates(load: Load, tmp_path: Path) 
             reads = 0
             while time.monotonic() < deadline:
                 before = log.high_watermark
-                rows = load("offset bigint, value binary", minPartitions="3").toPandas()
+                rows = load("offset bigint, value binary", minPartitions="3").collect()
                 after = log.high_watermark
                 assert before <= len(rows) <= after
-                assert rows["offset"].sort_values().tolist() == list(range(len(rows)))
-                assert all(bytes(v) == value_at(o) for o, v in zip(rows["offset"], rows["value"], strict=True))
+                assert sorted(row.offset for row in rows) == list(range(len(rows)))
+                assert all(row.value == value_at(row.offset) for row in rows)
                 reads += 1
         assert reads > 2
         assert len(log.segments) > 3
@@ -279,10 +279,10 @@ def test_while_old_records_are_deleted(load: Load, tmp_path: Path) -> None:
 
         with running(work):
             for _ in range(4):
-                rows = load("offset bigint, value binary", failOnDataLoss="false").toPandas()
-                first = int(rows["offset"].iloc[0])
-                assert rows["offset"].tolist() == list(range(first, first + len(rows)))
-                assert all(bytes(v) == value_at(o) for o, v in zip(rows["offset"], rows["value"], strict=True))
+                rows = load("offset bigint, value binary", failOnDataLoss="false").collect()
+                first = rows[0].offset
+                assert [row.offset for row in rows] == list(range(first, first + len(rows)))
+                assert all(row.value == value_at(row.offset) for row in rows)
 
 
 # Spark's own ways

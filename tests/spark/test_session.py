@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pyspark_kreplog.session import java_home, java_version, make_shim
 
 from kreplog.errors import UsageError
+from pyspark_kreplog.session import java_home, java_version, make_shim
 
 ECHO = '#!/bin/sh\nfor each in "$@"; do echo "[$each]"; done\n'
 
