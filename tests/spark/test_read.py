@@ -275,12 +275,12 @@ def test_while_old_records_are_deleted(load: Load, tmp_path: Path) -> None:
                 end = log.log_end_offset
                 log.append_many([value_at(i) for i in range(end, end + 100)])
                 log.delete_records_before(end - 1500)
-                time.sleep(0.002)
+                time.sleep(0.02)
 
         with running(work):
             for _ in range(4):
                 rows = load("offset bigint, value binary", failOnDataLoss="false").collect()
-                first = rows[0].offset
+                first = rows[0].offset if rows else 0  # none are left where the whole plan was deleted meanwhile
                 assert [row.offset for row in rows] == list(range(first, first + len(rows)))
                 assert all(row.value == value_at(row.offset) for row in rows)
 
