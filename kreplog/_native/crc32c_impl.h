@@ -4,7 +4,7 @@
  * returns it `length` bytes later. Polynomials are bit-reflected throughout, as the instructions have them: bit 0 of a
  * 64-bit word is its highest power. Then, for a 32-bit register `a` and K(n) = x^(n - 33) mod P,
  *
- *     kreplog_crc_word(0, a * K(n)) == a * x^n mod P          (* without carries)
+ *     kreplog_crc_word(0, a * K(n)) == a * x^n mod P          (* being carry-less)
  *
  * which takes a register past n bits of zeros, and so joins streams that ran side by side (kreplog_crc_three). K(n) and
  * K(n + 64) are also what moves the two halves of a 128-bit lane n bits on (kreplog_crc_fold). One table of K(64 * i)
@@ -198,29 +198,29 @@ KREPLOG_CRC_FOLD static uint32_t kreplog_crc_fold(uint32_t crc, const uint8_t *d
 /* Fills the table of choices; call once, before all else, from one thread. A CPU feature counts only where the
  * operating system saves its registers too (the compiler's query asks xgetbv). */
 static void kreplog_crc_detect(void) {
+#if defined(KREPLOG_CRC_ONE)
     int one = 0, three = 0;
 #if defined(KREPLOG_CRC_FOLD)
     __builtin_cpu_init();
     one = __builtin_cpu_supports("sse4.2");
     three = one && __builtin_cpu_supports("pclmul");
-#elif defined(KREPLOG_CRC_ONE) && defined(__linux__)
+#elif defined(__linux__)
     one = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
     three = one && (getauxval(AT_HWCAP) & HWCAP_PMULL) != 0;
-#elif defined(KREPLOG_CRC_ONE) && defined(__APPLE__)
+#elif defined(__APPLE__)
     one = kreplog_crc_sysctl("hw.optional.armv8_crc32");
     three = one && kreplog_crc_sysctl("hw.optional.arm.FEAT_PMULL");
 #endif
-#if defined(KREPLOG_CRC_ONE)
     if (one) {
         kreplog_crc_fill_table();
         kreplog_crc_offer(KREPLOG_CRC_ONE_NAME, kreplog_crc_one);
     }
     if (three)
         kreplog_crc_offer(KREPLOG_CRC_THREE_NAME, kreplog_crc_three);
-#endif
 #if defined(KREPLOG_CRC_FOLD)
     if (three && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
         kreplog_crc_offer("avx512+vpclmulqdq", kreplog_crc_fold);
+#endif
 #endif
 }
 
