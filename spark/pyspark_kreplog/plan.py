@@ -261,13 +261,13 @@ def _at_least(tasks: list[Task], count: int | None) -> list[Task]:
     if count is None or len(tasks) >= count:
         return tasks
     total = sum(task.records for task in tasks)
-    small = [task for task in tasks if _share(task.records, total, count) == 1]
-    large_total = total - sum(task.records for task in small)
-    large_count = max(count - len(small), 1)
+    small = [_share(task.records, total, count) == 1 for task in tasks]
+    large_total = sum(task.records for task, whole in zip(tasks, small, strict=True) if not whole)
+    large_count = max(count - sum(small), 1)
     return [
         part
-        for task in tasks
-        for part in (_split(task, _share(task.records, large_total, large_count)) if task not in small else [task])
+        for task, whole in zip(tasks, small, strict=True)
+        for part in _split(task, 1 if whole else _share(task.records, large_total, large_count))
     ]
 
 

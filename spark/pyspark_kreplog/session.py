@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -54,8 +55,19 @@ def session(app_name: str = "kreplog", master: str | None = None, **settings: ob
     for name, value in settings.items():
         builder = builder.config(name.replace("_", "."), str(value).lower() if isinstance(value, bool) else str(value))
     spark = builder.getOrCreate()
-    spark.dataSource.register(KreplogDataSource)
+    if not _is_found_by_spark():
+        spark.dataSource.register(KreplogDataSource)
     return spark
+
+
+def _is_found_by_spark() -> bool:
+    """Whether this package lies where Spark's Python processes look for formats, as it does unless installed editable.
+
+    Registering it nevertheless would do no harm but have Spark warn that one replaces the other.
+    """
+    here = Path(__file__).resolve().parent.parent
+    folders = [*site.getsitepackages(), site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return here in {Path(folder).resolve() for folder in folders if folder}
 
 
 def java_home() -> str | None:
