@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated
 
 import typer
@@ -92,7 +93,9 @@ def _run_all(console: Console, workloads: list[Workload], bench: Bench) -> list[
                 progress.update(task, description=f"{workload.row} {workload.title}: {name}")
 
             step("preparing")
+            start = perf_counter()
             outcomes.append(run_one(console, workload, bench, step))
+            console.print(f"{workload.row:4} {workload.title}: {perf_counter() - start:.1f} s", highlight=False)
             progress.advance(task)
     return outcomes
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import kreplog
-from benchmarks import ceiling, run
+from benchmarks import ceiling, harness, run
 from benchmarks.data import Pool
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
 from benchmarks.peers import PEERS
@@ -176,7 +176,7 @@ def test_goals_are_judged_within_a_repetition(
     workload = contest(
         less, goal, kreplog=[1, 50, 90, 120], ceiling=[9, 100, 100, 100], peer1=[9, 20, 50, 50], peer2=[9, 10, 20, 100]
     )
-    outcome = run.run(workload, bench, lambda name: None)
+    outcome = harness.run(workload, bench, lambda name: None)
     (judgement,) = outcome.judgements
     assert outcome.samples["kreplog"] == [50, 90, 120], "the warm-up is not counted"
     assert judgement.ratios == pytest.approx(ratios)
@@ -185,7 +185,7 @@ def test_goals_are_judged_within_a_repetition(
 
 def test_contestants_take_turns_in_rotated_order(bench: Bench) -> None:
     order: list[str] = []
-    run.run(contest(False, kreplog=[1.0] * 4, ceiling=[1.0] * 4, peer1=[1.0] * 4), bench, order.append)
+    harness.run(contest(False, kreplog=[1.0] * 4, ceiling=[1.0] * 4, peer1=[1.0] * 4), bench, order.append)
     rounds = [order[start : start + 3] for start in range(0, 12, 3)]
     assert all(sorted(names) == ["ceiling", "kreplog", "peer1"] for names in rounds)
     assert {names[0] for names in rounds} == {"ceiling", "kreplog", "peer1"}
