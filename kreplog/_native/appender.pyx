@@ -56,6 +56,7 @@ cdef class BufferedAppender(Pending):
         self.key_payload = Payload()
         self.value_payload = Payload()
         self.wake = wake
+        self.idle = True
 
     def append(self, value, key=None, timestamp_ms=None, headers=()):
         """Buffer one record; return the offset it will have. Arguments and errors as for Log.append."""
