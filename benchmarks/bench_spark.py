@@ -101,7 +101,7 @@ def main(
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "spark"), str(ROOT)])
     with tempfile.TemporaryDirectory(prefix="kreplog-bench-", dir=parent) as scratch:
         console.print(f"seed {seed}, {records} records in {scratch}, {os.cpu_count()} cores", highlight=False)
-        spark = session("kreplog benchmark", spark_ui_enabled=False, spark_driver_memory="2g")
+        spark = session("kreplog benchmark", spark_ui_enabled=False, spark_ui_showConsoleProgress=False)
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(ReadyMade)
         table = Table("codec", "query", "kreplog", "ceiling", "CPU ratio", "wall ratio", "goal", title="Spark scans")

@@ -35,7 +35,7 @@ def session(app_name: str = "kreplog", master: str | None = None, **settings: ob
     PYSPARK_PYTHON is set to this interpreter unless it is set already, and JAVA_HOME is changed where it does not lead
     to a Java that Spark can use. Raises UsageError when a package or Java is missing, naming what to install.
     """
-    for package in ("pyspark", "pyarrow", "pandas"):
+    for package in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"Spark needs the package {package}: pip install 'kreplog[spark]'")
     from pyspark.sql import SparkSession
