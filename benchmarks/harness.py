@@ -220,14 +220,16 @@ def timed(work: Callable[[], object]) -> float:
 def run(workload: Workload, bench: Bench, step: Callable[[str], None]) -> Outcome:
     """Measure every contestant in every repetition, in an order that rotates; `step` is told who is next.
 
-    A warm-up repetition comes first and is not counted. Raises whatever a contestant raises: none is dropped silently.
+    A warm-up repetition, not counted, comes first where there is more than one. Raises whatever a contestant raises:
+    none is dropped silently.
     """
     outcome = Outcome(workload)
     with bench.workspace():
         contestants = workload.prepare(bench)
         outcome.roles = {contestant.name: contestant.role for contestant in contestants}
         outcome.samples = {contestant.name: [] for contestant in contestants}
-        for repetition in range(-1, workload.repetitions(bench.scale)):
+        repetitions = workload.repetitions(bench.scale)
+        for repetition in range(-1 if repetitions > 1 else 0, repetitions):
             turn = repetition % len(contestants)
             for contestant in (*contestants[turn:], *contestants[:turn]):
                 step(contestant.name)
