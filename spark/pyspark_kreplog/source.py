@@ -59,7 +59,25 @@ COLUMNS = StructType(
 
 
 class KreplogDataSource(DataSource):
-    """`spark.read.format("kreplog")`: committed records of the partition directories below the option `path`."""
+    """`spark.read.format("kreplog")`: committed records of the partition directories below the option `path`.
+
+    Options, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
+      path                              the directory that holds the <topic>-<partition> folders
+      subscribe                         topics, by comma
+      subscribePattern                  topics in whose name this regular expression is found, internal ones aside
+      assign                            partitions, {"flights": [0, 1]}; exactly one of these three is needed
+      startingOffsets, endingOffsets    earliest (the default to start), latest (to end), or offsets for all partitions
+                                        read, {"flights": {"0": 23, "1": -2}}: -2 is earliest, -1 latest; exclusive ends
+      starting-, endingTimestamp        ms; wins over times by partition, which win over offsets
+      starting-, endingOffsetsByTimestamp       ms for all partitions read
+      startingOffsetsByTimestampStrategy        error (the default) or latest, where no record is as late as that
+      minPartitions                     at least about so many tasks; without it, tasks are cut by bytes
+      maxRecordsPerPartition            at most so many records a task
+      failOnDataLoss                    true (the default): records that are gone fail the query; false: it goes on
+      includeHeaders                    adds the column `headers`; a schema that names it does as well
+      pushdown                          true lets filters leave out what they exclude; see FilteringReader before use
+    A DataFrame keeps the ends found at its first action; load() again to see newer records.
+    """
 
     @classmethod
     def name(cls) -> str:
