@@ -13,8 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog.types import TopicPartition, check_topic
@@ -122,7 +121,7 @@ def _path(options: Mapping[str, str]) -> str:
         raise UsageError("option 'path' is missing: give the directory that holds the <topic>-<partition> folders")
     scheme = urlsplit(path).scheme
     if scheme == "file":
-        return url2pathname(urlsplit(path).path)
+        return unquote(urlsplit(path).path)
     if scheme:
         raise UsageError(f"option 'path' = {path!r}: only local directories can be read, not {scheme}:")
     return path
