@@ -72,12 +72,6 @@ class UnsupportedCompressionError(KreplogError):
     kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE
 
 
-class UnsupportedFormatError(KreplogError):
-    """A record batch older than magic 2."""
-
-    kafka_code = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
-
-
 class InvariantError(KreplogError):
     """kreplog broke its own rule; a bug. Nothing further may be trusted, so the owner must stop."""
 
@@ -100,8 +94,10 @@ class CorruptBatchError(StorageError):
     kafka_code = 2  # CORRUPT_MESSAGE
 
 
-class CorruptIndexError(StorageError):
-    """An index file contradicts its log and could not be rebuilt."""
+class UnsupportedFormatError(CorruptBatchError):
+    """A batch that says it is older than magic 2: written by a Kafka before 0.11, or damaged in that byte."""
+
+    kafka_code = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class CorruptCheckpointError(StorageError):

@@ -17,7 +17,8 @@ cdef class FileHandle:
 cdef class Mapping:
     cdef const uint8_t* data
     cdef readonly Py_ssize_t size
-    cdef Py_ssize_t shape[1]
+    cdef Py_ssize_t populated_from  # pages known to be mapped
+    cdef Py_ssize_t populated_to
 
     cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
 

@@ -161,7 +161,15 @@ cdef class Mapping:
             munmap(<void*> self.data, self.size)
 
     cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+        """Fault the pages of [start, stop) in at once, unless they were before."""
+        if self.populated_from <= start and stop <= self.populated_to:
+            return
         kreplog_populate(self.data, start, stop)
+        if self.populated_from <= start <= self.populated_to:
+            self.populated_to = stop
+        else:
+            self.populated_from = start
+            self.populated_to = stop
 
 
 cdef Mapping map_file(FileHandle file, Py_ssize_t size):

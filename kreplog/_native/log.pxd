@@ -1,7 +1,7 @@
 # SegmentedLog: the segments of one replica of a partition, their offsets, and the one writer's lock.
 
 from cpython.pythread cimport PyThread_type_lock
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from kreplog._native.batch cimport BatchBuilder, BatchHeader, Payload
 from kreplog._native.files cimport FileHandle
@@ -11,6 +11,9 @@ from kreplog._native.state cimport Position, StateFile
 
 cdef class Pending:
     cdef int flush_locked(self) except -1
+
+
+cdef uint32_t epochs_crc(object epochs) except? 0
 
 
 cdef class SegmentedLog:
@@ -41,6 +44,7 @@ cdef class SegmentedLog:
     cdef int32_t last_epoch  # of the newest epoch entry, -1 when none
     cdef object epochs
     cdef object producers
+    cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
     cdef bint sealed_unsynced
@@ -62,10 +66,12 @@ cdef class SegmentedLog:
     ) except -1
     cdef int assign_epoch(self, int32_t epoch) except -1
     cdef int roll_segment(self) except -1
+    cdef int publish_epochs(self) except -1
     cdef int settle(self, int64_t offset) except -1
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
     cdef int checkpoint(self) except -1
     cdef int refresh(self) except -1
+    cdef int load_epochs(self) except -1
     cdef int relist(self) except -1
     cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
@@ -81,6 +87,7 @@ cdef class SegmentedLog:
     cdef int _end_cut(self) except -1
     cdef int _check_range(self, int64_t offset) except -1
     cdef int64_t _bytes(self) except -1
+    cdef int64_t _chain_at(self, Segment segment, int64_t at, int64_t chain, BatchHeader* h) except -1
     cdef object _first_at(self, Segment segment, int64_t at, BatchHeader* h, int64_t wanted)
     cdef int64_t _boundary(self, Segment segment, int64_t at, int64_t end, int64_t wanted, BatchHeader* h) except -1
     cdef int drop_segments(self, Py_ssize_t count) except -1

@@ -14,12 +14,14 @@ from cpython.pythread cimport (
     PyThread_free_lock,
     PyThread_release_lock,
 )
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.batch cimport (
     BAD_ATTRIBUTES,
+    BAD_BASE_OFFSET,
+    BAD_CRC,
     BATCH_OK,
     BATCH_SHORT,
     CONTROL,
@@ -55,12 +57,14 @@ from kreplog._native.segment cimport Segment, create_segment, new_segment
 import fcntl
 import logging
 import os
+import struct
 from collections import namedtuple
 
-from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     ArgumentTypeError,
+    CorruptCheckpointError,
     FencedLeaderEpochError,
     LogClosedError,
     LogFailedError,
@@ -79,6 +83,12 @@ cdef enum:
 
 SegmentInfo = namedtuple("SegmentInfo", "base_offset next_offset size path max_timestamp")
 OffsetRange = namedtuple("OffsetRange", "start stop bytes")
+
+
+cdef uint32_t epochs_crc(object epochs) except? 0:
+    """CRC-32C over the entries, by which a changed digit in their file is noticed."""
+    cdef bytes packed = b"".join([struct.pack("<iq", epoch, start) for epoch, start in epochs.entries])
+    return crc32c_update(0, <const uint8_t*> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
 
 
 cdef class Pending:
@@ -196,6 +206,10 @@ cdef class SegmentedLog:
                 os.makedirs(self.path, exist_ok=True)
             except OSError as error:
                 raise StorageError(f"cannot make {self.path}: {error.strerror}", path=self.path) from error
+        self.checkpoints = tuple([
+            OffsetCheckpoint(os.path.join(os.path.dirname(self.path), name + "-offset-checkpoint"))
+            for name in ("recovery-point", "replication", "log-start")
+        ])
         if not read_only:
             self._lock_directory()
 
@@ -483,9 +497,9 @@ cdef class SegmentedLog:
                 for epoch, start in new_epochs:
                     self.epochs.assign(epoch, start)
                     self.leader_epoch = max(self.leader_epoch, epoch)
-                    self.last_epoch = epoch
                 if new_epochs:
                     self.epochs.flush()
+                    self.publish_epochs()
             except (StorageError, OSError) as error:
                 self.fail(error)
             self._write_batches(next_offset, max_timestamp)
@@ -571,7 +585,14 @@ cdef class SegmentedLog:
         except (StorageError, OSError) as error:
             self.fail(error)
         self.leader_epoch = epoch
-        self.last_epoch = epoch
+        self.publish_epochs()
+        return 0
+
+    cdef int publish_epochs(self) except -1:
+        """The epoch entries have changed and are in their file."""
+        self.last_epoch = self.epochs.latest_epoch
+        self.position.epochs_crc = epochs_crc(self.epochs)
+        self.state.publish(&self.position)
         return 0
 
     def assign_leader_epoch(self, epoch):
@@ -714,15 +735,11 @@ cdef class SegmentedLog:
 
     cdef int checkpoint(self) except -1:
         """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""
-        cdef str parent = os.path.dirname(self.path)
-        for name, value in (
-            ("recovery-point-offset-checkpoint", self.position.recovery_point),
-            ("replication-offset-checkpoint", self.position.high_watermark),
-            ("log-start-offset-checkpoint", self.position.log_start_offset),
-        ):
-            if name.startswith("log-start") and value <= (<Segment> self._segments[0]).base_offset:
-                value = None
-            OffsetCheckpoint(os.path.join(parent, name)).update(self.topic_partition, value)
+        recovery_points, watermarks, log_starts = self.checkpoints
+        recovery_points.update(self.topic_partition, self.position.recovery_point)
+        watermarks.update(self.topic_partition, self.position.high_watermark)
+        start = self.position.log_start_offset
+        log_starts.update(self.topic_partition, start if start > (<Segment> self._segments[0]).base_offset else None)
         return 0
 
     def close(self):
@@ -849,7 +866,7 @@ cdef class SegmentedLog:
                 return offset
             i = self.segment_index(self._segments, offset)
             segment = self._segments[i]
-            at = segment.locate(offset, &h)
+            at = segment.locate(offset, self.position.dense_from, &h)
             if at < segment.size:
                 end = h.base_offset
             self._begin_cut(end)
@@ -915,8 +932,8 @@ cdef class SegmentedLog:
     cdef int _end_cut(self) except -1:
         """The files are cut: bring epochs and producers back to the new end and publish it."""
         self.epochs.truncate_from_end(self.position.leo)
-        self.last_epoch = self.epochs.latest_epoch
         self.epochs.flush()
+        self.publish_epochs()
         self.producers.delete_snapshots(self.path, from_offset=self.position.leo + 1)
         self.load_producers()
         self.directory_changed = True
@@ -1008,6 +1025,7 @@ cdef class SegmentedLog:
             self.producers.delete_snapshots(self.path, to_offset=start)
             self.epochs.truncate_from_start(self.position.log_start_offset)
             self.epochs.flush()
+            self.publish_epochs()
         except (StorageError, OSError) as error:
             self.fail(error)
         return 0
@@ -1027,7 +1045,7 @@ cdef class SegmentedLog:
         self.producers = ProducerState()
         if not self.position.has_producers:
             return 0
-        start = self.producers.latest_snapshot(self.path, self.position.leo)
+        start = self.producers.latest_snapshot(self.path, self.position.leo, True)
         self.replay_producers(start if start is not None else -1)
         return 0
 
@@ -1056,6 +1074,18 @@ cdef class SegmentedLog:
                     self.position = position
             elif self.watermark_source is not None:
                 self.watermark_source(self)
+        return 0
+
+    cdef int load_epochs(self) except -1:
+        """A reader's view of the epoch entries; None, so that epochs go unchecked, while their file is in doubt."""
+        cdef Position position
+        try:
+            self.epochs = EpochCache(os.path.join(self.path, "leader-epoch-checkpoint"))
+        except CorruptCheckpointError:
+            self.epochs = None
+        if self.state is not None and self.epochs is not None:
+            if not self.state.read(&position) or epochs_crc(self.epochs) != position.epochs_crc:
+                self.epochs = None
         return 0
 
     cdef int relist(self) except -1:
@@ -1174,8 +1204,8 @@ cdef class SegmentedLog:
         cdef Segment segment
         cdef BatchHeader h
         cdef int64_t at
+        cdef int64_t chain
         cdef Py_ssize_t i
-        cdef int code
         self.refresh()
         if self.read_only:
             self.relist()
@@ -1185,19 +1215,22 @@ cdef class SegmentedLog:
                 segment.size = segment.open().size()
                 segment.timestamps_known = False
             segment.learn_timestamps()
-            if segment.max_timestamp < wanted:
+            if segment.max_timestamp < wanted and not segment.suspect:
                 continue
             at = 0
+            chain = segment.base_offset
             i = segment.times.floor_timestamp(wanted)
             if i >= 0:
-                at = segment.locate(segment.base_offset + segment.times.offset_at(i), &h)
-                if at < segment.size and h.max_timestamp != segment.times.timestamp_at(i):
+                at = segment.locate(segment.base_offset + segment.times.offset_at(i), self.position.dense_from, &h)
+                chain = h.base_offset
+                if at >= segment.size or (
+                    h.max_timestamp != segment.times.timestamp_at(i) and segment.crc_holds(at, &h)
+                ):
                     segment.rebuild_indexes(f"an entry of {os.path.basename(segment.times.path)} does not fit the log")
                     at = 0
-            while at < segment.size:
-                code = segment.header_at(at, &h)
-                if code != BATCH_OK:
-                    raise_corrupt(code, self.name, -1, segment.path, at)
+                    chain = segment.base_offset
+            while at < segment.size and chain < self.position.high_watermark:
+                chain = self._chain_at(segment, at, chain, &h)
                 if h.base_offset >= self.position.high_watermark:
                     return None
                 if h.max_timestamp >= wanted and next_offset_of(&h) > self.position.log_start_offset:
@@ -1207,6 +1240,17 @@ cdef class SegmentedLog:
                 at += batch_size(&h)
         return None
 
+    cdef int64_t _chain_at(self, Segment segment, int64_t at, int64_t chain, BatchHeader* h) except -1:
+        """Read and fully check the batch at `at`, which should begin at offset `chain`; return where it ends."""
+        cdef int code = segment.header_at(at, h)
+        if code == BATCH_OK and h.base_offset != chain and (h.base_offset < chain or chain >= self.position.dense_from):
+            code = BAD_BASE_OFFSET
+        if code == BATCH_OK and not segment.crc_holds(at, h):
+            code = BAD_CRC
+        if code != BATCH_OK:
+            raise_corrupt(code, self.name, chain, segment.path, at)
+        return next_offset_of(h)
+
     cdef object _first_at(self, Segment segment, int64_t at, BatchHeader* h, int64_t wanted):
         cdef RecordCursor c
         cdef RecordView view
@@ -1214,16 +1258,14 @@ cdef class SegmentedLog:
         cdef uint8_t[::1] data = raw
         cdef int code
         segment.open().read_at(&data[0], batch_size(h), at)
-        code = check_crc(&data[0], h)
-        if code == BATCH_OK:
-            plain = uncompressed(&data[0], h) if codec_of(h) else bytes(raw[61:])
-            open_records(&c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
-            while True:
-                code = next_record(&c, &view)
-                if code <= 0:
-                    break
-                if view.timestamp >= wanted and view.offset >= self.position.log_start_offset:
-                    return view.offset if view.offset < self.position.high_watermark else None
+        plain = uncompressed(&data[0], h) if codec_of(h) else bytes(raw[61:])
+        open_records(&c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+        while True:
+            code = next_record(&c, &view)
+            if code <= 0:
+                break
+            if view.timestamp >= wanted and view.offset >= self.position.log_start_offset:
+                return view.offset if view.offset < self.position.high_watermark else None
         if code != BATCH_OK:
             raise_corrupt(code, self.name, h.base_offset, segment.path, at)
         return None
@@ -1259,11 +1301,11 @@ cdef class SegmentedLog:
             if self.read_only and not segment.sealed:
                 segment.size = segment.open().size()
             segment_stop = min(stop, self.segment_end(segments, i))
-            at = segment.locate(offset, &h) if offset > segment.base_offset else 0
+            at = segment.locate(offset, self.position.dense_from, &h) if offset > segment.base_offset else 0
             if segment_stop == self.segment_end(segments, i):
                 end = segment.byte_size()
             else:
-                end = segment.locate(segment_stop, &h)
+                end = segment.locate(segment_stop, self.position.dense_from, &h)
             segment.load_indexes()
             while at < end:
                 if piece_bytes >= max_bytes:

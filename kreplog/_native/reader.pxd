@@ -20,6 +20,7 @@ cdef class BatchReader:
     cdef int64_t window_end
     cdef object owner  # keeps `window` alive
     cdef int64_t populated
+    cdef int64_t ahead
     cdef int32_t epoch  # of offsets below epoch_until
     cdef int64_t epoch_until
     # the batch delivered last

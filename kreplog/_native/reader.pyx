@@ -38,18 +38,18 @@ from kreplog._native.batch cimport (
 from kreplog._native.cursor cimport load32, load64
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
 from kreplog._native.log cimport SegmentedLog
-from kreplog._native.segment cimport Segment
+from kreplog._native.segment cimport Segment, next_sound
 
 import os
 import time
 
-from kreplog._native.checkpoint import EpochCache
-from kreplog.errors import CorruptBatchError, CorruptCheckpointError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, UsageError
 from kreplog.types import Damage, FileRegion, VerifyReport
 
 cdef enum:
     WINDOW = 256 << 10  # one pread of the active segment
-    READ_AHEAD = 4 << 20  # faulted in at once of a mapping
+    FIRST_AHEAD = 128 << 10  # bytes after a seek whose pages come one by one
+    READ_AHEAD = 4 << 20  # most that is faulted in at once of a mapping
     RETRIES = 1000  # looks at a log that is being cut all the time
     MAX_ROWS = 1 << 16  # of one piece for Arrow
 
@@ -76,7 +76,7 @@ cdef class BatchReader:
                 segment = self.log.segment_for(self.expected)
                 if segment is None:
                     self._refuse_range()
-                self.at = segment.locate(self.expected, &self.header)
+                self.at = segment.locate(self.expected, self.log.position.dense_from, &self.header)
             except FileNotFoundError:
                 if self.log.read_only:
                     self.log.relist()
@@ -88,7 +88,8 @@ cdef class BatchReader:
             self.segment = segment
             self.chain = -1
             self.window_start = self.window_end = 0
-            self.populated = self.at
+            self.populated = self.at + FIRST_AHEAD
+            self.ahead = FIRST_AHEAD
             if not self.moved():
                 return 0
         raise CorruptBatchError(
@@ -159,15 +160,15 @@ cdef class BatchReader:
                 self.segment = None
                 continue
             raise_corrupt(code, self.log.name, self.expected, self.segment.path, self.at)
-        raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.segment.path, self.at)
+        raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.log.path, -1)
 
     cdef int _next_segment(self) except -1:
+        """Go on behind a sealed segment; only a compacted log may have a gap there."""
         cdef list segments = self.log._segments
         cdef Py_ssize_t i = self.log.segment_index(segments, self.segment.base_offset) + 1
-        cdef int64_t chain = self.chain
-        if i < len(segments) and chain >= 0 and chain < (<Segment> segments[i]).base_offset:
-            if chain >= self.log.position.dense_from:
-                raise_corrupt(BAD_BASE_OFFSET, self.log.name, chain, (<Segment> segments[i]).path, 0)
+        if i < len(segments) and self.expected < (<Segment> segments[i]).base_offset:
+            if self.expected >= self.log.position.dense_from and not self.moved():
+                raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.segment.path, self.at)
             self.expected = (<Segment> segments[i]).base_offset
         self.segment = None
         self.owner = None
@@ -189,8 +190,9 @@ cdef class BatchReader:
                 return BATCH_SHORT
         if self.populated < self.at + batch_size(h) and self.segment.mapping is self.owner:
             with nogil:
-                self.segment.mapping.populate(self.at, min(self.at + READ_AHEAD, self.window_end))
-            self.populated = self.at + READ_AHEAD
+                self.segment.mapping.populate(self.at, min(self.at + self.ahead, self.window_end))
+            self.populated = self.at + self.ahead
+            self.ahead = min(2 * self.ahead, <int64_t> READ_AHEAD)
         if self.segment.mapping is not self.owner and self.moved():
             return BATCH_SHORT
         if self.chain < 0:
@@ -216,10 +218,7 @@ cdef class BatchReader:
                 return True
             if not self.log.read_only:
                 return False
-            try:
-                self.log.epochs = EpochCache(os.path.join(self.log.path, "leader-epoch-checkpoint"))
-            except CorruptCheckpointError:
-                return True
+            self.log.load_epochs()
         return False
 
     cdef int check(self) except -1:
@@ -330,9 +329,9 @@ cdef class Records:
     cdef bint _open_next(self) except -1:
         cdef BatchReader reader = self.reader
         while reader.next():
+            reader.check()
             if is_control(&reader.header):
                 continue
-            reader.check()
             if codec_of(&reader.header):
                 try:
                     self.plain = uncompressed(reader.data, &reader.header)
@@ -473,11 +472,11 @@ cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound,
     cdef int64_t limit
     cdef int64_t next_offset
     cdef Py_ssize_t i
-    at = segment.locate(offset, &h)
+    at = segment.locate(offset, log.position.dense_from, &h)
     if at >= segment.size and segment.sealed:  # a gap that compaction left at the segment's end
         segment = log.segment_for(log.segment_end(log._segments, log.segment_index(log._segments, offset)))
         at = 0
-        segment.locate(segment.base_offset, &h)
+        segment.locate(segment.base_offset, log.position.dense_from, &h)
     if at >= segment.size or next_offset_of(&h) > bound:
         return 0
     limit = at + max(max_bytes, <int64_t> batch_size(&h))
@@ -560,21 +559,6 @@ cdef int scan(const uint8_t* data, int64_t size, int64_t until, Scan* s) noexcep
     return BATCH_OK
 
 
-cdef int64_t resync(const uint8_t* data, int64_t size, int64_t at, int64_t chain, int64_t leo) noexcept nogil:
-    """The next position after `at` where a whole batch with a matching CRC stands that can follow; `size` if none."""
-    cdef BatchHeader h
-    cdef int64_t p
-    for p in range(at + 1, size - HEADER_SIZE + 1):
-        if data[p + 16] != 2 or <int64_t> load64(data + p) < chain or <int64_t> load64(data + p) >= leo:
-            continue
-        if (
-            read_header(data + p, size - p, &h) == BATCH_OK and batch_size(&h) <= size - p
-            and check_crc(data + p, &h) == BATCH_OK
-        ):
-            return p
-    return size
-
-
 def verify(SegmentedLog log, start, stop, progress):
     """Check every byte of [start, stop); see Log.verify."""
     cdef Segment segment
@@ -633,11 +617,11 @@ def verify(SegmentedLog log, start, stop, progress):
             data = buffer.data
             owner = buffer
         if first > segment.base_offset:
-            s.at = segment.locate(first, &h)
+            s.at = segment.locate(first, log.position.dense_from, &h)
             s.chain = h.base_offset if s.at < size else first
         end = size
         if last < log.segment_end(log._segments, log.segment_index(log._segments, segment.base_offset)):
-            end = segment.locate(last, &h)
+            end = segment.locate(last, log.position.dense_from, &h)
         begin = s.at
         while s.at < end:
             step = min(s.at + READ_AHEAD, end)
@@ -677,7 +661,7 @@ def verify(SegmentedLog log, start, stop, progress):
             damages.append(Damage(segment.path, s.at, s.chain, reason_of(code)))
             ignored = s.at
             with nogil:
-                s.at = resync(data, size, s.at, s.chain, last)
+                s.at = next_sound(data, size, s.at, s.chain)
             if s.at < size:
                 s.chain = <int64_t> load64(data + s.at)
                 s.epoch = <int32_t> load32(data + s.at + 12)

@@ -20,19 +20,22 @@ from kreplog._native.batch cimport (
     reason_of,
 )
 from kreplog._native.files cimport Mapping, sync_directory
-from kreplog._native.log cimport SegmentedLog
+from kreplog._native.log cimport SegmentedLog, epochs_crc
 from kreplog._native.segment cimport Segment, create_segment
 from kreplog._native.state cimport Position, StateFile, open_state
 
 import logging
 import os
+import uuid
+from base64 import urlsafe_b64encode
 
-from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
-from kreplog.errors import CorruptCheckpointError, StorageError
+from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
+from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 
 _logger = logging.getLogger("kreplog")
 
 STATE_NAME = "kreplog.state"
+METADATA_NAME = "partition.metadata"
 
 cdef enum:
     CUT_HERE = 1  # sound, but an interrupted truncation was about to drop it
@@ -92,6 +95,7 @@ def recover(SegmentedLog log, progress=None):
         position.recovery_point = position.leo = position.log_start_offset
     seen = position.leo if known else 0
     log.epochs = _load_epochs(log)
+    trusted = known and epochs_crc(log.epochs) == position.epochs_crc
     position.log_start_offset = max(position.log_start_offset, (<Segment> log._segments[0]).base_offset)
     last = log._segments[len(log._segments) - 1]
     clean = (
@@ -100,7 +104,7 @@ def recover(SegmentedLog log, progress=None):
     )
     scan_from = position.recovery_point
     if not clean and not fresh:
-        position.leo = _check_tail(log, max(scan_from, 0), limit, progress)
+        position.leo = _check_tail(log, max(scan_from, 0), limit, log.epochs if trusted else None, progress)
     log.active = log._segments[len(log._segments) - 1]
     log.active.open()
     log.active.sealed = False
@@ -116,16 +120,37 @@ def recover(SegmentedLog log, progress=None):
     position.recovery_point = min(position.recovery_point, position.leo)
     position.active_base = log.active.base_offset
     position.active_size = log.active.size
-    _settle_epochs(log)
+    _settle_epochs(log, known, trusted)
+    position.epochs_crc = epochs_crc(log.epochs)
     log.load_producers()
     if position.has_producers and len(log.producers) == 0:
         position.has_producers = 0
     log.closed = False
     log.state.publish(position)
+    if fresh:
+        _write_topic_id(log)
     if fresh_state:
         log.state.sync()
         log.directory.sync()
         sync_directory(os.path.dirname(log.path))
+
+
+def _write_topic_id(SegmentedLog log):
+    """Give a new partition the id of its topic: that of another partition of it beside this one, or a new one."""
+    parent = os.path.dirname(log.path)
+    path = os.path.join(log.path, METADATA_NAME)
+    if os.path.exists(path):
+        return
+    content = f"version: 0\ntopic_id: {urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}\n".encode()
+    for name in os.listdir(parent):
+        if name.rpartition("-")[0] == log.topic_partition.topic:
+            try:
+                with open(os.path.join(parent, name, METADATA_NAME), "rb") as file:
+                    content = file.read()
+                break
+            except OSError:
+                continue
+    atomic_write(path, content)
 
 
 def _remove_leftovers(SegmentedLog log):
@@ -143,14 +168,16 @@ cdef object _load_epochs(SegmentedLog log):
         return EpochCache(path)
     except CorruptCheckpointError as error:
         _logger.warning("%s: %s; rebuilding it from the log", log.name, error)
-        os.unlink(path)
-        return EpochCache(path)
+        return EpochCache(path, ())
 
 
-cdef int64_t _check_tail(SegmentedLog log, int64_t start, int64_t limit, object progress) except -1:
+cdef int64_t _check_tail(
+    SegmentedLog log, int64_t start, int64_t limit, object epochs, object progress
+) except -1:
     """Check every batch from `start` on, rebuild the indexes over them, cut at the first that fails; return the leo.
 
-    limit: the end an interrupted truncation was heading for, -1 when there was none.
+    limit: the end an interrupted truncation was heading for, -1 when there was none. epochs: what the batches must
+    agree with, None when that is not certain.
     """
     cdef list segments = log._segments
     cdef Py_ssize_t i = log.segment_index(segments, start)
@@ -184,6 +211,8 @@ cdef int64_t _check_tail(SegmentedLog log, int64_t start, int64_t limit, object 
         _rewind_indexes(segment, at)
         while at < size:
             code = _check_one(log, segment, at, size, expected, epoch, &h)
+            if code == BATCH_OK and epochs is not None and epochs.epoch_for_offset(h.base_offset)[0] != h.leader_epoch:
+                code = BAD_LEADER_EPOCH
             if code == BATCH_OK and 0 <= limit < next_offset_of(&h):
                 code = CUT_HERE
             if code != BATCH_OK:
@@ -262,12 +291,15 @@ cdef int _rewind_indexes(Segment segment, int64_t at) except -1:
     return 0
 
 
-cdef int _settle_epochs(SegmentedLog log) except -1:
-    """Make the epoch entries agree with the log, rebuilding them where they do not."""
+cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted) except -1:
+    """Make the epoch entries agree with the log, rebuilding them where they do not.
+
+    known: the state file speaks of them; trusted: and agrees with them.
+    """
     epochs = log.epochs
     latest = epochs.latest_epoch
     epochs.truncate_from_end(log.position.leo)
-    if not _epochs_fit(log):
+    if not trusted and (known or not _epochs_fit(log)):
         _logger.warning("%s: leader-epoch-checkpoint does not fit the log; rebuilding it", log.name)
         epochs.clear()
         _rebuild_epochs(log)
@@ -292,8 +324,11 @@ cdef bint _epochs_fit(SegmentedLog log) except -1:
         if start < first and epoch != entries[0][0]:
             return False
         segment = log._segments[max(log.segment_index(log._segments, max(start, first)), 0)]
-        if segment.locate(max(start, first), &h) >= segment.size:
-            return False
+        try:
+            if segment.locate(max(start, first), log.position.dense_from, &h) >= segment.size:
+                return False
+        except CorruptBatchError:
+            continue  # damage below the recovery point is told by whoever reads it
         if h.leader_epoch != epoch or (start > first and h.base_offset != start):
             return False
     segment = log.active
@@ -325,16 +360,15 @@ def attach(SegmentedLog log):
     if not log._segments:
         raise StorageError(f"{log.path} holds no log segment", partition=log.name, path=log.path)
     log.closed = False
-    try:
-        log.epochs = EpochCache(os.path.join(log.path, "leader-epoch-checkpoint"))
-    except CorruptCheckpointError as error:
-        _logger.warning("%s: %s; leader epochs are not checked", log.name, error)
     log.state = open_state(os.path.join(log.path, STATE_NAME), False)
-    if log.state is not None:
-        if log.state.read(&position) and watermarks.get(log.topic_partition, 0) <= position.leo:
-            log.position = position
-            return
+    if log.state is not None and not (
+        log.state.read(&position) and watermarks.get(log.topic_partition, 0) <= position.leo
+    ):
         log.state = None
+    log.load_epochs()
+    if log.state is not None:
+        log.position = position
+        return
     log.watermark_source = _CheckpointWatermark()
     log.refresh()
 

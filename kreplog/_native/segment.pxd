@@ -21,6 +21,7 @@ cdef class Segment:
     cdef int64_t max_timestamp
     cdef int64_t max_timestamp_offset
     cdef bint timestamps_known
+    cdef bint suspect  # damage was met while looking for the largest timestamp
     cdef bint indexed
     cdef bint synced
     cdef FileHandle file
@@ -36,7 +37,11 @@ cdef class Segment:
     cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1
     cdef int load_indexes(self) except -1
     cdef int rebuild_indexes(self, str reason) except -1
-    cdef int64_t locate(self, int64_t offset, BatchHeader* out) except -1
+    cdef bint entry_fits(self, Py_ssize_t i) except -1
+    cdef bint entry_is_wrong(self, Py_ssize_t fit, Py_ssize_t i) except -1
+    cdef bint crc_holds(self, int64_t position, const BatchHeader* h) except -1
+    cdef int64_t locate(self, int64_t offset, int64_t dense_from, BatchHeader* out) except -1
+    cdef int64_t resync(self, int64_t damaged, int64_t chain) except -1
     cdef int64_t position_near(self, int64_t offset) except -1
     cdef int learn_timestamps(self) except -1
     cdef int seal(self) except -1
@@ -46,6 +51,7 @@ cdef class Segment:
     cdef int delete(self) except -1
 
 
+cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil
 cdef Segment new_segment(
     str directory, str partition, int64_t base_offset, bint writable, int64_t map_size, Py_ssize_t index_interval
 )

@@ -6,31 +6,49 @@ indexes say is believed only after a look at the batch they point at.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY
 
 from kreplog._native.batch cimport (
+    BAD_BASE_OFFSET,
     BATCH_OK,
     BATCH_SHORT,
     HEADER_SIZE,
     BatchHeader,
     batch_size,
+    check_crc,
     next_offset_of,
     raise_corrupt,
     read_header,
 )
-from kreplog._native.files cimport FileHandle, Mapping, map_file, open_file
+from kreplog._native.cursor cimport load64
+from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, map_file, open_file
 from kreplog._native.index cimport OffsetIndex, TimeIndex
 
 import logging
 import os
 
-from kreplog.errors import StorageError
+from kreplog.errors import CorruptBatchError, StorageError
 
 _logger = logging.getLogger("kreplog")
 
 cdef enum:
     COPY_PIECE = 1 << 20
+    RESYNC_WINDOW = 16 << 20  # how far ahead a sound batch is looked for in a segment that cannot be mapped
+
+
+cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil:
+    """The first position after `damaged` of a whole batch with a matching CRC and base offset >= `chain`, else `size`."""
+    cdef BatchHeader h
+    cdef int64_t p
+    for p in range(damaged + 1, size - HEADER_SIZE + 1):
+        if data[p + 16] == 2 and 0 <= <int64_t> load64(data + p) - chain <= INT32_MAX:
+            if (
+                read_header(data + p, size - p, &h) == BATCH_OK and batch_size(&h) <= size - p
+                and check_crc(data + p, &h) == BATCH_OK
+            ):
+                return p
+    return size
 
 
 cdef Segment new_segment(
@@ -190,6 +208,7 @@ cdef class Segment:
         """
         cdef BatchHeader h
         cdef int64_t position = 0
+        cdef int64_t chain = self.base_offset
         cdef int64_t size = self.byte_size()
         if size and reason is not None:
             _logger.warning("%s: %s in %s; indexes rebuilt from the log", self.partition, reason, self.path)
@@ -200,8 +219,12 @@ cdef class Segment:
         self.max_timestamp_offset = self.base_offset
         self.offsets.saved = self.times.saved = 1 << 60  # nothing is to be written half way
         try:
-            while position < size and self.header_at(position, &h) == BATCH_OK and h.base_offset >= self.base_offset:
+            while position < size:
+                if self.header_at(position, &h) != BATCH_OK or h.base_offset < chain:
+                    position = self.resync(position, chain)
+                    continue
                 self.note(&h, position)
+                chain = next_offset_of(&h)
                 position += batch_size(&h)
         finally:
             self.offsets.saved = self.times.saved = 0
@@ -216,43 +239,93 @@ cdef class Segment:
 
     cdef int64_t position_near(self, int64_t offset) except -1:
         """Where to start walking for `offset`: a batch at or before it, by the index."""
-        cdef BatchHeader h
         cdef Py_ssize_t i
-        cdef int64_t position
+        cdef Py_ssize_t fit
         self.load_indexes()
         i = self.offsets.floor_offset(offset - self.base_offset)
-        if i < 0:
-            return 0
-        position = self.offsets.position_at(i)
-        if (
-            self.header_at(position, &h) == BATCH_OK
+        fit = i
+        while fit >= 0 and not self.entry_fits(fit):
+            fit -= 1
+        if fit < i and self.entry_is_wrong(fit, fit + 1):
+            self.rebuild_indexes(f"an entry of {os.path.basename(self.offsets.path)} does not fit the log")
+            fit = self.offsets.floor_offset(offset - self.base_offset)
+        return self.offsets.position_at(fit) if fit >= 0 else 0
+
+    cdef bint entry_fits(self, Py_ssize_t i) except -1:
+        """Whether the batch that index entry `i` points at lies where the entry says."""
+        cdef BatchHeader h
+        return (
+            self.header_at(self.offsets.position_at(i), &h) == BATCH_OK
             and self.base_offset <= h.base_offset
             and h.base_offset + h.last_offset_delta <= self.base_offset + self.offsets.offset_at(i)
-        ):
-            return position
-        if self.header_at(0, &h) == BATCH_OK:
-            self.rebuild_indexes(f"an entry of {os.path.basename(self.offsets.path)} does not fit the log")
-            i = self.offsets.floor_offset(offset - self.base_offset)
-            if i >= 0:
-                return self.offsets.position_at(i)
-        return 0
+        )
 
-    cdef int64_t locate(self, int64_t offset, BatchHeader* out) except -1:
+    cdef bint entry_is_wrong(self, Py_ssize_t fit, Py_ssize_t i) except -1:
+        """Whether entry `i` is to blame for not fitting, rather than damage in the log: walk to it from entry `fit`."""
+        cdef BatchHeader h
+        cdef int64_t target = self.offsets.position_at(i)
+        cdef int64_t at = self.offsets.position_at(fit) if fit >= 0 else 0
+        while at < target:
+            if self.header_at(at, &h) != BATCH_OK:
+                return False
+            at += batch_size(&h)
+        return at > target or (self.header_at(at, &h) == BATCH_OK and self.crc_holds(at, &h))
+
+    cdef bint crc_holds(self, int64_t position, const BatchHeader* h) except -1:
+        cdef HeapBuffer buffer
+        if self.mapping is not None:
+            return check_crc(self.mapping.data + position, h) == BATCH_OK
+        buffer = allocate(batch_size(h))
+        return (
+            self.open().read_at(buffer.data, buffer.size, position) == buffer.size
+            and check_crc(buffer.data, h) == BATCH_OK
+        )
+
+    cdef int64_t locate(self, int64_t offset, int64_t dense_from, BatchHeader* out) except -1:
         """Position of the first batch whose last offset is >= `offset`; the segment's size when there is none.
 
-        Raises CorruptBatchError when damage lies in the way.
+        Damage before it is stepped over. dense_from: from this offset on a gap counts as damage.
+        Raises CorruptBatchError when `offset` itself lies in damage.
         """
         cdef int64_t position = self.position_near(offset)
         cdef int64_t size = self.byte_size()
+        cdef int64_t chain = self.base_offset if position == 0 else -1
+        cdef int64_t before = -1
+        cdef int64_t damaged
         cdef int code
         while position < size:
             code = self.header_at(position, out)
+            if code == BATCH_OK and chain >= 0 and out.base_offset != chain and (
+                out.base_offset < chain or chain >= dense_from
+            ):
+                code = BAD_BASE_OFFSET
             if code != BATCH_OK:
-                raise_corrupt(code, self.partition, offset, self.path, position)
+                damaged = position
+                if before >= 0 and self.header_at(before, out) == BATCH_OK and not self.crc_holds(before, out):
+                    damaged = before  # its length led here
+                    chain = out.base_offset
+                position = self.resync(damaged, max(chain, self.base_offset))
+                if position >= size or self.header_at(position, out) != BATCH_OK or out.base_offset > offset:
+                    raise_corrupt(code, self.partition, max(chain, self.base_offset), self.path, damaged)
             if next_offset_of(out) > offset:
                 return position
+            chain = next_offset_of(out)
+            before = position
             position += batch_size(out)
         return position
+
+    cdef int64_t resync(self, int64_t damaged, int64_t chain) except -1:
+        """The first position after `damaged` where a whole batch stands that can follow; the segment's size if none."""
+        cdef HeapBuffer buffer
+        cdef int64_t size = self.byte_size()
+        cdef int64_t found
+        if self.sealed or self.mapping is not None:
+            self.map()
+            return next_sound(self.mapping.data, self.size, damaged, chain)
+        buffer = allocate(min(size - damaged, <int64_t> RESYNC_WINDOW))
+        buffer.size = self.open().read_at(buffer.data, buffer.size, damaged)
+        found = next_sound(buffer.data, buffer.size, 0, chain)
+        return damaged + found if found < buffer.size else size
 
     cdef int learn_timestamps(self) except -1:
         """Find the segment's largest timestamp: the last time index entry if its batch agrees, else from the log."""
@@ -268,14 +341,21 @@ cdef class Segment:
             self.first_timestamp = h.max_timestamp
         if self.times.count:
             offset = self.base_offset + self.times.offset_at(self.times.count - 1)
-            position = self.locate(offset, &h)
-            if position >= self.size or h.max_timestamp != self.times.timestamp_at(self.times.count - 1):
-                self.rebuild_indexes(f"an entry of {os.path.basename(self.times.path)} does not fit the log")
-                return 0
-            self.max_timestamp = h.max_timestamp
+            try:
+                position = self.locate(offset, INT64_MAX, &h)
+            except CorruptBatchError:
+                self.suspect = True
+            else:
+                if position < self.size and not self.crc_holds(position, &h):
+                    self.suspect = True
+                elif position >= self.size or h.max_timestamp != self.times.timestamp_at(self.times.count - 1):
+                    self.rebuild_indexes(f"an entry of {os.path.basename(self.times.path)} does not fit the log")
+                    return 0
+            self.max_timestamp = self.times.timestamp_at(self.times.count - 1)
             self.max_timestamp_offset = offset
-        while position < self.size and self.header_at(position, &h) == BATCH_OK:
-            if h.max_timestamp > self.max_timestamp:
+        while position < self.size and not self.suspect:
+            self.suspect = self.header_at(position, &h) != BATCH_OK or not self.crc_holds(position, &h)
+            if not self.suspect and h.max_timestamp > self.max_timestamp:
                 self.max_timestamp = h.max_timestamp
                 self.max_timestamp_offset = h.base_offset + h.last_offset_delta
             position += batch_size(&h)
