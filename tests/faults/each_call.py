@@ -5,15 +5,15 @@ Arguments: directory, what happens there ("kill", "halfway": killed with half of
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from kreplog import Log
 from tests.faults import script
 from tests.faults import shim as faults
-from tests.faults.forked import acknowledge, ends_by, result_of, start
+from tests.faults.forked import acknowledge, ends_by, finish, result_of, start
 
 MODES = {"kill": (faults.ALL_WRITES, faults.KILL_BEFORE), "halfway": (faults.WRITE, faults.KILL_HALFWAY)}
 
@@ -55,13 +55,11 @@ def deaths_in_script(directory: Path, mode_name: str) -> int:
         nth += 1
         path = directory / f"{mode_name}-{nth}" / "each-0"
         path.parent.mkdir()
-        pid, pipe = start(lambda pipe, nth=nth, path=path: play(path, kinds, nth, mode, pipe))
-        received = b"".join(iter(lambda pipe=pipe: os.read(pipe, 1 << 16), b""))
-        os.close(pipe)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        pid, pipe = start(partial(play, path, kinds, nth, mode))
+        code, received = finish(pid, pipe)
         assert code in (0, -9), f"call {nth}: the writer ended with {code}"
         done = len(received) // 16
-        found = result_of(lambda path=path: look(path))
+        found = result_of(partial(look, path))
         if done == len(steps):
             assert found == steps[-1].after, f"call {nth}, after the end: {found}"
         else:
@@ -87,11 +85,11 @@ def deaths_in_recovery(directory: Path, mode_name: str) -> int:
     nth = 0
     while True:
         nth += 1
-        code, _ = ends_by(lambda nth=nth: reopen(path, kinds, nth, mode))
+        code, _ = ends_by(partial(reopen, path, kinds, nth, mode))
         assert code in (0, -9), f"call {nth}: opening ended with {code}"
         spare = directory / "spare" / "each-0"
         shutil.copytree(path.parent, spare.parent)
-        found = result_of(lambda spare=spare: look(spare))
+        found = result_of(partial(look, spare))
         assert found == steps[-1].after, f"call {nth} of recovery: {found}, expected {steps[-1].after}"
         shutil.rmtree(spare.parent)
         if code == 0:

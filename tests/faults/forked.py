@@ -36,7 +36,11 @@ def _as_bytes(value: object) -> bytes:
 
 
 def _run(body: Callable[[], bytes]) -> tuple[int, bytes]:
-    pid, reader = start(lambda pipe: _write_all(pipe, body()))
+    return finish(*start(lambda pipe: _write_all(pipe, body())))
+
+
+def finish(pid: int, reader: int) -> tuple[int, bytes]:
+    """Wait for a child; return its exit code (negative: the signal) and all it wrote."""
     chunks = []
     while chunk := os.read(reader, 1 << 16):
         chunks.append(chunk)

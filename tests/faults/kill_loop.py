@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from kreplog import Log, LogConfig
@@ -72,9 +73,7 @@ def one_directory(path: Path, rng: random.Random, kills: int) -> tuple[int, int]
     acked_end = acked = while_opening = 0
     deleted = 0
     for generation in range(kills):
-        pid, pipe = start(
-            lambda pipe, generation=generation: write(path, config, generation, rng.getrandbits(32), pipe)
-        )
+        pid, pipe = start(partial(write, path, config, generation, rng.getrandbits(32)))
         _, reports = kill_after(pid, pipe, rng.choice((0.003, 0.01, 0.03)) * rng.random() * 2)
         while_opening += not reports
         for first, stop in reports:
@@ -88,7 +87,7 @@ def one_directory(path: Path, rng: random.Random, kills: int) -> tuple[int, int]
                 acked_end = stop
                 acked += stop - first
         if rng.random() < 0.7 or generation == kills - 1:
-            found = result_of(lambda: look(path, config, close=rng.random() < 0.1))
+            found = result_of(partial(look, path, config, close=rng.random() < 0.1))
             assert found.start <= deleted, f"records up to {found.start} are gone, only {deleted} were asked for"
             assert found.end >= acked_end, f"acknowledged up to {acked_end}, found only {found.end}"
             for offset, writer in enumerate(found.generations, found.start):

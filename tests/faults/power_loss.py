@@ -86,12 +86,11 @@ def _files(root: Path) -> list[Path]:
 
 
 def torn(durable: bytes, cached: bytes, rng: random.Random) -> bytes:
-    """Some of what was not yet synced reached the disk: a shorter or longer file, sectors old, new or zero."""
+    """Some of what was not yet synced reached the disk: a file of either length, sectors old, new or zero."""
     if rng.random() < 0.3:
         return durable
-    out = bytearray(cached[: rng.randrange(len(cached) + 1)] if rng.random() < 0.5 else cached)
-    if len(out) < len(durable) and cached[: len(durable)] == durable:
-        out = bytearray(durable)
+    shortest = min(len(durable), len(cached))
+    out = bytearray(cached[: rng.randint(shortest, len(cached))] if rng.random() < 0.5 else cached)
     for at in range(0, len(out), SECTOR):
         sector = slice(at, min(at + SECTOR, len(out)))
         was = durable[sector]

@@ -16,6 +16,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from kreplog import Fetched, Log, LogConfig, errors
@@ -172,7 +173,7 @@ def main(directory: Path, operations: int, seed: int) -> None:
     print(f"seed {seed}")
     path, published = directory / "read-0", Published()
     writer = Writer(path, published, random.Random(seed))
-    readers = [start(lambda pipe, n=n: read(path, published, seed + n, pipe)) for n in range(1, READERS + 1)]  # type: ignore[misc]
+    readers = [start(partial(read, path, published, seed + n)) for n in range(1, READERS + 1)]
     try:
         for _ in range(operations):
             writer.one_operation()

@@ -95,9 +95,6 @@ class Shim:
 
     def on_sync(self, callback: Callable[[int], None] | None) -> None:
         """Have `callback` called with the descriptor after each fsync or fdatasync that succeeded."""
-        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(callback or _ignore)
-        self._library.fault_on_sync(self._callback)
-
-
-def _ignore(_: int) -> None:
-    pass
+        wrapped = None if callback is None else ctypes.CFUNCTYPE(None, ctypes.c_int)(callback)
+        self._library.fault_on_sync(wrapped)
+        self._callback = wrapped

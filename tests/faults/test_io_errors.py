@@ -18,16 +18,16 @@ from tests.faults.shim import run_driver
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_nth_call_fails(tmp_path: Path, shim: Path, failure: str) -> None:
-    output = run_driver("io_errors", tmp_path, failure, shim=shim)
+def test_nth_call_fails(folder: Path, shim: Path, failure: str) -> None:
+    output = run_driver("io_errors", folder, failure, shim=shim)
     match = re.search(r"calls=(\d+) told=(\d+)", output)
     assert match and int(match[1]) > 0, output
     if FAILURES[failure].seen:
         assert int(match[2]) == int(match[1])
 
 
-def test_nth_read_fails(tmp_path: Path, shim: Path) -> None:
-    output = run_driver("io_errors", tmp_path, "reading", shim=shim)
+def test_nth_read_fails(folder: Path, shim: Path) -> None:
+    output = run_driver("io_errors", folder, "reading", shim=shim)
     match = re.search(r"calls=(\d+) told=(\d+)", output)
     assert match and int(match[1]) > 5 and int(match[2]) > 0, output
 

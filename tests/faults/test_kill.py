@@ -14,14 +14,14 @@ def _numbers(output: str) -> dict[str, int]:
     return {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", output)}
 
 
-def test_random_kills(tmp_path: Path) -> None:
-    seen = _numbers(run_driver("kill_loop", tmp_path, 300, 1))
+def test_random_kills(folder: Path) -> None:
+    seen = _numbers(run_driver("kill_loop", folder, 300, 1))
     assert seen["kills"] == 300
     assert seen["acknowledged"] > 10_000
     assert seen["while_opening"] > 0
 
 
 @pytest.mark.parametrize("mode", ["kill", "halfway"])
-def test_killed_at_every_file_call(tmp_path: Path, shim: Path, mode: str) -> None:
-    seen = _numbers(run_driver("each_call", tmp_path, mode, shim=shim))
+def test_killed_at_every_file_call(folder: Path, shim: Path, mode: str) -> None:
+    seen = _numbers(run_driver("each_call", folder, mode, shim=shim))
     assert seen["in_script"] > 80

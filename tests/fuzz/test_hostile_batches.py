@@ -228,10 +228,10 @@ def test_hostile_batch(tmp_path: Path, what: str) -> None:
             "append_as_follower": lambda: log.append_as_follower(data),
         }
         for name in parsers.keys() - ALLOWED.get(what, set()):
-            with little_memory(), pytest.raises(REFUSALS):
+            with little_memory(), pytest.raises((*REFUSALS, errors.UsageError)):
                 parsers[name]()
                 pytest.fail(f"{name} takes {what}")
-        assert (log.log_end_offset, len(list(log.read())), log.failed) == (1, 1, False)
+        assert (log.log_end_offset, len(list(log.read())), log.failed) == (1, 1, None)
         assert log.append(b"second") == 1
     assert len(reference.split(b"".join(files_of(tmp_path / "hostile-0").values()))) == 2
 
@@ -275,6 +275,18 @@ def test_control_batches_are_not_for_producers(tmp_path: Path) -> None:
     )
     with Log.open(tmp_path / "hostile-0") as log, pytest.raises(errors.KreplogError):
         log.append_batches(reference.encode(control))
+
+
+def test_a_header_name_that_is_no_text_is_refused_or_read(tmp_path: Path) -> None:
+    """A producer must not be able to write what readers then stumble over."""
+    data = with_record(LAST + varint(-1) * 2 + varint(1) + varint(2) + b"\xff\xfe" + varint(-1))
+    with Log.open(tmp_path / "hostile-0") as log:
+        try:
+            log.append_batches(data)
+        except errors.CorruptBatchError:
+            assert log.log_end_offset == 0
+        else:
+            assert len(list(log.read())) == 1
 
 
 @pytest.mark.parametrize("lie", [NOW + 10**12, 5, -1])
