@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kreplog._native import reader, recovery
+from kreplog._native import lookup, reader, recovery
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
-from kreplog._native.log import OffsetRange, SegmentedLog, SegmentInfo
+from kreplog._native.log import SegmentedLog
+from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
@@ -193,6 +194,31 @@ class Log(SegmentedLog):
         progress: called with (bytes done, bytes to do). Raises OffsetOutOfRangeError; damage is reported, not raised.
         """
         return reader.verify(self, start, stop, progress)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segment files, whole batches only."""
+        return lookup.steadily(self, lookup.size)
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """The segments, oldest first; next_offset is exclusive, max_timestamp in ms, -1 in an empty one."""
+        return lookup.steadily(self, lookup.segments)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """The first committed offset whose timestamp is >= `timestamp_ms`; None when there is none.
+
+        Raises ArgumentTypeError, UsageError, CorruptBatchError.
+        """
+        return lookup.steadily(self, lookup.offset_for_timestamp, timestamp_ms)
+
+    def offset_ranges(self, start: int, stop: int, max_bytes: int) -> list[OffsetRange]:
+        """Cut [start, stop) at batch boundaries into contiguous pieces of about max_bytes, for parallel readers.
+
+        A single batch may be larger than asked for. Looks at indexes and headers only.
+        Raises OffsetOutOfRangeError, UsageError, CorruptBatchError.
+        """
+        return lookup.steadily(self, lookup.offset_ranges, start, stop, max_bytes)
 
     @property
     def topic_id(self) -> uuid.UUID | None:

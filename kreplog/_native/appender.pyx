@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kreplog._native.batch cimport BatchBuilder, Bytes, Payload, codec_id, encode_headers, wall_clock_ms
-from kreplog._native.columns cimport timestamp_of
+from kreplog._native.columns cimport integer, timestamp_of
 from kreplog._native.log cimport Pending, SegmentedLog
 
 from kreplog.errors import LogClosedError, UsageError
@@ -44,11 +44,12 @@ cdef class BufferedAppender(Pending):
     cdef bint idle  # whoever lingers sleeps until `wake` is called
     cdef object wake
 
-    def __init__(self, SegmentedLog log, Py_ssize_t batch_bytes, compression, wake):
-        if batch_bytes < 1:
-            raise UsageError(f"batch_bytes = {batch_bytes} must be at least 1")
+    def __init__(self, SegmentedLog log, batch_bytes, compression, wake):
+        cdef int64_t wanted = integer(batch_bytes, "batch_bytes")
+        if wanted < 1:
+            raise UsageError(f"batch_bytes = {wanted} must be at least 1")
         self.log = log
-        self.batch_bytes = min(batch_bytes, log.max_message_bytes, log.segment_bytes)
+        self.batch_bytes = min(wanted, log.max_message_bytes, log.segment_bytes)
         self.write_bytes = min(max(self.batch_bytes, <Py_ssize_t> GATHERED), log.segment_bytes)
         self.codec = log.codec if compression is None else codec_id(compression)
         self.builder = BatchBuilder()

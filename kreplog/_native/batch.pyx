@@ -146,13 +146,7 @@ cdef tuple headers_of(const RecordView* view):
         if next_header(&p, view.headers + view.headers_length, &header) != BATCH_OK:
             break
         key = PyBytes_FromStringAndSize(<const char*> header.key, header.key_length)
-        try:
-            name = key.decode()
-        except UnicodeDecodeError:
-            raise CorruptBatchError(
-                f"a header key at offset {view.offset} is not UTF-8: {key[:40]!r}", offset=view.offset
-            ) from None
-        out.append((name, bytes_or_none(header.value, header.value_length)))
+        out.append((key.decode(errors="replace"), bytes_or_none(header.value, header.value_length)))
     return tuple(out)
 
 
@@ -303,7 +297,10 @@ cdef bytes encode_headers(object headers):
     for name, value in pairs:
         if not isinstance(name, str) or not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
             raise ArgumentTypeError(f"a header is a (str, bytes or None) pair, not ({name!r}, {value!r})")
-        key = name.encode()
+        try:
+            key = name.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"header name {name!r} is no text that UTF-8 can hold: {error}") from None
         end = write_varint(scratch, len(key))
         out += scratch[:end - scratch]
         out += key

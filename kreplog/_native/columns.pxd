@@ -30,4 +30,5 @@ cdef class Timestamps:
 
 cdef Column column_of(object values, str name)
 cdef Timestamps timestamps_of(object values, Py_ssize_t expected)
+cdef int64_t integer(object value, str name) except? -1
 cdef int64_t timestamp_of(object value) except? -1

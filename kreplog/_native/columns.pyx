@@ -9,6 +9,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
+from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
@@ -114,15 +115,19 @@ cdef Column column_of(object values, str name):
     return column
 
 
+cdef int64_t integer(object value, str name) except? -1:
+    """An int, or what stands for one exactly. Raises ArgumentTypeError, UsageError beyond 64 bits."""
+    try:
+        return PyNumber_Index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} is an int, not {type(value).__name__}") from None
+    except OverflowError:
+        raise UsageError(f"{name} = {value} does not fit in 64 bits") from None
+
+
 cdef int64_t timestamp_of(object value) except? -1:
     """A timestamp in ms as given by a caller. Raises ArgumentTypeError, UsageError."""
-    cdef int64_t timestamp
-    try:
-        timestamp = value
-    except OverflowError:
-        timestamp = -1
-    except TypeError:
-        raise ArgumentTypeError(f"a timestamp is an int of milliseconds, not {type(value).__name__}") from None
+    cdef int64_t timestamp = value if type(value) is int and 0 <= value <= INT64_MAX else integer(value, "a timestamp")
     if timestamp < 0:
         raise UsageError(f"timestamp {value} is out of range: 0 to {INT64_MAX} ms since 1970")
     return timestamp

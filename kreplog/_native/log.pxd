@@ -48,6 +48,7 @@ cdef class SegmentedLog:
     cdef Pending pending
     cdef str failure
     cdef bint sealed_unsynced
+    cdef int64_t listed_generation  # when the segments were listed
     cdef object watermark_source  # read-only without a state file: where the high watermark comes from
     cdef BatchBuilder builder
     cdef Payload key_payload
@@ -72,6 +73,7 @@ cdef class SegmentedLog:
     cdef int checkpoint(self) except -1
     cdef int refresh(self) except -1
     cdef int load_epochs(self) except -1
+    cdef int64_t steady_generation(self) except -1
     cdef int relist(self) except -1
     cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
@@ -86,8 +88,5 @@ cdef class SegmentedLog:
     cdef int _begin_cut(self, int64_t end) except -1
     cdef int _end_cut(self) except -1
     cdef int _check_range(self, int64_t offset) except -1
-    cdef int64_t _bytes(self) except -1
-    cdef int64_t _chain_at(self, Segment segment, int64_t at, int64_t chain, BatchHeader* h) except -1
-    cdef object _first_at(self, Segment segment, int64_t at, BatchHeader* h, int64_t wanted)
-    cdef int64_t _boundary(self, Segment segment, int64_t at, int64_t end, int64_t wanted, BatchHeader* h) except -1
+    cdef int64_t byte_size(self) except -1
     cdef int drop_segments(self, Py_ssize_t count) except -1

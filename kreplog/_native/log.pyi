@@ -1,22 +1,10 @@
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import Buffer
 
 from kreplog.config import LogConfig
 from kreplog.types import AppendInfo, EpochEndOffset, TopicPartition
-
-class SegmentInfo(NamedTuple):
-    base_offset: int
-    next_offset: int
-    size: int
-    path: str
-    max_timestamp: int
-
-class OffsetRange(NamedTuple):
-    start: int
-    stop: int
-    bytes: int
 
 class Pending: ...
 
@@ -44,10 +32,6 @@ class SegmentedLog:
     @property
     def recovery_point(self) -> int: ...
     @property
-    def size(self) -> int: ...
-    @property
-    def segments(self) -> tuple[SegmentInfo, ...]: ...
-    @property
     def leader_epochs(self) -> list[tuple[int, int]]: ...
     def _prepare(self, path: Any, config: LogConfig, read_only: bool) -> None: ...
     def _abandon(self) -> None: ...
@@ -73,5 +57,3 @@ class SegmentedLog:
     def truncate_fully_and_start_at(self, offset: int) -> None: ...
     def delete_records_before(self, offset: int) -> int: ...
     def enforce_retention(self, now_ms: int | None = None) -> int: ...
-    def offset_for_timestamp(self, timestamp_ms: int) -> int | None: ...
-    def offset_ranges(self, start: int, stop: int, max_bytes: int) -> list[OffsetRange]: ...

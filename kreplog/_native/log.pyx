@@ -20,8 +20,6 @@ from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.batch cimport (
     BAD_ATTRIBUTES,
-    BAD_BASE_OFFSET,
-    BAD_CRC,
     BATCH_OK,
     BATCH_SHORT,
     CONTROL,
@@ -32,23 +30,17 @@ from kreplog._native.batch cimport (
     BatchHeader,
     Bytes,
     Payload,
-    RecordCursor,
-    RecordView,
     batch_size,
     check_crc,
     check_records,
     codec_id,
-    codec_of,
     encode_headers,
     next_offset_of,
-    next_record,
     wall_clock_ms,
-    open_records,
     raise_corrupt,
     read_header,
-    uncompressed,
 )
-from kreplog._native.columns cimport Column, Timestamps, column_of, timestamp_of, timestamps_of
+from kreplog._native.columns cimport Column, Timestamps, column_of, integer, timestamp_of, timestamps_of
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.cursor cimport store16, store32, store64
 from kreplog._native.files cimport FileHandle, open_file
@@ -58,7 +50,7 @@ import fcntl
 import logging
 import os
 import struct
-from collections import namedtuple
+import time
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
 from kreplog._native.producers import ProducerState
@@ -81,14 +73,18 @@ _logger = logging.getLogger("kreplog")
 cdef enum:
     COALESCE = 1 << 20  # append_many hands this many bytes to one write
 
-SegmentInfo = namedtuple("SegmentInfo", "base_offset next_offset size path max_timestamp")
-OffsetRange = namedtuple("OffsetRange", "start stop bytes")
-
 
 cdef uint32_t epochs_crc(object epochs) except? 0:
     """CRC-32C over the entries, by which a changed digit in their file is noticed."""
     cdef bytes packed = b"".join([struct.pack("<iq", epoch, start) for epoch, start in epochs.entries])
     return crc32c_update(0, <const uint8_t*> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
+
+
+cdef int32_t epoch_of(object value) except? -1:
+    cdef int64_t epoch = integer(value, "leader epoch")
+    if not 0 <= epoch <= INT32_MAX:
+        raise UsageError(f"leader epoch {epoch} is out of range: 0 to {INT32_MAX}")
+    return <int32_t> epoch
 
 
 cdef class Pending:
@@ -167,6 +163,9 @@ cdef class SegmentedLog:
         """A write or fsync failed: take no more. Always raises LogFailedError."""
         if self.failure is None:
             self.failure = str(error)
+            if self.position.generation & 1:  # what was to be cut stays out of sight
+                self.position.generation += 1
+                self.state.publish(&self.position)
             _logger.error("%s: %s; the log refuses further writes until it is reopened", self.name, error)
         raise LogFailedError(
             f"{self.name}: {error}; this call is not acknowledged and the log refuses further writes: "
@@ -387,7 +386,7 @@ cdef class SegmentedLog:
         cdef int code
         self.begin_write()
         try:
-            epoch = self.leader_epoch if leader_epoch is None else leader_epoch
+            epoch = self.leader_epoch if leader_epoch is None else epoch_of(leader_epoch)
             if epoch < self.leader_epoch:
                 raise FencedLeaderEpochError(
                     f"{self.name}: leader epoch {epoch} is older than the log's {self.leader_epoch}; nothing written",
@@ -597,7 +596,7 @@ cdef class SegmentedLog:
 
     def assign_leader_epoch(self, epoch):
         """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls."""
-        cdef int32_t wanted = epoch
+        cdef int32_t wanted = epoch_of(epoch)
         self.begin_write()
         try:
             if wanted < self.leader_epoch:
@@ -812,20 +811,21 @@ cdef class SegmentedLog:
         """Why the log refuses writes; None while it takes them."""
         return self.failure
 
-    def advance_high_watermark(self, int64_t offset):
+    def advance_high_watermark(self, offset):
         """Commit all records below `offset`; return the high watermark, which never moves back.
 
         Raises OffsetOutOfRangeError past the log end offset.
         """
+        cdef int64_t wanted = integer(offset, "offset")
         self.begin_write()
         try:
-            if offset > self.position.leo:
+            if wanted > self.position.leo:
                 raise OffsetOutOfRangeError(
                     f"{self.name}: the high watermark cannot move to {offset}, past the log end offset "
                     f"{self.position.leo}", partition=self.name, offset=offset,
                 )
-            if offset > self.position.high_watermark:
-                self.position.high_watermark = offset
+            if wanted > self.position.high_watermark:
+                self.position.high_watermark = wanted
                 self.state.publish(&self.position)
             return self.position.high_watermark
         finally:
@@ -837,16 +837,16 @@ cdef class SegmentedLog:
         self.refresh()
         return [] if self.epochs is None else self.epochs.entries
 
-    def end_offset_for_epoch(self, int32_t epoch):
+    def end_offset_for_epoch(self, epoch):
         """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
         self.refresh()
         if self.epochs is None:
             return EpochEndOffset(-1, -1)
-        return self.epochs.end_offset_for(epoch, self.position.leo)
+        return self.epochs.end_offset_for(integer(epoch, "epoch"), self.position.leo)
 
     # Truncation, deletion, retention
 
-    def truncate_to(self, int64_t offset):
+    def truncate_to(self, offset):
         """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
 
         Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10.
@@ -854,19 +854,20 @@ cdef class SegmentedLog:
         part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
         Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
         """
+        cdef int64_t wanted = integer(offset, "offset")
         cdef Py_ssize_t i
         cdef Segment segment
         cdef BatchHeader h
         cdef int64_t at
-        cdef int64_t end = offset
+        cdef int64_t end = wanted
         self.begin_write()
         try:
-            self._check_range(offset)
-            if offset == self.position.leo:
-                return offset
-            i = self.segment_index(self._segments, offset)
+            self._check_range(wanted)
+            if wanted == self.position.leo:
+                return wanted
+            i = self.segment_index(self._segments, wanted)
             segment = self._segments[i]
-            at = segment.locate(offset, self.position.dense_from, &h)
+            at = segment.locate(wanted, self.position.dense_from, &h)
             if at < segment.size:
                 end = h.base_offset
             self._begin_cut(end)
@@ -883,26 +884,27 @@ cdef class SegmentedLog:
         finally:
             self.unlock()
 
-    def truncate_fully_and_start_at(self, int64_t offset):
+    def truncate_fully_and_start_at(self, offset):
         """Drop everything and go on with an empty log whose first record will get `offset`.
 
         For a follower that has fallen behind its leader's log start. Raises UsageError, LogFailedError.
         """
-        if offset < 0:
+        cdef int64_t start = integer(offset, "offset")
+        if start < 0:
             raise UsageError(f"{self.name}: a log cannot start at {offset}", partition=self.name, offset=offset)
         self.begin_write()
         try:
-            self._begin_cut(min(offset, self.position.leo))
+            self._begin_cut(self.position.log_start_offset)
             try:
                 for segment in reversed(self._segments):
                     (<Segment> segment).delete()
-                self.position.leo = offset
-                self.position.high_watermark = offset
-                self.position.log_start_offset = offset
-                self.position.recovery_point = offset
-                self.position.dense_from = offset
+                self.position.leo = start
+                self.position.high_watermark = start
+                self.position.log_start_offset = start
+                self.position.recovery_point = start
+                self.position.dense_from = start
                 self.active = create_segment(
-                    self.path, self.name, offset, self.segment_bytes, self.config.index_interval_bytes
+                    self.path, self.name, start, self.segment_bytes, self.config.index_interval_bytes
                 )
                 self._segments = [self.active]
                 self.epochs.clear()
@@ -930,42 +932,44 @@ cdef class SegmentedLog:
         return 0
 
     cdef int _end_cut(self) except -1:
-        """The files are cut: bring epochs and producers back to the new end and publish it."""
+        """The files are cut: bring epochs and producers back to the new end, and publish it once all that is durable."""
         self.epochs.truncate_from_end(self.position.leo)
         self.epochs.flush()
         self.publish_epochs()
         self.producers.delete_snapshots(self.path, from_offset=self.position.leo + 1)
         self.load_producers()
-        self.directory_changed = True
+        self.active.sync()
+        self.directory.sync()
         self.position.generation += 1
         self.position.active_base = self.active.base_offset
         self.position.active_size = self.active.size
         self.state.publish(&self.position)
-        return 0
+        return self.state.sync()
 
-    def delete_records_before(self, int64_t offset):
+    def delete_records_before(self, offset):
         """Raise the log start offset to `offset` and delete segments wholly below it; return the log start offset.
 
         offset: at most the high watermark, else OffsetOutOfRangeError; below the log start it changes nothing.
         Raises LogFailedError. Source: Kafka's DeleteRecords (KIP-107).
         """
+        cdef int64_t start = integer(offset, "offset")
         cdef Py_ssize_t count = 0
         self.begin_write()
         try:
-            if offset > self.position.high_watermark:
+            if start > self.position.high_watermark:
                 raise OffsetOutOfRangeError(
                     f"{self.name}: records are deleted up to the high watermark {self.position.high_watermark} at "
                     f"most, not up to {offset}", partition=self.name, offset=offset,
                 )
-            if offset > self.position.log_start_offset:
-                self.position.log_start_offset = offset
+            if start > self.position.log_start_offset:
+                self.position.log_start_offset = start
                 self.state.publish(&self.position)
                 try:
                     self.state.sync()
                     self.checkpoint()
                 except (StorageError, OSError) as error:
                     self.fail(error)
-                while self.segment_end(self._segments, count) <= offset and count < len(self._segments) - 1:
+                while self.segment_end(self._segments, count) <= start and count < len(self._segments) - 1:
                     count += 1
                 self.drop_segments(count)
             return self.position.log_start_offset
@@ -978,7 +982,7 @@ cdef class SegmentedLog:
         now_ms: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
         Raises LogFailedError.
         """
-        cdef int64_t now = wall_clock_ms() if now_ms is None else now_ms
+        cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
         cdef int64_t total
         cdef int64_t keep_ms = self.config.retention_ms
         cdef int64_t keep_bytes = self.config.retention_bytes
@@ -988,7 +992,7 @@ cdef class SegmentedLog:
         try:
             if keep_ms >= 0 and self.active.size and self.active.max_timestamp < now - keep_ms:
                 self.roll_segment()
-            total = self._bytes()
+            total = self.byte_size()
             while count < len(self._segments) - 1:
                 segment = self._segments[count]
                 if self.segment_end(self._segments, count) > self.position.high_watermark:
@@ -1076,6 +1080,19 @@ cdef class SegmentedLog:
                 self.watermark_source(self)
         return 0
 
+    cdef int64_t steady_generation(self) except -1:
+        """The generation, once no file is being cut. Two seconds without a change mean that the writer died cutting."""
+        cdef int64_t generation
+        cdef int waited = 0
+        self.refresh()
+        generation = self.position.generation
+        while generation & 1 and waited < 2000:
+            time.sleep(0.001)
+            self.refresh()
+            waited = waited + 1 if self.position.generation == generation else 0
+            generation = self.position.generation
+        return generation
+
     cdef int load_epochs(self) except -1:
         """A reader's view of the epoch entries; None, so that epochs go unchecked, while their file is in doubt."""
         cdef Position position
@@ -1092,8 +1109,11 @@ cdef class SegmentedLog:
         """Find the segments in the directory. Raises StorageError."""
         cdef Segment segment
         cdef list found = []
-        cdef dict known = {(<Segment> s).base_offset: s for s in self._segments}
+        cdef dict known = {}
         cdef int64_t base
+        if self.position.generation == self.listed_generation:
+            known = {(<Segment> listed).base_offset: listed for listed in self._segments}
+        self.listed_generation = self.position.generation
         try:
             names = os.listdir(self.path)
         except OSError as error:
@@ -1162,178 +1182,9 @@ cdef class SegmentedLog:
                 segment.forget_indexes()
         return segment
 
-    cdef int64_t _bytes(self) except -1:
+    cdef int64_t byte_size(self) except -1:
         cdef int64_t total = 0
         cdef Segment segment
         for segment in self._segments:
             total += segment.byte_size()
         return total
-
-    @property
-    def size(self):
-        """Bytes of all log files, whole batches only."""
-        self.refresh()
-        if self.read_only:
-            self.relist()
-        return self._bytes()
-
-    @property
-    def segments(self):
-        """SegmentInfo of each segment, oldest first; next_offset is exclusive, max_timestamp in ms, -1 if empty."""
-        cdef Segment segment
-        cdef list segments
-        cdef list out = []
-        self.refresh()
-        if self.read_only:
-            self.relist()
-        segments = self._segments
-        for i, segment in enumerate(segments):
-            segment.learn_timestamps()
-            out.append(SegmentInfo(
-                segment.base_offset, self.segment_end(segments, i), segment.byte_size(), segment.path,
-                segment.max_timestamp,
-            ))
-        return tuple(out)
-
-    def offset_for_timestamp(self, timestamp_ms):
-        """The first committed offset whose timestamp is >= `timestamp_ms`; None when there is none.
-
-        Raises CorruptBatchError.
-        """
-        cdef int64_t wanted = timestamp_of(timestamp_ms)
-        cdef Segment segment
-        cdef BatchHeader h
-        cdef int64_t at
-        cdef int64_t chain
-        cdef Py_ssize_t i
-        self.refresh()
-        if self.read_only:
-            self.relist()
-        segments = self._segments
-        for segment in segments:
-            if self.read_only and not segment.sealed:
-                segment.size = segment.open().size()
-                segment.timestamps_known = False
-            segment.learn_timestamps()
-            if segment.max_timestamp < wanted and not segment.suspect:
-                continue
-            at = 0
-            chain = segment.base_offset
-            i = segment.times.floor_timestamp(wanted)
-            if i >= 0:
-                at = segment.locate(segment.base_offset + segment.times.offset_at(i), self.position.dense_from, &h)
-                chain = h.base_offset
-                if at >= segment.size or (
-                    h.max_timestamp != segment.times.timestamp_at(i) and segment.crc_holds(at, &h)
-                ):
-                    segment.rebuild_indexes(f"an entry of {os.path.basename(segment.times.path)} does not fit the log")
-                    at = 0
-                    chain = segment.base_offset
-            while at < segment.size and chain < self.position.high_watermark:
-                chain = self._chain_at(segment, at, chain, &h)
-                if h.base_offset >= self.position.high_watermark:
-                    return None
-                if h.max_timestamp >= wanted and next_offset_of(&h) > self.position.log_start_offset:
-                    offset = self._first_at(segment, at, &h, wanted)
-                    if offset is not None:
-                        return offset
-                at += batch_size(&h)
-        return None
-
-    cdef int64_t _chain_at(self, Segment segment, int64_t at, int64_t chain, BatchHeader* h) except -1:
-        """Read and fully check the batch at `at`, which should begin at offset `chain`; return where it ends."""
-        cdef int code = segment.header_at(at, h)
-        if code == BATCH_OK and h.base_offset != chain and (h.base_offset < chain or chain >= self.position.dense_from):
-            code = BAD_BASE_OFFSET
-        if code == BATCH_OK and not segment.crc_holds(at, h):
-            code = BAD_CRC
-        if code != BATCH_OK:
-            raise_corrupt(code, self.name, chain, segment.path, at)
-        return next_offset_of(h)
-
-    cdef object _first_at(self, Segment segment, int64_t at, BatchHeader* h, int64_t wanted):
-        cdef RecordCursor c
-        cdef RecordView view
-        cdef bytearray raw = bytearray(batch_size(h))
-        cdef uint8_t[::1] data = raw
-        cdef int code
-        segment.open().read_at(&data[0], batch_size(h), at)
-        plain = uncompressed(&data[0], h) if codec_of(h) else bytes(raw[61:])
-        open_records(&c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
-        while True:
-            code = next_record(&c, &view)
-            if code <= 0:
-                break
-            if view.timestamp >= wanted and view.offset >= self.position.log_start_offset:
-                return view.offset if view.offset < self.position.high_watermark else None
-        if code != BATCH_OK:
-            raise_corrupt(code, self.name, h.base_offset, segment.path, at)
-        return None
-
-    def offset_ranges(self, int64_t start, int64_t stop, int64_t max_bytes):
-        """Cut [start, stop) at batch boundaries into pieces of about `max_bytes`: OffsetRange(start, stop, bytes).
-
-        The pieces are contiguous; a single batch may be larger than asked for. Looks at indexes and headers only.
-        Raises OffsetOutOfRangeError, UsageError, CorruptBatchError.
-        """
-        cdef Segment segment
-        cdef BatchHeader h
-        cdef int64_t at
-        cdef int64_t end
-        cdef int64_t cut
-        cdef int64_t offset = start
-        cdef int64_t piece_start = start
-        cdef int64_t piece_bytes = 0
-        cdef int64_t segment_stop
-        cdef Py_ssize_t i
-        cdef list out = []
-        if max_bytes < 1:
-            raise UsageError(f"max_bytes = {max_bytes} must be at least 1")
-        self.refresh()
-        if self.read_only:
-            self.relist()
-        self._check_range(start)
-        self._check_range(stop)
-        segments = self._segments
-        i = self.segment_index(segments, start)
-        while offset < stop and i < len(segments):
-            segment = segments[i]
-            if self.read_only and not segment.sealed:
-                segment.size = segment.open().size()
-            segment_stop = min(stop, self.segment_end(segments, i))
-            at = segment.locate(offset, self.position.dense_from, &h) if offset > segment.base_offset else 0
-            if segment_stop == self.segment_end(segments, i):
-                end = segment.byte_size()
-            else:
-                end = segment.locate(segment_stop, self.position.dense_from, &h)
-            segment.load_indexes()
-            while at < end:
-                if piece_bytes >= max_bytes:
-                    out.append(OffsetRange(piece_start, offset, piece_bytes))
-                    piece_start = offset
-                    piece_bytes = 0
-                cut = self._boundary(segment, at, end, max_bytes - piece_bytes, &h)
-                piece_bytes += cut - at
-                offset = segment_stop if cut >= end else h.base_offset
-                at = cut
-            offset = segment_stop
-            i += 1
-        if piece_bytes or (piece_start < stop and not out):
-            out.append(OffsetRange(piece_start, stop, piece_bytes))
-        return out
-
-    cdef int64_t _boundary(self, Segment segment, int64_t at, int64_t end, int64_t wanted, BatchHeader* h) except -1:
-        """The first batch boundary that the index knows at or past at + wanted, with its header; `end` when none."""
-        cdef Py_ssize_t i
-        cdef int64_t cut
-        if at + wanted >= end:
-            return end
-        i = segment.offsets.floor_position(at + wanted)
-        if i < 0 or segment.offsets.position_at(i) < at + wanted:
-            i += 1
-        if i >= segment.offsets.count:
-            return end
-        cut = segment.offsets.position_at(i)
-        if cut >= end or cut <= at or segment.header_at(cut, h) != BATCH_OK:
-            return end
-        return cut

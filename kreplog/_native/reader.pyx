@@ -8,7 +8,7 @@ tells whether the log was cut meanwhile (then the reader looks anew) or the byte
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_REFCNT
+from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.arrow cimport ArrowBuilder
@@ -35,13 +35,13 @@ from kreplog._native.batch cimport (
     reason_of,
     uncompressed,
 )
+from kreplog._native.columns cimport integer
 from kreplog._native.cursor cimport load32, load64
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, next_sound
 
 import os
-import time
 
 from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, UsageError
 from kreplog.types import Damage, FileRegion, VerifyReport
@@ -62,11 +62,7 @@ cdef class BatchReader:
         cdef Segment segment
         cdef int attempt
         for attempt in range(RETRIES):
-            self.log.refresh()
-            self.generation = self.log.position.generation
-            if self.generation & 1:
-                wait_for_cut(attempt)
-                continue
+            self.generation = self.log.steady_generation()
             self.stop = min(self.stop, self.log.position.leo)
             if self.expected >= self.stop:
                 return 0
@@ -123,7 +119,7 @@ cdef class BatchReader:
             self.window_end = segment.byte_size()
             return 0
         size = max(wanted, <Py_ssize_t> WINDOW)
-        if isinstance(self.owner, HeapBuffer) and (<HeapBuffer> self.owner).size >= size and Py_REFCNT(self.owner) == 1:
+        if isinstance(self.owner, HeapBuffer) and (<HeapBuffer> self.owner).size >= size and (<PyObject*> self.owner).ob_refcnt == 1:
             buffer = self.owner
         else:
             buffer = allocate(size)
@@ -234,12 +230,6 @@ cdef class BatchReader:
         return 0
 
 
-cdef int wait_for_cut(int attempt) except -1:
-    """Let the writer finish cutting files, which may take an fsync or the copy of a segment: longer every time."""
-    time.sleep(min(attempt, 50) / 1000)
-    return 0
-
-
 cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop):
     cdef BatchReader reader = BatchReader.__new__(BatchReader)
     reader.log = log
@@ -264,14 +254,16 @@ cdef (int64_t, int64_t) committed_range(SegmentedLog log, object start, object s
     cdef int64_t first
     cdef int64_t last
     log.refresh()
-    first = log.position.log_start_offset if start is None else start
-    last = log.position.high_watermark if stop is None else min(stop, log.position.high_watermark)
+    first = log.position.log_start_offset if start is None else integer(start, "start")
+    last = log.position.high_watermark
+    if stop is not None:
+        last = min(last, integer(stop, "stop"))
     if not log.position.log_start_offset <= first <= log.position.leo:
         raise OffsetOutOfRangeError(
             f"{log.name}: offset {first} is outside the log, which holds {log.position.log_start_offset} to "
             f"{log.position.leo}", partition=log.name, offset=first,
         )
-    if stop is not None and stop < first:
+    if stop is not None and last < first and stop < first:
         raise UsageError(f"{log.name}: stop = {stop} lies before start = {first}")
     return first, last
 
@@ -417,20 +409,20 @@ cdef class Fetched:
         return f"Fetched(start_offset={self.start_offset}, next_offset={self.next_offset}, {len(self.data)} bytes)"
 
 
-def fetch(SegmentedLog log, int64_t offset, int64_t max_bytes, str isolation):
+def fetch(SegmentedLog log, start, size, isolation):
     """Whole batches from `offset` on; see Log.fetch."""
     cdef Fetched fetched
+    cdef int64_t offset = integer(start, "offset")
+    cdef int64_t max_bytes = integer(size, "max_bytes")
     cdef int64_t bound
-    cdef int attempt
+    cdef int64_t generation
+    cdef int _attempt
     if isolation not in ("committed", "log_end"):
         raise UsageError(f"isolation = {isolation!r} is not known: choose 'committed' or 'log_end'")
     if max_bytes < 0:
         raise UsageError(f"max_bytes = {max_bytes} must not be negative")
-    for attempt in range(RETRIES):
-        log.refresh()
-        if log.position.generation & 1:
-            wait_for_cut(attempt)
-            continue
+    for _attempt in range(RETRIES):
+        generation = log.steady_generation()
         log._check_range(offset)
         bound = log.position.high_watermark if isolation == "committed" else log.position.leo
         fetched = Fetched.__new__(Fetched)
@@ -441,7 +433,6 @@ def fetch(SegmentedLog log, int64_t offset, int64_t max_bytes, str isolation):
         fetched.log_end_offset = log.position.leo
         if offset >= bound:
             return fetched
-        generation = log.position.generation
         try:
             _take(log, fetched, offset, bound, max_bytes)
         except (FileNotFoundError, CorruptBatchError):
@@ -584,8 +575,8 @@ def verify(SegmentedLog log, start, stop, progress):
     log.refresh()
     if log.read_only:
         log.relist()
-    first = log.position.log_start_offset if start is None else start
-    last = log.position.leo if stop is None else stop
+    first = log.position.log_start_offset if start is None else integer(start, "start")
+    last = log.position.leo if stop is None else integer(stop, "stop")
     log._check_range(first)
     log._check_range(last)
     segments = []

@@ -96,6 +96,8 @@ def recover(SegmentedLog log, progress=None):
     seen = position.leo if known else 0
     log.epochs = _load_epochs(log)
     trusted = known and epochs_crc(log.epochs) == position.epochs_crc
+    if known and limit < 0:
+        _drop_deleted(log)
     position.log_start_offset = max(position.log_start_offset, (<Segment> log._segments[0]).base_offset)
     last = log._segments[len(log._segments) - 1]
     clean = (
@@ -133,6 +135,17 @@ def recover(SegmentedLog log, progress=None):
         log.state.sync()
         log.directory.sync()
         sync_directory(os.path.dirname(log.path))
+
+
+cdef int _drop_deleted(SegmentedLog log) except -1:
+    """Finish an interrupted deletion: segments wholly below the log start offset."""
+    cdef Segment segment
+    while len(log._segments) > 1 and (<Segment> log._segments[1]).base_offset <= log.position.log_start_offset:
+        segment = log._segments[0]
+        segment.delete()
+        log._segments = log._segments[1:]
+        log.directory_changed = True
+    return 0
 
 
 def _write_topic_id(SegmentedLog log):
@@ -184,7 +197,7 @@ cdef int64_t _check_tail(
     cdef Segment segment
     cdef BatchHeader h
     cdef int64_t at
-    cdef int64_t expected = 0
+    cdef int64_t expected = -1
     cdef int64_t size
     cdef int32_t epoch = -1
     cdef int64_t done = 0
@@ -194,7 +207,7 @@ cdef int64_t _check_tail(
     total = sum((<Segment> s).byte_size() for s in segments[i:])
     while i < len(segments):
         segment = segments[i]
-        if code == BATCH_OK and expected and segment.base_offset != expected and (
+        if code == BATCH_OK and expected >= 0 and segment.base_offset != expected and (
             segment.base_offset < expected or expected >= log.position.dense_from
         ):
             code = BAD_BASE_OFFSET
@@ -211,8 +224,10 @@ cdef int64_t _check_tail(
         _rewind_indexes(segment, at)
         while at < size:
             code = _check_one(log, segment, at, size, expected, epoch, &h)
-            if code == BATCH_OK and epochs is not None and epochs.epoch_for_offset(h.base_offset)[0] != h.leader_epoch:
-                code = BAD_LEADER_EPOCH
+            if code == BATCH_OK and epochs is not None:
+                known_epoch = epochs.epoch_for_offset(h.base_offset)[0]
+                if 0 <= known_epoch != h.leader_epoch:
+                    code = BAD_LEADER_EPOCH
             if code == BATCH_OK and 0 <= limit < next_offset_of(&h):
                 code = CUT_HERE
             if code != BATCH_OK:

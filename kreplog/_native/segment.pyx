@@ -11,6 +11,7 @@ from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY
 
 from kreplog._native.batch cimport (
     BAD_BASE_OFFSET,
+    BAD_CRC,
     BATCH_OK,
     BATCH_SHORT,
     HEADER_SIZE,
@@ -220,7 +221,7 @@ cdef class Segment:
         self.offsets.saved = self.times.saved = 1 << 60  # nothing is to be written half way
         try:
             while position < size:
-                if self.header_at(position, &h) != BATCH_OK or h.base_offset < chain:
+                if self.header_at(position, &h) != BATCH_OK or not 0 <= h.base_offset - chain <= INT32_MAX:
                     position = self.resync(position, chain)
                     continue
                 self.note(&h, position)
@@ -265,11 +266,15 @@ cdef class Segment:
         cdef BatchHeader h
         cdef int64_t target = self.offsets.position_at(i)
         cdef int64_t at = self.offsets.position_at(fit) if fit >= 0 else 0
+        cdef int64_t chain = self.base_offset
         while at < target:
             if self.header_at(at, &h) != BATCH_OK:
                 return False
+            chain = next_offset_of(&h)
             at += batch_size(&h)
-        return at > target or (self.header_at(at, &h) == BATCH_OK and self.crc_holds(at, &h))
+        if at > target:
+            return True
+        return self.header_at(at, &h) == BATCH_OK and h.base_offset == chain and self.crc_holds(at, &h)
 
     cdef bint crc_holds(self, int64_t position, const BatchHeader* h) except -1:
         cdef HeapBuffer buffer
@@ -299,9 +304,11 @@ cdef class Segment:
                 out.base_offset < chain or chain >= dense_from
             ):
                 code = BAD_BASE_OFFSET
+            if code == BATCH_OK and next_offset_of(out) > offset and not self.is_followed(position, out):
+                code = BAD_CRC
             if code != BATCH_OK:
                 damaged = position
-                if before >= 0 and self.header_at(before, out) == BATCH_OK and not self.crc_holds(before, out):
+                if code != BAD_CRC and before >= 0 and self.header_at(before, out) == BATCH_OK and not self.crc_holds(before, out):
                     damaged = before  # its length led here
                     chain = out.base_offset
                 position = self.resync(damaged, max(chain, self.base_offset))
@@ -313,6 +320,17 @@ cdef class Segment:
             before = position
             position += batch_size(out)
         return position
+
+    cdef bint is_followed(self, int64_t position, const BatchHeader* h) except -1:
+        """Whether the next batch begins where this one ends; where it does not, whether this one's CRC holds."""
+        cdef BatchHeader after
+        if (
+            position + batch_size(h) < self.byte_size()
+            and self.header_at(position + batch_size(h), &after) == BATCH_OK
+            and after.base_offset == next_offset_of(h)
+        ):
+            return True
+        return self.crc_holds(position, h)
 
     cdef int64_t resync(self, int64_t damaged, int64_t chain) except -1:
         """The first position after `damaged` where a whole batch stands that can follow; the segment's size if none."""
