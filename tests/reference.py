@@ -183,7 +183,7 @@ def decode(data: bytes, payload: bytes | None = None) -> Batch:
             name, at = _read_bytes(body, at)
             content, at = _read_bytes(body, at)
             assert name is not None
-            headers.append((name.decode(), content))
+            headers.append((name.decode(errors="replace"), content))
         assert at == end
         stamp = max_ts if attributes & LOG_APPEND_TIME else _wrapped(base_ts + stamp_delta)
         records.append(Rec(offset + offset_delta, stamp, key, value, tuple(headers)))

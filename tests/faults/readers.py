@@ -121,7 +121,8 @@ class Reader:
             self._log.close()
             self._log = Log.open(self._path, CONFIG, read_only=True)
         high_watermark = self._log.high_watermark
-        assert self._high_watermark <= high_watermark <= self._published.end, "the high watermark moved back"
+        assert self._high_watermark <= high_watermark, f"it moved back from {self._high_watermark} to {high_watermark}"
+        assert high_watermark <= self._published.end, f"{high_watermark} was never the high watermark"
         self._high_watermark = high_watermark
         low = self._log.log_start_offset
         from_ = rng.choice((low, max(low, high_watermark - rng.randrange(200))))
