@@ -217,7 +217,7 @@ def test_log_directory_names(tmp_path: Path) -> None:
 
 
 def test_partition_metadata(tmp_path: Path) -> None:
-    """`version: 0`, then the topic id as 22 characters of URL-safe base64, with no line end: read, and left as it is."""
+    """`version: 0`, then the topic id as 22 characters of URL-safe base64, no line end: read, and left as it is."""
     path = tmp_path / "vectors-0"
     path.mkdir()
     text = "version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ"
