@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kreplog._native import lookup, reader, recovery
+from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
 from kreplog._native.log import SegmentedLog
@@ -193,7 +194,7 @@ class Log(SegmentedLog):
 
         progress: called with (bytes done, bytes to do). Raises OffsetOutOfRangeError; damage is reported, not raised.
         """
-        return reader.verify(self, start, stop, progress)
+        return verification.verify(self, start, stop, progress)
 
     @property
     def size(self) -> int:

@@ -16,12 +16,32 @@ cdef extern from *:
     #define kreplog_be32(x) __builtin_bswap32(x)
     #define kreplog_be64(x) __builtin_bswap64(x)
     #endif
+    /* The rare long varint, kept out of line so that the short ones are inlined. */
+    static int __attribute__((noinline, unused))
+    kreplog_read_long(const uint8_t** at, const uint8_t* end, int bits, int64_t* out) {
+        const uint8_t* p = *at;
+        uint64_t raw = 0;
+        int shift = 0;
+        while (p < end && shift < bits) {
+            uint64_t byte = *p++;
+            if (bits - shift < 7 && (byte & 0x7F) >> (bits - shift)) return 0;
+            raw |= (byte & 0x7F) << shift;
+            if (byte < 0x80) {
+                *out = (int64_t) (raw >> 1) ^ -(int64_t) (raw & 1);
+                *at = p;
+                return 1;
+            }
+            shift += 7;
+        }
+        return 0;
+    }
     #define kreplog_likely(x) __builtin_expect(!!(x), 1)
     #define kreplog_unlikely(x) __builtin_expect(!!(x), 0)
     """
     uint16_t be16 "kreplog_be16"(uint16_t x) noexcept nogil
     uint32_t be32 "kreplog_be32"(uint32_t x) noexcept nogil
     uint64_t be64 "kreplog_be64"(uint64_t x) noexcept nogil
+    bint read_long "kreplog_read_long"(const uint8_t** at, const uint8_t* end, int bits, int64_t* out) noexcept nogil
     bint likely "kreplog_likely"(bint x) noexcept nogil
     bint unlikely "kreplog_unlikely"(bint x) noexcept nogil
 
@@ -91,35 +111,17 @@ cdef inline uint8_t* write_varint(uint8_t* p, int64_t value) noexcept nogil:
 cdef inline bint read_varlong(const uint8_t** at, const uint8_t* end, int64_t* out) noexcept nogil:
     """Read up to 10 bytes and advance `at`; False, with `at` unchanged, when cut short or wider than 64 bits."""
     cdef const uint8_t* p = at[0]
-    cdef uint64_t raw
-    cdef uint64_t byte
-    cdef int shift
     if likely(p < end and p[0] < 0x80):
         out[0] = unzigzag(p[0])
         at[0] = p + 1
         return True
-    raw = 0
-    shift = 0
-    while p < end:
-        byte = p[0]
-        p += 1
-        if shift == 63 and byte > 1:
-            return False
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            out[0] = unzigzag(raw)
-            at[0] = p
-            return True
-        shift += 7
-    return False
+    return read_long(at, end, 64, out)
 
 
 cdef inline bint read_varint(const uint8_t** at, const uint8_t* end, int32_t* out) noexcept nogil:
     """Read up to 5 bytes and advance `at`; False, with `at` unchanged, when cut short or wider than 32 bits."""
     cdef const uint8_t* p = at[0]
-    cdef uint32_t raw
-    cdef uint32_t byte
-    cdef int shift
+    cdef int64_t wide
     if likely(p < end and p[0] < 0x80):
         out[0] = <int32_t> unzigzag(p[0])
         at[0] = p + 1
@@ -128,17 +130,7 @@ cdef inline bint read_varint(const uint8_t** at, const uint8_t* end, int32_t* ou
         out[0] = <int32_t> unzigzag((p[0] & 0x7F) | (<uint32_t> p[1] << 7))
         at[0] = p + 2
         return True
-    raw = 0
-    shift = 0
-    while p < end:
-        byte = p[0]
-        p += 1
-        if shift == 28 and byte > 0x0F:
-            return False
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            out[0] = <int32_t> unzigzag(raw)
-            at[0] = p
-            return True
-        shift += 7
-    return False
+    if not read_long(at, end, 32, &wide):
+        return False
+    out[0] = <int32_t> wide
+    return True

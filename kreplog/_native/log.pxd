@@ -85,7 +85,7 @@ cdef class SegmentedLog:
     cdef int _take_batches(self, object buffer) except -1
     cdef int _check_batch(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1
     cdef int _write_batches(self, int64_t next_offset, int64_t max_timestamp) except -1
-    cdef int _begin_cut(self, int64_t end) except -1
+    cdef int _begin_cut(self, int64_t end, bint everything) except -1
     cdef int _end_cut(self) except -1
     cdef int _check_range(self, int64_t offset) except -1
     cdef int64_t byte_size(self) except -1

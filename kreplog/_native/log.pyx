@@ -870,7 +870,7 @@ cdef class SegmentedLog:
             at = segment.locate(wanted, self.position.dense_from, &h)
             if at < segment.size:
                 end = h.base_offset
-            self._begin_cut(end)
+            self._begin_cut(end, False)
             try:
                 for later in reversed(self._segments[i + 1:]):
                     (<Segment> later).delete()
@@ -894,7 +894,7 @@ cdef class SegmentedLog:
             raise UsageError(f"{self.name}: a log cannot start at {offset}", partition=self.name, offset=offset)
         self.begin_write()
         try:
-            self._begin_cut(self.position.log_start_offset)
+            self._begin_cut(min(start, self.position.leo), True)
             try:
                 for segment in reversed(self._segments):
                     (<Segment> segment).delete()
@@ -914,12 +914,17 @@ cdef class SegmentedLog:
         finally:
             self.unlock()
 
-    cdef int _begin_cut(self, int64_t end) except -1:
-        """Take what will be cut out of everyone's sight, durably, before a file changes."""
+    cdef int _begin_cut(self, int64_t end, bint everything) except -1:
+        """Take what will be cut out of everyone's sight, durably, before a file changes.
+
+        everything: what is committed below `end` goes too; the high watermark does not move back for that.
+        """
         self.position.generation += 1
         self.position.leo = end
         self.position.high_watermark = min(self.position.high_watermark, end)
         self.position.recovery_point = min(self.position.recovery_point, end)
+        if everything:
+            self.position.log_start_offset = self.position.high_watermark
         self.position.log_start_offset = min(self.position.log_start_offset, end)
         self.position.dense_from = min(self.position.dense_from, end)
         self.position.active_size = -1
@@ -932,7 +937,7 @@ cdef class SegmentedLog:
         return 0
 
     cdef int _end_cut(self) except -1:
-        """The files are cut: bring epochs and producers back to the new end, and publish it once all that is durable."""
+        """The files are cut: bring epochs and producers back to the new end; publish once all that is durable."""
         self.epochs.truncate_from_end(self.position.leo)
         self.epochs.flush()
         self.publish_epochs()
@@ -1165,7 +1170,7 @@ cdef class SegmentedLog:
         cdef Py_ssize_t i
         cdef list segments = self._segments
         if self.read_only and (
-            not segments or (
+            not segments or self.listed_generation != self.position.generation or (
                 self.position.active_base != (<Segment> segments[len(segments) - 1]).base_offset
                 and offset >= (<Segment> segments[len(segments) - 1]).base_offset
             )

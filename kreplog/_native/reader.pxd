@@ -36,3 +36,6 @@ cdef class BatchReader:
     cdef int _next_segment(self) except -1
     cdef bint moved(self) except -1
     cdef bint epoch_fits(self, const BatchHeader* h) except -1
+
+
+cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop)

@@ -1,9 +1,9 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kreplog._native.arrow import ArrowColumns
 from kreplog._native.log import SegmentedLog
-from kreplog.types import FileRegion, VerifyReport
+from kreplog.types import FileRegion
 
 class Records(Iterator[Any]):
     def __init__(self, log: SegmentedLog, start: int | None, stop: int | None, values_only: bool) -> None: ...
@@ -40,6 +40,3 @@ class Fetched:
     def file_region(self) -> FileRegion: ...
 
 def fetch(log: SegmentedLog, offset: int, max_bytes: int, isolation: str) -> Fetched: ...
-def verify(
-    log: SegmentedLog, start: int | None, stop: int | None, progress: Callable[[int, int], None] | None
-) -> VerifyReport: ...

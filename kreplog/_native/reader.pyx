@@ -9,7 +9,7 @@ tells whether the log was cut meanwhile (then the reader looks anew) or the byte
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
 from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.batch cimport (
@@ -23,7 +23,6 @@ from kreplog._native.batch cimport (
     RecordView,
     batch_size,
     check_crc,
-    check_records,
     codec_of,
     is_control,
     make_record,
@@ -32,19 +31,15 @@ from kreplog._native.batch cimport (
     open_records,
     raise_corrupt,
     read_header,
-    reason_of,
     uncompressed,
 )
 from kreplog._native.columns cimport integer
-from kreplog._native.cursor cimport load32, load64
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
 from kreplog._native.log cimport SegmentedLog
-from kreplog._native.segment cimport Segment, next_sound
-
-import os
+from kreplog._native.segment cimport Segment
 
 from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, UsageError
-from kreplog.types import Damage, FileRegion, VerifyReport
+from kreplog.types import FileRegion
 
 cdef enum:
     WINDOW = 256 << 10  # one pread of the active segment
@@ -60,8 +55,8 @@ cdef class BatchReader:
     cdef int seek(self) except -1:
         """Find the batch that holds `expected`. Raises OffsetOutOfRangeError below the log start."""
         cdef Segment segment
-        cdef int attempt
-        for attempt in range(RETRIES):
+        cdef int _attempt
+        for _attempt in range(RETRIES):
             self.generation = self.log.steady_generation()
             self.stop = min(self.stop, self.log.position.leo)
             if self.expected >= self.stop:
@@ -119,11 +114,12 @@ cdef class BatchReader:
             self.window_end = segment.byte_size()
             return 0
         size = max(wanted, <Py_ssize_t> WINDOW)
-        if isinstance(self.owner, HeapBuffer) and (<HeapBuffer> self.owner).size >= size and (<PyObject*> self.owner).ob_refcnt == 1:
-            buffer = self.owner
-        else:
-            buffer = allocate(size)
-        self.owner = buffer
+        if (
+            not isinstance(self.owner, HeapBuffer) or (<HeapBuffer> self.owner).size < size
+            or (<PyObject*> self.owner).ob_refcnt > 1
+        ):
+            self.owner = allocate(size)
+        buffer = self.owner
         self.window = buffer.data
         self.window_start = self.at
         self.window_end = self.at + segment.open().read_at(buffer.data, buffer.size, self.at)
@@ -496,174 +492,3 @@ cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound,
     fetched.position = at
     fetched.next_offset = next_offset
     return 0
-
-
-# Verification
-
-cdef enum:
-    COMPRESSED = 1  # the batch at `at` waits to be decompressed and walked
-    NEW_EPOCH = 2  # the batch at `at` has an epoch to be looked up
-
-
-cdef struct Scan:
-    int64_t at
-    int64_t chain
-    int64_t dense_from
-    int32_t epoch
-    int64_t epoch_until
-    int64_t batches
-    int64_t records
-
-
-cdef int scan(const uint8_t* data, int64_t size, int64_t until, Scan* s) noexcept nogil:
-    """Check batches from s.at on, up to byte `until`: BATCH_OK, COMPRESSED, NEW_EPOCH or the code of damage at s.at."""
-    cdef BatchHeader h
-    cdef RecordCursor c
-    cdef RecordView view
-    cdef int code
-    while s.at < until:
-        code = read_header(data + s.at, size - s.at, &h)
-        if code != BATCH_OK:
-            return code
-        if batch_size(&h) > size - s.at:
-            return BATCH_SHORT
-        if h.base_offset != s.chain and (h.base_offset < s.chain or s.chain >= s.dense_from):
-            return BAD_BASE_OFFSET
-        if h.leader_epoch != s.epoch or h.base_offset >= s.epoch_until:
-            return NEW_EPOCH
-        code = check_crc(data + s.at, &h)
-        if code != BATCH_OK:
-            return code
-        if codec_of(&h) != 0:
-            return COMPRESSED
-        open_records(&c, &h, data + s.at + HEADER_SIZE, batch_size(&h) - HEADER_SIZE)
-        while True:
-            code = next_record(&c, &view)
-            if code <= 0:
-                break
-        if code != BATCH_OK:
-            return code
-        s.batches += 1
-        s.records += h.record_count
-        s.chain = next_offset_of(&h)
-        s.at += batch_size(&h)
-    return BATCH_OK
-
-
-def verify(SegmentedLog log, start, stop, progress):
-    """Check every byte of [start, stop); see Log.verify."""
-    cdef Segment segment
-    cdef BatchHeader h
-    cdef HeapBuffer buffer
-    cdef const uint8_t* data
-    cdef BatchReader epochs = reader_of(log, 0, 0)
-    cdef Scan s
-    cdef int64_t first
-    cdef int64_t last
-    cdef int64_t size
-    cdef int64_t end
-    cdef int64_t begin
-    cdef int64_t done = 0
-    cdef int64_t total = 0
-    cdef int64_t read = 0
-    cdef int64_t ignored
-    cdef int64_t step
-    cdef int code
-    cdef Py_ssize_t i
-    cdef list damages = []
-    cdef list segments
-    log.refresh()
-    if log.read_only:
-        log.relist()
-    first = log.position.log_start_offset if start is None else integer(start, "start")
-    last = log.position.leo if stop is None else integer(stop, "stop")
-    log._check_range(first)
-    log._check_range(last)
-    segments = []
-    for i, segment in enumerate(log._segments):
-        if segment.base_offset < last and log.segment_end(log._segments, i) > first:
-            segments.append(segment)
-            total += segment.byte_size()
-    s.dense_from = log.position.dense_from
-    s.epoch = -2
-    s.epoch_until = 0
-    s.batches = 0
-    s.records = 0
-    s.chain = -1
-    for segment in segments:
-        size = segment.byte_size()
-        s.at = 0
-        if s.chain >= 0 and s.chain != segment.base_offset and (
-            s.chain > segment.base_offset or s.chain >= s.dense_from
-        ):
-            damages.append(Damage(segment.path, 0, s.chain, reason_of(BAD_BASE_OFFSET)))
-        s.chain = segment.base_offset
-        if segment.sealed or not log.read_only:
-            data = segment.map().data
-            owner = segment.mapping
-        else:
-            size = min(size, segment.open().size())
-            buffer = allocate(size)
-            size = buffer.size = segment.open().read_at(buffer.data, size, 0)
-            data = buffer.data
-            owner = buffer
-        if first > segment.base_offset:
-            s.at = segment.locate(first, log.position.dense_from, &h)
-            s.chain = h.base_offset if s.at < size else first
-        end = size
-        if last < log.segment_end(log._segments, log.segment_index(log._segments, segment.base_offset)):
-            end = segment.locate(last, log.position.dense_from, &h)
-        begin = s.at
-        while s.at < end:
-            step = min(s.at + READ_AHEAD, end)
-            with nogil:
-                if segment.mapping is not None:
-                    segment.mapping.populate(s.at, step)
-                code = scan(data, size, step, &s)
-            if code == BATCH_OK:
-                if progress is not None:
-                    progress(done + s.at, total)
-                continue
-            read_header(data + s.at, size - s.at, &h)
-            if code == NEW_EPOCH:
-                epochs.epoch = -2
-                if epochs.epoch_fits(&h) and (s.epoch == -2 or h.leader_epoch >= s.epoch):
-                    s.epoch = h.leader_epoch
-                    s.epoch_until = epochs.epoch_until if epochs.epoch == h.leader_epoch else INT64_MAX
-                    continue
-                code = BAD_LEADER_EPOCH
-            elif code == COMPRESSED:
-                try:
-                    code = check_records(data + s.at, &h, False, &ignored)
-                    reason = None
-                except CorruptBatchError as error:
-                    code = BATCH_SHORT
-                    reason = str(error)
-                if code == BATCH_OK:
-                    s.batches += 1
-                    s.records += h.record_count
-                    s.chain = next_offset_of(&h)
-                    s.at += batch_size(&h)
-                    continue
-                damages.append(Damage(segment.path, s.at, s.chain, reason or reason_of(code)))
-                s.chain = next_offset_of(&h)
-                s.at += batch_size(&h)
-                continue
-            damages.append(Damage(segment.path, s.at, s.chain, reason_of(code)))
-            ignored = s.at
-            with nogil:
-                s.at = next_sound(data, size, s.at, s.chain)
-            if s.at < size:
-                s.chain = <int64_t> load64(data + s.at)
-                s.epoch = <int32_t> load32(data + s.at + 12)
-                s.epoch_until = s.chain
-            else:
-                s.chain = log.segment_end(log._segments, log.segment_index(log._segments, segment.base_offset))
-        done += size
-        read += end - begin
-        owner = None
-    if s.chain >= 0 and s.chain < last and s.chain >= s.dense_from:
-        damages.append(Damage(segment.path, s.at, s.chain, f"the log should go on to offset {last}"))
-    if progress is not None:
-        progress(total, total)
-    return VerifyReport(first, last, len(segments), s.batches, s.records, read, tuple(damages))

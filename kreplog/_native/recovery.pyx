@@ -372,8 +372,6 @@ def attach(SegmentedLog log):
     cdef Position position
     watermarks = _checkpoint(log, "replication-offset-checkpoint")
     log.relist()
-    if not log._segments:
-        raise StorageError(f"{log.path} holds no log segment", partition=log.name, path=log.path)
     log.closed = False
     log.state = open_state(os.path.join(log.path, STATE_NAME), False)
     if log.state is not None and not (
@@ -384,6 +382,9 @@ def attach(SegmentedLog log):
     if log.state is not None:
         log.position = position
         return
+    if not log._segments:
+        log.closed = True
+        raise StorageError(f"{log.path} holds no log segment", partition=log.name, path=log.path)
     log.watermark_source = _CheckpointWatermark()
     log.refresh()
 

@@ -39,7 +39,7 @@ cdef enum:
 
 
 cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil:
-    """The first position after `damaged` of a whole batch with a matching CRC and base offset >= `chain`, else `size`."""
+    """The first position after `damaged` of a whole, sound batch with a base offset >= `chain`, else `size`."""
     cdef BatchHeader h
     cdef int64_t p
     for p in range(damaged + 1, size - HEADER_SIZE + 1):
@@ -232,8 +232,11 @@ cdef class Segment:
         if self.sealed and self.max_timestamp >= 0:
             self.times.push(self.max_timestamp, <int> (self.max_timestamp_offset - self.base_offset))
         if self.writable:
-            self.offsets.rewrite()
-            self.times.rewrite()
+            try:
+                self.offsets.rewrite()
+                self.times.rewrite()
+            except (StorageError, OSError) as error:
+                _logger.warning("%s: the rebuilt indexes could not be written: %s", self.partition, error)
         self.indexed = True
         self.timestamps_known = True
         return 0
@@ -255,10 +258,16 @@ cdef class Segment:
     cdef bint entry_fits(self, Py_ssize_t i) except -1:
         """Whether the batch that index entry `i` points at lies where the entry says."""
         cdef BatchHeader h
-        return (
-            self.header_at(self.offsets.position_at(i), &h) == BATCH_OK
-            and self.base_offset <= h.base_offset
-            and h.base_offset + h.last_offset_delta <= self.base_offset + self.offsets.offset_at(i)
+        cdef BatchHeader after
+        cdef int64_t position = self.offsets.position_at(i)
+        cdef int64_t last = self.base_offset + self.offsets.offset_at(i)
+        if self.header_at(position, &h) != BATCH_OK or h.base_offset < self.base_offset:
+            return False
+        if next_offset_of(&h) == last + 1:
+            return True
+        return (  # Kafka's followers make one entry for several batches, with the offset of the last of them
+            next_offset_of(&h) <= last and self.header_at(position + batch_size(&h), &after) == BATCH_OK
+            and after.base_offset == next_offset_of(&h)
         )
 
     cdef bint entry_is_wrong(self, Py_ssize_t fit, Py_ssize_t i) except -1:
@@ -308,7 +317,12 @@ cdef class Segment:
                 code = BAD_CRC
             if code != BATCH_OK:
                 damaged = position
-                if code != BAD_CRC and before >= 0 and self.header_at(before, out) == BATCH_OK and not self.crc_holds(before, out):
+                if code == BAD_CRC and chain < 0:
+                    chain = out.base_offset
+                if (
+                    code != BAD_CRC and before >= 0 and self.header_at(before, out) == BATCH_OK
+                    and not self.crc_holds(before, out)
+                ):
                     damaged = before  # its length led here
                     chain = out.base_offset
                 position = self.resync(damaged, max(chain, self.base_offset))

@@ -41,7 +41,7 @@ cdef class StateFile:
         memcpy(self.data + FIRST_SLOT + (position.sequence & 1) * SLOT_STRIDE, position, sizeof(Position))
 
     cdef bint read(self, Position* out) noexcept nogil:
-        """The newest whole slot; False when there is none."""
+        """The newest whole slot, never one older than was read before; False when there is none."""
         cdef Position slot
         cdef bint found = False
         cdef int _attempt
@@ -54,9 +54,10 @@ cdef class StateFile:
                 if not found or slot.sequence > out.sequence:
                     out[0] = slot
                     found = True
-            if found:
+            if found and out.sequence >= self.seen:
+                self.seen = out.sequence
                 return True
-        return False
+        return found
 
     cdef int writer_pid(self) noexcept:
         """The pid of the last writer, 0 when unknown."""
