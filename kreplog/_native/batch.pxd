@@ -14,6 +14,7 @@
 # varint value length, value; varint header count; headers, each varint key length, key, varint value length, value.
 # A length of -1 stands for null (key, value, header value).
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kreplog._native.cursor cimport likely, load16, load32, load64, read_varint, read_varlong, unlikely
@@ -276,5 +277,17 @@ cdef class BatchBuilder:
 cdef class Payload:
     cdef Py_buffer view
     cdef bint held
-    cdef int take(self, object value, Bytes* out) except -1
+    cdef int borrow(self, object value, Bytes* out) except -1
     cdef void release(self) noexcept
+
+    cdef inline int take(self, object value, Bytes* out) except -1:
+        """The bytes of `value`, valid until release() or the next take(). Raises ArgumentTypeError."""
+        if PyBytes_CheckExact(value):
+            out.data = <const uint8_t*> PyBytes_AS_STRING(value)
+            out.length = PyBytes_GET_SIZE(value)
+            return 0
+        if value is None:
+            out.data = NULL
+            out.length = -1
+            return 0
+        return self.borrow(value, out)

@@ -6,12 +6,7 @@ building is a BatchBuilder that formats records straight into the buffer that is
 
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.bytes cimport (
-    PyBytes_AS_STRING,
-    PyBytes_CheckExact,
-    PyBytes_FromStringAndSize,
-    PyBytes_GET_SIZE,
-)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -249,15 +244,7 @@ cdef class BatchInfo:
 cdef class Payload:
     """Borrows the bytes of one Python value while it is copied into a batch."""
 
-    cdef int take(self, object value, Bytes* out) except -1:
-        if PyBytes_CheckExact(value):
-            out.data = <const uint8_t*> PyBytes_AS_STRING(value)
-            out.length = PyBytes_GET_SIZE(value)
-            return 0
-        if value is None:
-            out.data = NULL
-            out.length = -1
-            return 0
+    cdef int borrow(self, object value, Bytes* out) except -1:
         if not PyObject_CheckBuffer(value):
             hint = "; encode it first, as in value.encode()" if isinstance(value, str) else ""
             raise ArgumentTypeError(
@@ -378,7 +365,8 @@ cdef class BatchBuilder:
         )
         if headers is not None:
             body += PyBytes_GET_SIZE(headers) - 1
-        self.reserve(body + 10)
+        if self.length + body + 10 > self.capacity:
+            self.reserve(body + 10)
         p = write_varint(self.buffer + self.length, body)
         p[0] = 0
         p = write_varint(p + 1, delta)

@@ -12,6 +12,7 @@ cdef class FileHandle:
     cdef int64_t size(self) except -1
     cdef int sync(self) except -1
     cdef int truncate(self, int64_t size) except -1
+    cdef bint allocate(self, int64_t start, int64_t length) except -1
 
 
 cdef class Mapping:
@@ -21,6 +22,11 @@ cdef class Mapping:
     cdef Py_ssize_t populated_to
 
     cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
+
+
+cdef class Tail:
+    cdef uint8_t* data
+    cdef Py_ssize_t size
 
 
 cdef class View:
@@ -35,6 +41,7 @@ cdef class HeapBuffer:
 
 
 cdef FileHandle open_file(str path, int flags)
+cdef Tail map_tail(FileHandle file, Py_ssize_t size)
 cdef Mapping map_file(FileHandle file, Py_ssize_t size)
 cdef View view_of(object owner, const uint8_t* data, Py_ssize_t length)
 cdef HeapBuffer allocate(Py_ssize_t size)

@@ -6,11 +6,11 @@ that names the file. A failed fsync is reported once and never repeated: the sec
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
-from libc.errno cimport EINTR, EIO, errno
+from libc.errno cimport EINTR, EINVAL, EIO, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as c_open
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close as c_close, ftruncate, pread, pwrite
 
@@ -20,6 +20,10 @@ from kreplog.errors import StorageError
 
 cdef extern from *:
     """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <errno.h>
     #include <fcntl.h>
     #include <stdint.h>
     #include <unistd.h>
@@ -29,6 +33,19 @@ cdef extern from *:
         return fcntl(fd, F_FULLFSYNC);
     #else
         return fdatasync(fd);
+    #endif
+    }
+    /* 0 or an errno. Only where the kernel reserves blocks itself: a library's imitation would write every byte. */
+    static int kreplog_allocate(int fd, int64_t start, int64_t length) {
+    #if defined(__linux__)
+        int failed;
+        do {
+            failed = fallocate(fd, 0, start, length) != 0;
+        } while (failed && errno == EINTR);
+        return failed ? errno : 0;
+    #else
+        (void) fd; (void) start; (void) length;
+        return EOPNOTSUPP;
     #endif
     }
     /* Fault a range of a mapping in at once; where the kernel cannot, pages come one by one on first touch. */
@@ -43,6 +60,7 @@ cdef extern from *:
     }
     """
     int kreplog_sync(int fd) noexcept nogil
+    int kreplog_allocate(int fd, int64_t start, int64_t length) noexcept nogil
     void kreplog_populate(const uint8_t* data, size_t start, size_t stop) noexcept nogil
 
 
@@ -122,6 +140,18 @@ cdef class FileHandle:
         return 0
 
 
+    cdef bint allocate(self, int64_t start, int64_t length) except -1:
+        """Grow the file by zeros that have their blocks; False where the file system cannot. Raises StorageError."""
+        cdef int number
+        with nogil:
+            number = kreplog_allocate(self.fd, start, length)
+        if number in (EOPNOTSUPP, ENOSYS, EINVAL):
+            return False
+        if number:
+            raise storage_error(f"cannot allocate {length} bytes at byte {start} of", self.path, number)
+        return True
+
+
 cdef FileHandle open_file(str path, int flags):
     """Raises FileNotFoundError as it is (deletion under a reader is ordinary), StorageError for anything else."""
     cdef bytes name = os.fsencode(path)
@@ -181,6 +211,26 @@ cdef Mapping map_file(FileHandle file, Py_ssize_t size):
     mapping.data = <const uint8_t*> data
     mapping.size = size
     return mapping
+
+
+@cython.final
+cdef class Tail:
+    """A file mapped for writing; touch only bytes whose blocks are allocated."""
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            munmap(self.data, self.size)
+
+
+cdef Tail map_tail(FileHandle file, Py_ssize_t size):
+    """Raises StorageError."""
+    cdef Tail tail = Tail.__new__(Tail)
+    cdef void* data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0)
+    if data == MAP_FAILED:
+        raise storage_error(f"cannot map {size} bytes of", file.path, errno)
+    tail.data = <uint8_t*> data
+    tail.size = size
+    return tail
 
 
 @cython.final

@@ -77,6 +77,7 @@ cdef class SegmentedLog:
     cdef int relist(self) except -1
     cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept
     cdef Segment segment_for(self, int64_t offset)
+    cdef int64_t published_size(self, Segment segment) except -1
     cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept
     cdef int load_producers(self) except -1
     cdef int replay_producers(self, int64_t start) except -1

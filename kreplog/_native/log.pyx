@@ -764,6 +764,7 @@ cdef class SegmentedLog:
                         )
                     self.active.offsets.save()
                     self.active.times.save()
+                    self.active.trim()
                     if self.position.has_producers:
                         self.producers.write_snapshot(self.path, self.position.leo)
                     self.epochs.flush()
@@ -1140,6 +1141,11 @@ cdef class SegmentedLog:
                 segment.forget_indexes()
             segment.sealed = i < len(found) - 1
             found[i] = segment
+            if self.read_only and not segment.sealed:
+                try:
+                    segment.size = self.published_size(segment)
+                except FileNotFoundError:  # deleted since; whoever needs it looks again
+                    segment.size = -1
         self._segments = found
         return 0
 
@@ -1155,6 +1161,13 @@ cdef class SegmentedLog:
             else:
                 high = middle
         return low - 1
+
+    cdef int64_t published_size(self, Segment segment) except -1:
+        """Bytes of an active segment that its writer has published; past them blocks may be allocated ahead."""
+        cdef int64_t size = segment.open().size()
+        if self.state is not None and self.position.active_base == segment.base_offset and self.position.active_size >= 0:
+            size = min(size, self.position.active_size)
+        return size
 
     cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept:
         if i + 1 < len(segments):
@@ -1182,7 +1195,7 @@ cdef class SegmentedLog:
             return None
         segment = segments[i]
         if self.read_only and not segment.sealed:
-            segment.size = segment.open().size()
+            segment.size = self.published_size(segment)
             if segment.indexed and segment.offsets.count * 512 < segment.size - segment.map_size:
                 segment.forget_indexes()
         return segment

@@ -85,7 +85,7 @@ def segments(SegmentedLog log):
 cdef int prepare(SegmentedLog log, Segment segment) except -1:
     """Before looking into a segment that another process may be appending to."""
     if log.read_only and not segment.sealed:
-        segment.size = segment.open().size()
+        segment.size = log.published_size(segment)
         segment.timestamps_known = False
     return 0
 

@@ -43,7 +43,7 @@ from kreplog.types import FileRegion
 
 cdef enum:
     WINDOW = 256 << 10  # one pread of the active segment
-    FIRST_AHEAD = 128 << 10  # bytes after a seek whose pages come one by one
+    FIRST_AHEAD = 512 << 10  # bytes after a seek whose pages come one by one
     READ_AHEAD = 4 << 20  # most that is faulted in at once of a mapping
     RETRIES = 1000  # looks at a log that is being cut all the time
     MAX_ROWS = 1 << 16  # of one piece for Arrow

@@ -106,6 +106,7 @@ def recover(SegmentedLog log, progress=None):
     )
     scan_from = position.recovery_point
     if not clean and not fresh:
+        _trim_sealed(log, scan_from)
         position.leo = _check_tail(log, max(scan_from, 0), limit, log.epochs if trusted else None, progress)
     log.active = log._segments[len(log._segments) - 1]
     log.active.open()
@@ -244,15 +245,17 @@ cdef int64_t _check_tail(
         segment.synced = False
         segment.timestamps_known = True
         if code != BATCH_OK:
-            if code != CUT_HERE:
+            if code != CUT_HERE and not _is_blank(segment, at, size):
                 _logger.warning(
                     "%s: %s at offset %d, byte %d of %s; the log is cut there (%d bytes dropped from this segment)",
                     log.name, reason_of(code), expected, at, segment.path, size - at,
                 )
             if i == len(segments) - 1:
-                segment.sealed = False
-                segment.mapping = None  # no reader of this process can have it yet
-            segment.cut(at)
+                segment.mapping = None  # no reader can have it: only sealed segments are mapped elsewhere
+                segment.open().truncate(at)
+                segment.size = at
+            else:
+                segment.cut(at)
         elif i < len(segments) - 1:
             segment.seal()
         i += 1
@@ -289,6 +292,34 @@ cdef int _check_one(
             mapping.populate(at, min(at + 2 * READ_AHEAD, size))
         code = check_crc(p, h)
     return code
+
+
+cdef bint _is_blank(Segment segment, int64_t at, int64_t size) except -1:
+    """Whether the bytes from `at` on are zeros: blocks allocated ahead that a killed writer did not give back."""
+    cdef const uint8_t* data = segment.map().data
+    cdef int64_t i
+    for i in range(at, size):
+        if data[i]:
+            return False
+    return True
+
+
+cdef int _trim_sealed(SegmentedLog log, int64_t end) except -1:
+    """Cut blocks allocated ahead off the segment that ends at `end`, should power loss have kept its roll from doing so."""
+    cdef Py_ssize_t i = log.segment_index(log._segments, end) - 1
+    cdef Segment segment
+    cdef BatchHeader h
+    cdef int64_t at
+    if i < 0 or (<Segment> log._segments[i + 1]).base_offset != end:
+        return 0
+    segment = log._segments[i]
+    at = segment.position_near(end - 1)
+    while at < segment.byte_size() and segment.header_at(at, &h) == BATCH_OK and next_offset_of(&h) <= end:
+        at += batch_size(&h)
+    if at < segment.size and _is_blank(segment, at, segment.size):
+        segment.cut(at)
+        segment.seal()
+    return 0
 
 
 cdef int _rewind_indexes(Segment segment, int64_t at) except -1:

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from kreplog._native.batch cimport BatchHeader
-from kreplog._native.files cimport FileHandle, Mapping
+from kreplog._native.files cimport FileHandle, Mapping, Tail
 from kreplog._native.index cimport OffsetIndex, TimeIndex
 
 
@@ -26,6 +26,8 @@ cdef class Segment:
     cdef bint synced
     cdef FileHandle file
     cdef Mapping mapping
+    cdef Tail tail  # the active segment, mapped for small appends
+    cdef int64_t allocated  # bytes of the file that have their blocks, -1 where none can be had ahead
     cdef OffsetIndex offsets
     cdef TimeIndex times
 
@@ -35,6 +37,8 @@ cdef class Segment:
     cdef int header_at(self, int64_t position, BatchHeader* out) except 1
     cdef int note(self, const BatchHeader* h, int64_t position) except -1
     cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1
+    cdef int make_room(self, Py_ssize_t length) except -1
+    cdef int trim(self) except -1
     cdef int load_indexes(self) except -1
     cdef int rebuild_indexes(self, str reason) except -1
     cdef bint entry_fits(self, Py_ssize_t i) except -1

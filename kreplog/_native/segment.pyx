@@ -7,6 +7,7 @@ indexes say is believed only after a look at the batch they point at.
 
 cimport cython
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
+from libc.string cimport memcpy
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY
 
 from kreplog._native.batch cimport (
@@ -23,7 +24,7 @@ from kreplog._native.batch cimport (
     read_header,
 )
 from kreplog._native.cursor cimport load64
-from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, map_file, open_file
+from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, map_file, map_tail, open_file
 from kreplog._native.index cimport OffsetIndex, TimeIndex
 
 import logging
@@ -35,6 +36,8 @@ _logger = logging.getLogger("kreplog")
 
 cdef enum:
     COPY_PIECE = 1 << 20
+    ALLOCATE = 4 << 20  # how far ahead of the end blocks are allocated
+    SMALL = 2048  # up to here a copy into the mapped tail is cheaper than a system call
     RESYNC_WINDOW = 16 << 20  # how far ahead a sound batch is looked for in a segment that cannot be mapped
 
 
@@ -131,8 +134,8 @@ cdef class Segment:
             left = self.size - position
             code = read_header(self.mapping.data + position, left, out)
         else:
-            left = self.open().size() - position
-            code = read_header(raw, self.file.read_at(raw, HEADER_SIZE, position), out)
+            left = self.byte_size() - position
+            code = read_header(raw, self.open().read_at(raw, HEADER_SIZE, position), out)
         if code == BATCH_OK and batch_size(out) > left:
             code = BATCH_SHORT
         return code
@@ -155,13 +158,49 @@ cdef class Segment:
         """Write whole, checked batches at the end. Raises StorageError; the segment then stands as before."""
         cdef BatchHeader h
         cdef Py_ssize_t at = 0
-        self.file.write_at(data, length, self.size)
+        if self.size + length > self.allocated >= 0:
+            self.make_room(length)
+        if length <= SMALL and self.allocated >= 0 and self.size + length <= self.tail.size:
+            memcpy(self.tail.data + self.size, data, length)
+        else:
+            self.file.write_at(data, length, self.size)
         self.synced = False
         while at < length:
             read_header(data + at, length - at, &h)
             self.note(&h, self.size + at)
             at += batch_size(&h)
         self.size += length
+        return 0
+
+    cdef int make_room(self, Py_ssize_t length) except -1:
+        """Have blocks for `length` bytes more, and for some to come, so that writes need neither wait nor fail for them.
+
+        Raises StorageError, as when the disk is full.
+        """
+        cdef int64_t wanted = max(min(self.size + length + ALLOCATE, self.map_size), self.size + length)
+        if self.allocated < self.size:
+            self.allocated = self.size
+        try:
+            if not self.file.allocate(self.allocated, wanted - self.allocated):
+                self.allocated = -1
+                return 0
+        except StorageError:
+            wanted = self.size + length  # just what is needed, if that much is left
+            if not self.file.allocate(self.allocated, wanted - self.allocated):
+                self.allocated = -1
+                return 0
+        self.allocated = wanted
+        if self.tail is None:
+            self.tail = map_tail(self.file, max(self.map_size, wanted))
+        return 0
+
+    cdef int trim(self) except -1:
+        """Give back what was allocated past the end. Raises StorageError."""
+        if self.allocated > self.size:
+            self.file.truncate(self.size)
+            self.synced = False
+        self.allocated = 0
+        self.tail = None
         return 0
 
     cdef int load_indexes(self) except -1:
@@ -396,6 +435,7 @@ cdef class Segment:
 
     cdef int seal(self) except -1:
         """No more appends: complete the indexes and let go of what only a growing segment needs."""
+        self.trim()
         self.load_indexes()
         if self.max_timestamp >= 0:
             self.times.push(self.max_timestamp, <int> (self.max_timestamp_offset - self.base_offset))
@@ -424,6 +464,8 @@ cdef class Segment:
         cdef Py_ssize_t n
         cdef bytearray piece
         cdef uint8_t[::1] view
+        self.tail = None
+        self.allocated = 0
         if self.mapping is None and not self.sealed:
             old.truncate(position)
         else:

@@ -15,6 +15,14 @@ from posix.unistd cimport getpid
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.files cimport open_file, storage_error
 
+cdef extern from *:
+    """
+    #define kreplog_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #define kreplog_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    """
+    void kreplog_release() noexcept nogil
+    void kreplog_acquire() noexcept nogil
+
 cdef enum:
     STATE_SIZE = 4096
     FIRST_SLOT = 128
@@ -38,6 +46,7 @@ cdef class StateFile:
         """Write `position` into the older slot, numbering it one up."""
         position.sequence += 1
         position.crc = crc32c_update(0, <const uint8_t*> position, CHECKED)
+        kreplog_release()  # the bytes it speaks of come first
         memcpy(self.data + FIRST_SLOT + (position.sequence & 1) * SLOT_STRIDE, position, sizeof(Position))
 
     cdef bint read(self, Position* out) noexcept nogil:
@@ -55,6 +64,7 @@ cdef class StateFile:
                     out[0] = slot
                     found = True
             if found and out.sequence >= self.seen:
+                kreplog_acquire()
                 self.seen = out.sequence
                 return True
         return found
