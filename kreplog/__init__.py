@@ -3,13 +3,14 @@
 from kreplog import errors
 from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Log, OffsetRange, Record, SegmentInfo
-from kreplog.types import AppendInfo, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
+from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AppendInfo",
     "Appender",
+    "Cut",
     "Damage",
     "EpochEndOffset",
     "Fetched",

@@ -184,24 +184,18 @@ def recover(
     """Mend a partition after a crash: open it for writing, tell what was cut off, close it cleanly."""
     if not path.is_dir():
         raise UsageError(f"{path} is no directory: there is nothing to recover", path=str(path))
-    before = _log_file_sizes(path)
     started = time.perf_counter()
     with _progress(progress) as bar, _warnings() as warnings:
         config = kreplog.LogConfig(replicated=replicated)
         with kreplog.Log.open(path, config, progress=_drawn_by(bar, "recover")) as log:
-            after = _log_file_sizes(path)
             facts = {
                 "path": str(path),
                 "log_start_offset": log.log_start_offset,
                 "high_watermark": log.high_watermark,
                 "log_end_offset": log.log_end_offset,
-                "bytes": sum(after.values()),
-                "bytes_cut": sum(before.values()) - sum(after.values()),
-                "files_cut": [
-                    {"file": name, "bytes_before": size, "bytes_after": after.get(name)}
-                    for name, size in before.items()
-                    if after.get(name) != size
-                ],
+                "bytes": log.size,
+                "bytes_cut": sum(cut.bytes for cut in log.cuts),
+                "cuts": [asdict(cut) for cut in log.cuts],
                 "warnings": warnings,
             }
     facts["seconds"] = round(time.perf_counter() - started, 6)
@@ -403,10 +397,6 @@ def _if_sound(read: Callable[[], object], otherwise: object) -> object:
     except StorageError as error:
         logger.warning("%s", error)
         return otherwise
-
-
-def _log_file_sizes(path: Path) -> dict[str, int]:
-    return {file.name: file.stat().st_size for file in sorted(path.glob("*.log"))}
 
 
 # Appending
@@ -642,11 +632,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _print_recovery(facts: dict[str, Any]) -> None:
-    for file in facts["files_cut"]:
-        if file["bytes_after"] is None:
-            print(f"{file['file']}: removed, {file['bytes_before']:,} bytes")
-        else:
-            print(f"{file['file']}: cut from {file['bytes_before']:,} to {file['bytes_after']:,} bytes")
+    for cut in facts["cuts"]:
+        print(f"{cut['path']}: {cut['bytes']:,} bytes cut from byte {cut['position']:,} on: {cut['reason']}")
     print(
         f"{facts['path']}: offsets [{facts['log_start_offset']}, {facts['log_end_offset']}), high watermark "
         f"{facts['high_watermark']}; {facts['bytes_cut']:,} bytes cut, {facts['bytes']:,} kept, "

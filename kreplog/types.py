@@ -95,6 +95,17 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """What recovery dropped from one file: `bytes` from `position` on, where `offset` should have begun, and why."""
+
+    path: str
+    position: int
+    offset: int
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What verify read: counts of whole, sound batches, and every damage found (empty when the log is sound)."""
 

@@ -139,7 +139,6 @@ cdef class FileHandle:
             raise storage_error(f"cannot truncate to {size} bytes", self.path, errno)
         return 0
 
-
     cdef bint allocate(self, int64_t start, int64_t length) except -1:
         """Grow the file by zeros that have their blocks; False where the file system cannot. Raises StorageError."""
         cdef int number

@@ -22,6 +22,7 @@ cdef class SegmentedLog:
     cdef readonly object config
     cdef readonly bint read_only
     cdef readonly bint closed
+    cdef readonly tuple cuts  # Cut of each file that recovery shortened
     cdef str name
 
     cdef bint replicated

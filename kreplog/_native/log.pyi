@@ -4,7 +4,7 @@ from typing import Any
 from typing_extensions import Buffer
 
 from kreplog.config import LogConfig
-from kreplog.types import AppendInfo, EpochEndOffset, TopicPartition
+from kreplog.types import AppendInfo, Cut, EpochEndOffset, TopicPartition
 
 class Pending: ...
 
@@ -19,6 +19,8 @@ class SegmentedLog:
     def read_only(self) -> bool: ...
     @property
     def closed(self) -> bool: ...
+    @property
+    def cuts(self) -> tuple[Cut, ...]: ...
     @property
     def failed(self) -> str | None: ...
     @property

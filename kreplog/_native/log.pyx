@@ -105,6 +105,7 @@ cdef class SegmentedLog:
         self.key_payload = Payload()
         self.value_payload = Payload()
         self._segments = []
+        self.cuts = ()
         self.closed = True
 
     def __dealloc__(self):
@@ -1165,9 +1166,9 @@ cdef class SegmentedLog:
     cdef int64_t published_size(self, Segment segment) except -1:
         """Bytes of an active segment that its writer has published; past them blocks may be allocated ahead."""
         cdef int64_t size = segment.open().size()
-        if self.state is not None and self.position.active_base == segment.base_offset and self.position.active_size >= 0:
-            size = min(size, self.position.active_size)
-        return size
+        if self.state is None or self.position.active_base != segment.base_offset or self.position.active_size < 0:
+            return size
+        return min(size, self.position.active_size)
 
     cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept:
         if i + 1 < len(segments):

@@ -31,6 +31,7 @@ from base64 import urlsafe_b64encode
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
+from kreplog.types import Cut
 
 _logger = logging.getLogger("kreplog")
 
@@ -203,6 +204,7 @@ cdef int64_t _check_tail(
     cdef int32_t epoch = -1
     cdef int64_t done = 0
     cdef int code = BATCH_OK
+    cdef list cuts = []
     if i < 0:
         i = 0
     total = sum((<Segment> s).byte_size() for s in segments[i:])
@@ -245,10 +247,12 @@ cdef int64_t _check_tail(
         segment.synced = False
         segment.timestamps_known = True
         if code != BATCH_OK:
-            if code != CUT_HERE and not _is_blank(segment, at, size):
+            junk = _junk(segment, at, size)
+            if code != CUT_HERE and junk:
+                cuts.append(Cut(segment.path, at, expected, junk, reason_of(code)))
                 _logger.warning(
                     "%s: %s at offset %d, byte %d of %s; the log is cut there (%d bytes dropped from this segment)",
-                    log.name, reason_of(code), expected, at, segment.path, size - at,
+                    log.name, reason_of(code), expected, at, segment.path, junk,
                 )
             if i == len(segments) - 1:
                 segment.mapping = None  # no reader can have it: only sealed segments are mapped elsewhere
@@ -265,9 +269,11 @@ cdef int64_t _check_tail(
             log.name, len(segments) - i, (<Segment> segments[i]).base_offset, expected,
         )
         for segment in reversed(segments[i:]):
+            cuts.append(Cut(segment.path, 0, segment.base_offset, segment.byte_size(), reason_of(BAD_BASE_OFFSET)))
             segment.delete()
         log._segments = segments[:i]
         log.directory_changed = True
+    log.cuts = tuple(cuts)
     if progress is not None:
         progress(total, total)
     return expected
@@ -294,18 +300,16 @@ cdef int _check_one(
     return code
 
 
-cdef bint _is_blank(Segment segment, int64_t at, int64_t size) except -1:
-    """Whether the bytes from `at` on are zeros: blocks allocated ahead that a killed writer did not give back."""
+cdef int64_t _junk(Segment segment, int64_t at, int64_t size) except -1:
+    """Bytes from `at` to the last that is not zero; zeros are blocks that a killed writer had allocated ahead."""
     cdef const uint8_t* data = segment.map().data
-    cdef int64_t i
-    for i in range(at, size):
-        if data[i]:
-            return False
-    return True
+    while size > at and data[size - 1] == 0:
+        size -= 1
+    return size - at
 
 
 cdef int _trim_sealed(SegmentedLog log, int64_t end) except -1:
-    """Cut blocks allocated ahead off the segment that ends at `end`, should power loss have kept its roll from doing so."""
+    """Cut blocks allocated ahead off the segment that ends at `end`, if power loss undid the roll."""
     cdef Py_ssize_t i = log.segment_index(log._segments, end) - 1
     cdef Segment segment
     cdef BatchHeader h
@@ -316,7 +320,7 @@ cdef int _trim_sealed(SegmentedLog log, int64_t end) except -1:
     at = segment.position_near(end - 1)
     while at < segment.byte_size() and segment.header_at(at, &h) == BATCH_OK and next_offset_of(&h) <= end:
         at += batch_size(&h)
-    if at < segment.size and _is_blank(segment, at, segment.size):
+    if at < segment.size and _junk(segment, at, segment.size) == 0:
         segment.cut(at)
         segment.seal()
     return 0

@@ -173,7 +173,7 @@ cdef class Segment:
         return 0
 
     cdef int make_room(self, Py_ssize_t length) except -1:
-        """Have blocks for `length` bytes more, and for some to come, so that writes need neither wait nor fail for them.
+        """Have blocks for `length` bytes more, and ahead of need, so that writes neither wait nor fail for them.
 
         Raises StorageError, as when the disk is full.
         """

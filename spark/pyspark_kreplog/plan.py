@@ -195,8 +195,11 @@ class _Range:
 
 
 def _is_compressed(log: kreplog.Log, offset: int) -> bool:
-    """Whether the batch at `offset` is; a topic seldom changes."""
-    data = log.fetch(offset, max_bytes=1).data
+    """Whether the batch at `offset` is; a topic seldom changes. Unknown once it is deleted, which its task will tell."""
+    try:
+        data = log.fetch(offset, max_bytes=1).data
+    except kreplog.errors.OffsetOutOfRangeError:
+        return False
     return len(data) > _ATTRIBUTES_AT and bool(data[_ATTRIBUTES_AT] & _CODEC_MASK)
 
 
