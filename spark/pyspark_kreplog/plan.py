@@ -195,7 +195,7 @@ class _Range:
 
 
 def _is_compressed(log: kreplog.Log, offset: int) -> bool:
-    """Whether the batch at `offset` is; a topic seldom changes. Unknown once it is deleted, which its task will tell."""
+    """Whether the batch at `offset` is; a topic seldom changes. One deleted meanwhile is for its task to tell."""
     try:
         data = log.fetch(offset, max_bytes=1).data
     except kreplog.errors.OffsetOutOfRangeError:
