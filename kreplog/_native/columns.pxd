@@ -1,8 +1,16 @@
 # Many keys or values at once, whatever they came in: a list, an Arrow binary array, or a 2-D byte array.
 
+from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int64_t
 
 from kreplog._native.batch cimport Bytes, Payload
+
+
+cdef enum:
+    LIST = 0
+    ARROW_32 = 1
+    ARROW_64 = 2
+    ROWS = 3
 
 
 cdef class Column:
@@ -15,8 +23,13 @@ cdef class Column:
     cdef void* array
     cdef int kind
 
-    cdef int at(self, Py_ssize_t i, Bytes* out) except -1
-    cdef int check(self) except -1
+    cdef int at_row(self, Py_ssize_t i, Bytes* out) noexcept
+
+    cdef inline int at(self, Py_ssize_t i, Bytes* out) except -1:
+        """Item `i`, valid until the next call. Raises ArgumentTypeError."""
+        if self.kind == LIST:
+            return self.payload.take(<object> PyList_GET_ITEM(self.items, i), out)
+        return self.at_row(i, out)
 
 
 cdef class Timestamps:

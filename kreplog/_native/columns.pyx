@@ -7,21 +7,15 @@ built, so that a bad item far down writes nothing.
 
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM
 from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.arrow cimport ArrowArray, ArrowSchema
+from kreplog._native.batch cimport Payload
 
 from kreplog.errors import ArgumentTypeError, UsageError
-
-cdef enum:
-    LIST = 0
-    ARROW_32 = 1
-    ARROW_64 = 2
-    ROWS = 3
 
 
 @cython.final
@@ -34,19 +28,11 @@ cdef class Column:
         if self.viewed:
             PyBuffer_Release(&self.view)
 
-    cdef int at(self, Py_ssize_t i, Bytes* out) except -1:
-        """Item `i`, valid until the next call."""
+    cdef int at_row(self, Py_ssize_t i, Bytes* out) noexcept:
         cdef ArrowArray* array
         cdef const uint8_t* validity
         cdef const int32_t* narrow
         cdef const int64_t* wide
-        if self.kind == LIST:
-            item = <object> PyList_GET_ITEM(self.items, i)
-            if PyBytes_CheckExact(item):
-                out.data = <const uint8_t*> PyBytes_AS_STRING(item)
-                out.length = PyBytes_GET_SIZE(item)
-                return 0
-            return self.payload.take(item, out)
         if self.kind == ROWS:
             out.data = <const uint8_t*> self.view.buf + i * self.view.strides[0]
             out.length = self.view.shape[1]
@@ -65,16 +51,6 @@ cdef class Column:
             wide = <const int64_t*> array.buffers[1]
             out.data = <const uint8_t*> array.buffers[2] + wide[i]
             out.length = wide[i + 1] - wide[i]
-        return 0
-
-    cdef int check(self) except -1:
-        """Look at every item of a list once. Raises ArgumentTypeError."""
-        cdef Py_ssize_t i
-        cdef Bytes ignored
-        if self.kind == LIST:
-            for i in range(self.length):
-                if not PyBytes_CheckExact(<object> PyList_GET_ITEM(self.items, i)):
-                    self.at(i, &ignored)
         return 0
 
 

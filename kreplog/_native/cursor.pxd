@@ -35,6 +35,7 @@ cdef extern from *:
         }
         return 0;
     }
+    #define kreplog_bit_length(x) (64 - __builtin_clzll(x))  /* x != 0 */
     #define kreplog_likely(x) __builtin_expect(!!(x), 1)
     #define kreplog_unlikely(x) __builtin_expect(!!(x), 0)
     """
@@ -42,6 +43,7 @@ cdef extern from *:
     uint32_t be32 "kreplog_be32"(uint32_t x) noexcept nogil
     uint64_t be64 "kreplog_be64"(uint64_t x) noexcept nogil
     bint read_long "kreplog_read_long"(const uint8_t** at, const uint8_t* end, int bits, int64_t* out) noexcept nogil
+    int bit_length "kreplog_bit_length"(uint64_t x) noexcept nogil
     bint likely "kreplog_likely"(bint x) noexcept nogil
     bint unlikely "kreplog_unlikely"(bint x) noexcept nogil
 
@@ -89,12 +91,7 @@ cdef inline int64_t unzigzag(uint64_t raw) noexcept nogil:
 
 cdef inline Py_ssize_t varint_size(int64_t value) noexcept nogil:
     """Bytes that write_varint will take, 1 to 10."""
-    cdef uint64_t raw = zigzag(value)
-    cdef Py_ssize_t size = 1
-    while raw >= 0x80:
-        raw >>= 7
-        size += 1
-    return size
+    return (bit_length(zigzag(value) | 1) * 9 + 64) >> 6
 
 
 cdef inline uint8_t* write_varint(uint8_t* p, int64_t value) noexcept nogil:
