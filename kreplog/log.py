@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kreplog._native import lookup, reader, recovery
+from kreplog._native import deletion, encoded, lookup, reader, recovery
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -24,10 +24,11 @@ from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
-from kreplog.types import VerifyReport
+from kreplog.types import AppendInfo, VerifyReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Buffer
 
 __all__ = ["Appender", "Fetched", "Log", "OffsetRange", "Record", "SegmentInfo"]
 
@@ -141,6 +142,27 @@ class Log(SegmentedLog):
             raise UsageError(f"{self.topic_partition}: this log was opened read-only", path=self.path)
         return Appender(self, batch_bytes, linger_ms, compression)
 
+    def append_batches(self, buffer: Buffer, leader_epoch: int | None = None) -> AppendInfo:
+        """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
+
+        buffer: one or more whole batches of magic 2; an idempotent producer's batch must stand alone. A repeated batch
+        (same producer id, epoch and sequence) writes nothing and returns its original offsets.
+        leader_epoch: the epoch this leader leads in, the log's own by default.
+        Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
+        OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError (nothing written),
+        LogFailedError, LogClosedError.
+        """
+        return encoded.append_batches(self, buffer, leader_epoch)
+
+    def append_as_follower(self, buffer: Buffer) -> AppendInfo:
+        """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.
+
+        The first must begin at the log end offset and each at the end of the one before.
+        Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
+        RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        """
+        return encoded.append_as_follower(self, buffer)
+
     def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
         """The committed records of [start, stop); the whole log by default, up to the high watermark of this moment.
 
@@ -195,6 +217,39 @@ class Log(SegmentedLog):
         progress: called with (bytes done, bytes to do). Raises OffsetOutOfRangeError; damage is reported, not raised.
         """
         return verification.verify(self, start, stop, progress)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
+
+        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10.
+        log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). Readers never see
+        part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
+        Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
+        """
+        return deletion.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on with an empty log whose first record will get `offset`.
+
+        For a follower that has fallen behind its leader's log start. Raises UsageError, LogFailedError.
+        """
+        deletion.truncate_fully_and_start_at(self, offset)
+
+    def delete_records_before(self, offset: int) -> int:
+        """Raise the log start offset to `offset` and delete segments wholly below it; return the log start offset.
+
+        offset: at most the high watermark, else OffsetOutOfRangeError; below the log start it changes nothing.
+        Raises LogFailedError. Source: Kafka's DeleteRecords (KIP-107).
+        """
+        return deletion.delete_records_before(self, offset)
+
+    def enforce_retention(self, now_ms: int | None = None) -> int:
+        """Delete whole old segments that retention_ms, retention_bytes or the log start offset let go; return how many.
+
+        now_ms: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
+        Raises LogFailedError.
+        """
+        return deletion.enforce_retention(self, now_ms)
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ cdef class Pending:
     cdef int flush_locked(self) except -1
 
 
+cdef int32_t epoch_of(object value) except? -1
 cdef uint32_t epochs_crc(object epochs) except? 0
 
 
@@ -84,11 +85,5 @@ cdef class SegmentedLog:
     cdef int replay_producers(self, int64_t start) except -1
     cdef int note_producer(self, const BatchHeader* h) except -1
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1
-    cdef int _take_batches(self, object buffer) except -1
-    cdef int _check_batch(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1
-    cdef int _write_batches(self, int64_t next_offset, int64_t max_timestamp) except -1
-    cdef int _begin_cut(self, int64_t end, bint everything) except -1
-    cdef int _end_cut(self) except -1
     cdef int _check_range(self, int64_t offset) except -1
     cdef int64_t byte_size(self) except -1
-    cdef int drop_segments(self, Py_ssize_t count) except -1

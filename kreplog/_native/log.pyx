@@ -1,8 +1,9 @@
 """SegmentedLog: the segments of one replica of a partition, their offsets, and the one writer's lock.
 
-Owns appending, rolling, flushing, the high watermark, truncation, deletion and retention. Opening an existing
-directory is `recovery`'s work, reading `reader`'s. Everything that changes the log runs under one lock; file calls
-release the GIL. What another process may see is published through the state file after the bytes are in their file.
+Owns the appending of records, rolling, flushing and the high watermark. Opening an existing directory is `recovery`'s
+work, reading `reader`'s, appending encoded batches `encoded`'s, taking records away `deletion`'s. Everything that
+changes the log runs under one lock; file calls release the GIL. What another process may see is published through the
+state file after the bytes are in their file.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -14,35 +15,22 @@ from cpython.pythread cimport (
     PyThread_free_lock,
     PyThread_release_lock,
 )
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.batch cimport (
-    BAD_ATTRIBUTES,
     BATCH_OK,
-    BATCH_SHORT,
-    CONTROL,
-    CRC_START,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
     BatchBuilder,
     BatchHeader,
     Bytes,
     Payload,
     batch_size,
-    check_crc,
-    check_records,
     codec_id,
     encode_headers,
-    next_offset_of,
     wall_clock_ms,
-    raise_corrupt,
-    read_header,
 )
 from kreplog._native.columns cimport Column, Timestamps, column_of, integer, timestamp_of, timestamps_of
 from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.cursor cimport store16, store32, store64
 from kreplog._native.files cimport FileHandle, open_file
 from kreplog._native.segment cimport Segment, create_segment, new_segment
 
@@ -66,7 +54,7 @@ from kreplog.errors import (
     StorageError,
     UsageError,
 )
-from kreplog.types import AppendInfo, EpochEndOffset, TopicPartition
+from kreplog.types import EpochEndOffset, TopicPartition
 
 _logger = logging.getLogger("kreplog")
 
@@ -361,198 +349,6 @@ cdef class SegmentedLog:
             max_timestamp[0] = builder.max_timestamp
         return builder.count
 
-    def append_batches(self, buffer, leader_epoch=None):
-        """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
-
-        buffer: one or more whole batches of magic 2; an idempotent producer's batch must stand alone. A repeated batch
-        (same producer id, epoch and sequence) writes nothing and returns its original offsets.
-        leader_epoch: the epoch this leader leads in, the log's own by default.
-        Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
-        OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError (nothing written),
-        LogFailedError, LogClosedError.
-        """
-        cdef BatchBuilder builder = self.builder
-        cdef BatchHeader h
-        cdef BatchHeader first_header
-        cdef Py_ssize_t at = 0
-        cdef Py_ssize_t count = 0
-        cdef int64_t next_offset
-        cdef int64_t first
-        cdef int64_t max_timestamp = -1
-        cdef int64_t batch_max
-        cdef int64_t now = wall_clock_ms()
-        cdef int32_t epoch
-        cdef int64_t records = 0
-        cdef uint8_t* p
-        cdef int code
-        self.begin_write()
-        try:
-            epoch = self.leader_epoch if leader_epoch is None else epoch_of(leader_epoch)
-            if epoch < self.leader_epoch:
-                raise FencedLeaderEpochError(
-                    f"{self.name}: leader epoch {epoch} is older than the log's {self.leader_epoch}; nothing written",
-                    partition=self.name,
-                )
-            self._take_batches(buffer)
-            first = next_offset = self.position.leo
-            while at < builder.length:
-                p = builder.buffer + at
-                code = self._check_batch(p, builder.length - at, &h)
-                if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
-                    code = BAD_ATTRIBUTES
-                if code == BATCH_OK and h.record_count == 0:
-                    raise UsageError(f"{self.name}: a producer's batch holds at least one record")
-                if code == BATCH_OK:
-                    code = check_records(p, &h, True, &batch_max)
-                if code != BATCH_OK:
-                    raise_corrupt(code, self.name, -1, None, at)
-                if at == 0:
-                    first_header = h
-                if self.log_append_time:
-                    store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
-                    batch_max = now
-                if batch_max != h.max_timestamp or self.log_append_time:
-                    store64(p + 35, <uint64_t> batch_max)
-                    store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(&h) - CRC_START))
-                if batch_max > max_timestamp:
-                    max_timestamp = batch_max
-                store64(p, <uint64_t> next_offset)
-                store32(p + 12, <unsigned int> epoch)
-                next_offset += h.last_offset_delta + 1
-                records += h.record_count
-                at += batch_size(&h)
-                count += 1
-                if h.producer_id >= 0 and (count > 1 or at < builder.length):
-                    raise UsageError(f"{self.name}: an idempotent producer's batch must stand alone in its append")
-            if first_header.producer_id >= 0:
-                known = self.producers.check(
-                    first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
-                    first_header.record_count,
-                )
-                if known is not None:
-                    return AppendInfo(known[0], known[1], first_header.record_count, 0, max_timestamp, -1, True)
-            if epoch != self.last_epoch:
-                self.assign_epoch(epoch)
-            self._write_batches(next_offset, max_timestamp)
-            if first_header.producer_id >= 0:
-                first_header.base_offset = first
-                first_header.max_timestamp = max_timestamp
-                self.note_producer(&first_header)
-        finally:
-            self.unlock()
-        self.settle(next_offset)
-        return AppendInfo(
-            first, next_offset - 1, records, builder.length, max_timestamp, now if self.log_append_time else -1, False
-        )
-
-    def append_as_follower(self, buffer):
-        """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.
-
-        The first must begin at the log end offset and each at the end of the one before.
-        Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
-        RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
-        """
-        cdef BatchBuilder builder = self.builder
-        cdef BatchHeader h
-        cdef Py_ssize_t at = 0
-        cdef int64_t next_offset
-        cdef int64_t first
-        cdef int64_t max_timestamp = -1
-        cdef int64_t ignored
-        cdef int64_t records = 0
-        cdef int32_t epoch
-        cdef int code
-        cdef list new_epochs = []
-        self.begin_write()
-        try:
-            self._take_batches(buffer)
-            first = next_offset = self.position.leo
-            epoch = self.last_epoch
-            while at < builder.length:
-                code = self._check_batch(builder.buffer + at, builder.length - at, &h)
-                if code == BATCH_OK:
-                    code = check_records(builder.buffer + at, &h, False, &ignored)
-                if code != BATCH_OK:
-                    raise_corrupt(code, self.name, -1, None, at)
-                if h.base_offset != next_offset:
-                    raise OffsetOutOfRangeError(
-                        f"{self.name}: the leader's batch begins at offset {h.base_offset}, the log ends at "
-                        f"{next_offset}; nothing written: truncate, or fetch from {first}",
-                        partition=self.name, offset=h.base_offset,
-                    )
-                if h.leader_epoch < epoch:
-                    raise FencedLeaderEpochError(
-                        f"{self.name}: the batch at offset {h.base_offset} has leader epoch {h.leader_epoch}, the log "
-                        f"already {epoch}; nothing written", partition=self.name, offset=h.base_offset,
-                    )
-                if h.leader_epoch > epoch:
-                    epoch = h.leader_epoch
-                    new_epochs.append((epoch, h.base_offset))
-                if h.max_timestamp > max_timestamp:
-                    max_timestamp = h.max_timestamp
-                next_offset = next_offset_of(&h)
-                records += h.record_count
-                at += batch_size(&h)
-            try:
-                for epoch, start in new_epochs:
-                    self.epochs.assign(epoch, start)
-                    self.leader_epoch = max(self.leader_epoch, epoch)
-                if new_epochs:
-                    self.epochs.flush()
-                    self.publish_epochs()
-            except (StorageError, OSError) as error:
-                self.fail(error)
-            self._write_batches(next_offset, max_timestamp)
-            at = 0
-            while at < builder.length:
-                read_header(builder.buffer + at, builder.length - at, &h)
-                self.note_producer(&h)
-                at += batch_size(&h)
-        finally:
-            self.unlock()
-        self.settle(next_offset)
-        return AppendInfo(first, next_offset - 1, records, builder.length, max_timestamp, -1, False)
-
-    cdef int _take_batches(self, object buffer) except -1:
-        """Copy the caller's bytes, so that what was checked is what is written."""
-        cdef const uint8_t[::1] data
-        try:
-            data = memoryview(buffer).cast("B")
-        except TypeError as error:
-            raise ArgumentTypeError(f"encoded batches are contiguous bytes-like: {error}") from None
-        if data.shape[0] == 0:
-            raise UsageError(f"{self.name}: there is no batch in an empty buffer")
-        self.builder.reset()
-        self.builder.reserve(data.shape[0])
-        memcpy(self.builder.buffer, &data[0], data.shape[0])
-        self.builder.length = data.shape[0]
-        return 0
-
-    cdef int _check_batch(self, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
-        cdef int code = read_header(p, available, h)
-        if code != BATCH_OK:
-            return code
-        if batch_size(h) > available:
-            return BATCH_SHORT
-        if batch_size(h) > self.max_message_bytes:
-            self._refuse_size(batch_size(h))
-        with nogil:
-            code = check_crc(p, h)
-        return code
-
-    cdef int _write_batches(self, int64_t next_offset, int64_t max_timestamp) except -1:
-        """Write the batches taken: at once where they fit in a segment, else one by one."""
-        cdef BatchBuilder builder = self.builder
-        cdef BatchHeader h
-        cdef Py_ssize_t at = 0
-        if builder.length <= self.segment_bytes:
-            return self.write(builder.buffer, builder.length, next_offset, max_timestamp)
-        while at < builder.length:
-            read_header(builder.buffer + at, builder.length - at, &h)
-            self.write(builder.buffer + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
-            at += batch_size(&h)
-        return 0
-
     cdef int write(
         self, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
     ) except -1:
@@ -845,201 +641,6 @@ cdef class SegmentedLog:
         if self.epochs is None:
             return EpochEndOffset(-1, -1)
         return self.epochs.end_offset_for(integer(epoch, "epoch"), self.position.leo)
-
-    # Truncation, deletion, retention
-
-    def truncate_to(self, offset):
-        """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
-
-        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10.
-        log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). Readers never see
-        part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
-        Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
-        """
-        cdef int64_t wanted = integer(offset, "offset")
-        cdef Py_ssize_t i
-        cdef Segment segment
-        cdef BatchHeader h
-        cdef int64_t at
-        cdef int64_t end = wanted
-        self.begin_write()
-        try:
-            self._check_range(wanted)
-            if wanted == self.position.leo:
-                return wanted
-            i = self.segment_index(self._segments, wanted)
-            segment = self._segments[i]
-            at = segment.locate(wanted, self.position.dense_from, &h)
-            if at < segment.size:
-                end = h.base_offset
-            self._begin_cut(end, False)
-            try:
-                for later in reversed(self._segments[i + 1:]):
-                    (<Segment> later).delete()
-                segment.cut(at)
-                self._segments = self._segments[:i + 1]
-                self.active = segment
-                self._end_cut()
-            except (StorageError, OSError) as error:
-                self.fail(error)
-            return end
-        finally:
-            self.unlock()
-
-    def truncate_fully_and_start_at(self, offset):
-        """Drop everything and go on with an empty log whose first record will get `offset`.
-
-        For a follower that has fallen behind its leader's log start. Raises UsageError, LogFailedError.
-        """
-        cdef int64_t start = integer(offset, "offset")
-        if start < 0:
-            raise UsageError(f"{self.name}: a log cannot start at {offset}", partition=self.name, offset=offset)
-        self.begin_write()
-        try:
-            self._begin_cut(min(start, self.position.leo), True)
-            try:
-                for segment in reversed(self._segments):
-                    (<Segment> segment).delete()
-                self.position.leo = start
-                self.position.high_watermark = start
-                self.position.log_start_offset = start
-                self.position.recovery_point = start
-                self.position.dense_from = start
-                self.active = create_segment(
-                    self.path, self.name, start, self.segment_bytes, self.config.index_interval_bytes
-                )
-                self._segments = [self.active]
-                self.epochs.clear()
-                self._end_cut()
-            except (StorageError, OSError) as error:
-                self.fail(error)
-        finally:
-            self.unlock()
-
-    cdef int _begin_cut(self, int64_t end, bint everything) except -1:
-        """Take what will be cut out of everyone's sight, durably, before a file changes.
-
-        everything: what is committed below `end` goes too; the high watermark does not move back for that.
-        """
-        self.position.generation += 1
-        self.position.leo = end
-        self.position.high_watermark = min(self.position.high_watermark, end)
-        self.position.recovery_point = min(self.position.recovery_point, end)
-        if everything:
-            self.position.log_start_offset = self.position.high_watermark
-        self.position.log_start_offset = min(self.position.log_start_offset, end)
-        self.position.dense_from = min(self.position.dense_from, end)
-        self.position.active_size = -1
-        self.state.publish(&self.position)
-        try:
-            self.state.sync()
-            self.checkpoint()
-        except (StorageError, OSError) as error:
-            self.fail(error)
-        return 0
-
-    cdef int _end_cut(self) except -1:
-        """The files are cut: bring epochs and producers back to the new end; publish once all that is durable."""
-        self.epochs.truncate_from_end(self.position.leo)
-        self.epochs.flush()
-        self.publish_epochs()
-        self.producers.delete_snapshots(self.path, from_offset=self.position.leo + 1)
-        self.load_producers()
-        self.active.sync()
-        self.directory.sync()
-        self.position.generation += 1
-        self.position.active_base = self.active.base_offset
-        self.position.active_size = self.active.size
-        self.state.publish(&self.position)
-        return self.state.sync()
-
-    def delete_records_before(self, offset):
-        """Raise the log start offset to `offset` and delete segments wholly below it; return the log start offset.
-
-        offset: at most the high watermark, else OffsetOutOfRangeError; below the log start it changes nothing.
-        Raises LogFailedError. Source: Kafka's DeleteRecords (KIP-107).
-        """
-        cdef int64_t start = integer(offset, "offset")
-        cdef Py_ssize_t count = 0
-        self.begin_write()
-        try:
-            if start > self.position.high_watermark:
-                raise OffsetOutOfRangeError(
-                    f"{self.name}: records are deleted up to the high watermark {self.position.high_watermark} at "
-                    f"most, not up to {offset}", partition=self.name, offset=offset,
-                )
-            if start > self.position.log_start_offset:
-                self.position.log_start_offset = start
-                self.state.publish(&self.position)
-                try:
-                    self.state.sync()
-                    self.checkpoint()
-                except (StorageError, OSError) as error:
-                    self.fail(error)
-                while self.segment_end(self._segments, count) <= start and count < len(self._segments) - 1:
-                    count += 1
-                self.drop_segments(count)
-            return self.position.log_start_offset
-        finally:
-            self.unlock()
-
-    def enforce_retention(self, now_ms=None):
-        """Delete whole old segments that retention_ms, retention_bytes or the log start offset let go; return how many.
-
-        now_ms: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
-        Raises LogFailedError.
-        """
-        cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
-        cdef int64_t total
-        cdef int64_t keep_ms = self.config.retention_ms
-        cdef int64_t keep_bytes = self.config.retention_bytes
-        cdef Py_ssize_t count = 0
-        cdef Segment segment
-        self.begin_write()
-        try:
-            if keep_ms >= 0 and self.active.size and self.active.max_timestamp < now - keep_ms:
-                self.roll_segment()
-            total = self.byte_size()
-            while count < len(self._segments) - 1:
-                segment = self._segments[count]
-                if self.segment_end(self._segments, count) > self.position.high_watermark:
-                    break
-                segment.learn_timestamps()
-                if not (
-                    self.segment_end(self._segments, count) <= self.position.log_start_offset
-                    or (keep_ms >= 0 and segment.max_timestamp < now - keep_ms)
-                    or (keep_bytes >= 0 and total - segment.byte_size() >= keep_bytes)
-                ):
-                    break
-                total -= segment.byte_size()
-                count += 1
-            self.drop_segments(count)
-            return count
-        finally:
-            self.unlock()
-
-    cdef int drop_segments(self, Py_ssize_t count) except -1:
-        """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError."""
-        cdef Segment segment
-        cdef list gone = self._segments[:count]
-        cdef int64_t start
-        if count == 0:
-            return 0
-        start = (<Segment> self._segments[count]).base_offset
-        self._segments = self._segments[count:]
-        if self.position.log_start_offset < start:
-            self.position.log_start_offset = start
-        self.state.publish(&self.position)
-        try:
-            for segment in gone:
-                segment.delete()
-            self.producers.delete_snapshots(self.path, to_offset=start)
-            self.epochs.truncate_from_start(self.position.log_start_offset)
-            self.epochs.flush()
-            self.publish_epochs()
-        except (StorageError, OSError) as error:
-            self.fail(error)
-        return 0
 
     cdef int _check_range(self, int64_t offset) except -1:
         if not self.position.log_start_offset <= offset <= self.position.leo:

@@ -1,0 +1,197 @@
+"""Taking records away: truncation from the end, deletion from the start, retention.
+
+What goes is taken out of every reader's sight, durably, before a file changes; the generation is odd meanwhile, so that
+readers wait and recovery finishes what a crash interrupted.
+"""
+
+from libc.stdint cimport int64_t
+
+from kreplog._native.batch cimport BatchHeader, wall_clock_ms
+from kreplog._native.columns cimport integer
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.segment cimport Segment, create_segment
+
+from kreplog.errors import OffsetOutOfRangeError, StorageError, UsageError
+
+
+def truncate_to(SegmentedLog log, offset):
+    """See Log.truncate_to."""
+    cdef int64_t wanted = integer(offset, "offset")
+    cdef Py_ssize_t i
+    cdef Segment segment
+    cdef BatchHeader h
+    cdef int64_t at
+    cdef int64_t end = wanted
+    log.begin_write()
+    try:
+        log._check_range(wanted)
+        if wanted == log.position.leo:
+            return wanted
+        i = log.segment_index(log._segments, wanted)
+        segment = log._segments[i]
+        at = segment.locate(wanted, log.position.dense_from, &h)
+        if at < segment.size:
+            end = h.base_offset
+        begin_cut(log, end, False)
+        try:
+            for later in reversed(log._segments[i + 1:]):
+                (<Segment> later).delete()
+            segment.cut(at)
+            log._segments = log._segments[:i + 1]
+            log.active = segment
+            end_cut(log)
+        except (StorageError, OSError) as error:
+            log.fail(error)
+        return end
+    finally:
+        log.unlock()
+
+
+def truncate_fully_and_start_at(SegmentedLog log, offset):
+    """See Log.truncate_fully_and_start_at."""
+    cdef int64_t start = integer(offset, "offset")
+    if start < 0:
+        raise UsageError(f"{log.name}: a log cannot start at {offset}", partition=log.name, offset=offset)
+    log.begin_write()
+    try:
+        begin_cut(log, min(start, log.position.leo), True)
+        try:
+            for segment in reversed(log._segments):
+                (<Segment> segment).delete()
+            log.position.leo = start
+            log.position.high_watermark = start
+            log.position.log_start_offset = start
+            log.position.recovery_point = start
+            log.position.dense_from = start
+            log.active = create_segment(
+                log.path, log.name, start, log.segment_bytes, log.config.index_interval_bytes
+            )
+            log._segments = [log.active]
+            log.epochs.clear()
+            end_cut(log)
+        except (StorageError, OSError) as error:
+            log.fail(error)
+    finally:
+        log.unlock()
+
+
+cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
+    """Take what will be cut out of everyone's sight, durably, before a file changes.
+
+    everything: what is committed below `end` goes too; the high watermark does not move back for that.
+    """
+    log.position.generation += 1
+    log.position.leo = end
+    log.position.high_watermark = min(log.position.high_watermark, end)
+    log.position.recovery_point = min(log.position.recovery_point, end)
+    if everything:
+        log.position.log_start_offset = log.position.high_watermark
+    log.position.log_start_offset = min(log.position.log_start_offset, end)
+    log.position.dense_from = min(log.position.dense_from, end)
+    log.position.active_size = -1
+    log.state.publish(&log.position)
+    try:
+        log.state.sync()
+        log.checkpoint()
+    except (StorageError, OSError) as error:
+        log.fail(error)
+    return 0
+
+
+cdef int end_cut(SegmentedLog log) except -1:
+    """The files are cut: bring epochs and producers back to the new end; publish once all that is durable."""
+    log.epochs.truncate_from_end(log.position.leo)
+    log.epochs.flush()
+    log.publish_epochs()
+    log.producers.delete_snapshots(log.path, from_offset=log.position.leo + 1)
+    log.load_producers()
+    log.active.sync()
+    log.directory.sync()
+    log.position.generation += 1
+    log.position.active_base = log.active.base_offset
+    log.position.active_size = log.active.size
+    log.state.publish(&log.position)
+    return log.state.sync()
+
+
+def delete_records_before(SegmentedLog log, offset):
+    """See Log.delete_records_before."""
+    cdef int64_t start = integer(offset, "offset")
+    cdef Py_ssize_t count = 0
+    log.begin_write()
+    try:
+        if start > log.position.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{log.name}: records are deleted up to the high watermark {log.position.high_watermark} at "
+                f"most, not up to {offset}", partition=log.name, offset=offset,
+            )
+        if start > log.position.log_start_offset:
+            log.position.log_start_offset = start
+            log.state.publish(&log.position)
+            try:
+                log.state.sync()
+                log.checkpoint()
+            except (StorageError, OSError) as error:
+                log.fail(error)
+            while log.segment_end(log._segments, count) <= start and count < len(log._segments) - 1:
+                count += 1
+            drop_segments(log, count)
+        return log.position.log_start_offset
+    finally:
+        log.unlock()
+
+
+def enforce_retention(SegmentedLog log, now_ms=None):
+    """See Log.enforce_retention."""
+    cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
+    cdef int64_t total
+    cdef int64_t keep_ms = log.config.retention_ms
+    cdef int64_t keep_bytes = log.config.retention_bytes
+    cdef Py_ssize_t count = 0
+    cdef Segment segment
+    log.begin_write()
+    try:
+        if keep_ms >= 0 and log.active.size and log.active.max_timestamp < now - keep_ms:
+            log.roll_segment()
+        total = log.byte_size()
+        while count < len(log._segments) - 1:
+            segment = log._segments[count]
+            if log.segment_end(log._segments, count) > log.position.high_watermark:
+                break
+            segment.learn_timestamps()
+            if not (
+                log.segment_end(log._segments, count) <= log.position.log_start_offset
+                or (keep_ms >= 0 and segment.max_timestamp < now - keep_ms)
+                or (keep_bytes >= 0 and total - segment.byte_size() >= keep_bytes)
+            ):
+                break
+            total -= segment.byte_size()
+            count += 1
+        drop_segments(log, count)
+        return count
+    finally:
+        log.unlock()
+
+
+cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
+    """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError."""
+    cdef Segment segment
+    cdef list gone = log._segments[:count]
+    cdef int64_t start
+    if count == 0:
+        return 0
+    start = (<Segment> log._segments[count]).base_offset
+    log._segments = log._segments[count:]
+    if log.position.log_start_offset < start:
+        log.position.log_start_offset = start
+    log.state.publish(&log.position)
+    try:
+        for segment in gone:
+            segment.delete()
+        log.producers.delete_snapshots(log.path, to_offset=start)
+        log.epochs.truncate_from_start(log.position.log_start_offset)
+        log.epochs.flush()
+        log.publish_epochs()
+    except (StorageError, OSError) as error:
+        log.fail(error)
+    return 0

@@ -1,0 +1,223 @@
+"""Appending batches that others encoded: a producer's, which get their offsets here, or a leader's, kept as they are.
+
+The caller's bytes are copied first, so that what was checked is what is written; everything is checked before the first
+byte is written.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from kreplog._native.batch cimport (
+    BAD_ATTRIBUTES,
+    BATCH_OK,
+    BATCH_SHORT,
+    CONTROL,
+    CRC_START,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchBuilder,
+    BatchHeader,
+    batch_size,
+    check_crc,
+    check_records,
+    next_offset_of,
+    raise_corrupt,
+    read_header,
+    wall_clock_ms,
+)
+from kreplog._native.crc32c cimport crc32c_update
+from kreplog._native.cursor cimport store16, store32, store64
+from kreplog._native.log cimport SegmentedLog, epoch_of
+
+from kreplog.errors import (
+    ArgumentTypeError,
+    FencedLeaderEpochError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UsageError,
+)
+from kreplog.types import AppendInfo
+
+
+def append_batches(SegmentedLog log, buffer, leader_epoch=None):
+    """See Log.append_batches."""
+    cdef BatchBuilder builder = log.builder
+    cdef BatchHeader h
+    cdef BatchHeader first_header
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t count = 0
+    cdef int64_t next_offset
+    cdef int64_t first
+    cdef int64_t max_timestamp = -1
+    cdef int64_t batch_max
+    cdef int64_t now = wall_clock_ms()
+    cdef int32_t epoch
+    cdef int64_t records = 0
+    cdef uint8_t* p
+    cdef int code
+    log.begin_write()
+    try:
+        epoch = log.leader_epoch if leader_epoch is None else epoch_of(leader_epoch)
+        if epoch < log.leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{log.name}: leader epoch {epoch} is older than the log's {log.leader_epoch}; nothing written",
+                partition=log.name,
+            )
+        take(log, buffer)
+        first = next_offset = log.position.leo
+        while at < builder.length:
+            p = builder.buffer + at
+            code = check(log, p, builder.length - at, &h)
+            if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
+                code = BAD_ATTRIBUTES
+            if code == BATCH_OK and h.record_count == 0:
+                raise UsageError(f"{log.name}: a producer's batch holds at least one record")
+            if code == BATCH_OK:
+                code = check_records(p, &h, True, &batch_max)
+            if code != BATCH_OK:
+                raise_corrupt(code, log.name, -1, None, at)
+            if at == 0:
+                first_header = h
+            if log.log_append_time:
+                store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
+                batch_max = now
+            if batch_max != h.max_timestamp or log.log_append_time:
+                store64(p + 35, <uint64_t> batch_max)
+                store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(&h) - CRC_START))
+            if batch_max > max_timestamp:
+                max_timestamp = batch_max
+            store64(p, <uint64_t> next_offset)
+            store32(p + 12, <unsigned int> epoch)
+            next_offset += h.last_offset_delta + 1
+            records += h.record_count
+            at += batch_size(&h)
+            count += 1
+            if h.producer_id >= 0 and (count > 1 or at < builder.length):
+                raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
+        if first_header.producer_id >= 0:
+            known = log.producers.check(
+                first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
+                first_header.record_count,
+            )
+            if known is not None:
+                return AppendInfo(known[0], known[1], first_header.record_count, 0, max_timestamp, -1, True)
+        if epoch != log.last_epoch:
+            log.assign_epoch(epoch)
+        write_all(log, next_offset, max_timestamp)
+        if first_header.producer_id >= 0:
+            first_header.base_offset = first
+            first_header.max_timestamp = max_timestamp
+            log.note_producer(&first_header)
+    finally:
+        log.unlock()
+    log.settle(next_offset)
+    return AppendInfo(
+        first, next_offset - 1, records, builder.length, max_timestamp, now if log.log_append_time else -1, False
+    )
+
+
+def append_as_follower(SegmentedLog log, buffer):
+    """See Log.append_as_follower."""
+    cdef BatchBuilder builder = log.builder
+    cdef BatchHeader h
+    cdef Py_ssize_t at = 0
+    cdef int64_t next_offset
+    cdef int64_t first
+    cdef int64_t max_timestamp = -1
+    cdef int64_t ignored
+    cdef int64_t records = 0
+    cdef int32_t epoch
+    cdef int code
+    cdef list new_epochs = []
+    log.begin_write()
+    try:
+        take(log, buffer)
+        first = next_offset = log.position.leo
+        epoch = log.last_epoch
+        while at < builder.length:
+            code = check(log, builder.buffer + at, builder.length - at, &h)
+            if code == BATCH_OK:
+                code = check_records(builder.buffer + at, &h, False, &ignored)
+            if code != BATCH_OK:
+                raise_corrupt(code, log.name, -1, None, at)
+            if h.base_offset != next_offset:
+                raise OffsetOutOfRangeError(
+                    f"{log.name}: the leader's batch begins at offset {h.base_offset}, the log ends at "
+                    f"{next_offset}; nothing written: truncate, or fetch from {first}",
+                    partition=log.name, offset=h.base_offset,
+                )
+            if h.leader_epoch < epoch:
+                raise FencedLeaderEpochError(
+                    f"{log.name}: the batch at offset {h.base_offset} has leader epoch {h.leader_epoch}, the log "
+                    f"already {epoch}; nothing written", partition=log.name, offset=h.base_offset,
+                )
+            if h.leader_epoch > epoch:
+                epoch = h.leader_epoch
+                new_epochs.append((epoch, h.base_offset))
+            if h.max_timestamp > max_timestamp:
+                max_timestamp = h.max_timestamp
+            next_offset = next_offset_of(&h)
+            records += h.record_count
+            at += batch_size(&h)
+        try:
+            for epoch, start in new_epochs:
+                log.epochs.assign(epoch, start)
+                log.leader_epoch = max(log.leader_epoch, epoch)
+            if new_epochs:
+                log.epochs.flush()
+                log.publish_epochs()
+        except (StorageError, OSError) as error:
+            log.fail(error)
+        write_all(log, next_offset, max_timestamp)
+        at = 0
+        while at < builder.length:
+            read_header(builder.buffer + at, builder.length - at, &h)
+            log.note_producer(&h)
+            at += batch_size(&h)
+    finally:
+        log.unlock()
+    log.settle(next_offset)
+    return AppendInfo(first, next_offset - 1, records, builder.length, max_timestamp, -1, False)
+
+
+cdef int take(SegmentedLog log, object buffer) except -1:
+    """Copy the caller's bytes, so that what was checked is what is written."""
+    cdef const uint8_t[::1] data
+    try:
+        data = memoryview(buffer).cast("B")
+    except TypeError as error:
+        raise ArgumentTypeError(f"encoded batches are contiguous bytes-like: {error}") from None
+    if data.shape[0] == 0:
+        raise UsageError(f"{log.name}: there is no batch in an empty buffer")
+    log.builder.reset()
+    log.builder.reserve(data.shape[0])
+    memcpy(log.builder.buffer, &data[0], data.shape[0])
+    log.builder.length = data.shape[0]
+    return 0
+
+
+cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHeader* h) except 1:
+    cdef int code = read_header(p, available, h)
+    if code != BATCH_OK:
+        return code
+    if batch_size(h) > available:
+        return BATCH_SHORT
+    if batch_size(h) > log.max_message_bytes:
+        log._refuse_size(batch_size(h))
+    with nogil:
+        code = check_crc(p, h)
+    return code
+
+
+cdef int write_all(SegmentedLog log, int64_t next_offset, int64_t max_timestamp) except -1:
+    """Write the batches taken: at once where they fit in a segment, else one by one."""
+    cdef BatchBuilder builder = log.builder
+    cdef BatchHeader h
+    cdef Py_ssize_t at = 0
+    if builder.length <= log.segment_bytes:
+        return log.write(builder.buffer, builder.length, next_offset, max_timestamp)
+    while at < builder.length:
+        read_header(builder.buffer + at, builder.length - at, &h)
+        log.write(builder.buffer + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+        at += batch_size(&h)
+    return 0
