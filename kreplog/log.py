@@ -139,7 +139,10 @@ class Log(SegmentedLog):
         Raises UsageError, UnsupportedCompressionError, LogClosedError.
         """
         if self.read_only:
-            raise UsageError(f"{self.topic_partition}: this log was opened read-only", path=self.path)
+            raise UsageError(
+                f"{self.topic_partition}: this log was opened read-only; open it with read_only=False to change it",
+                path=self.path,
+            )
         return Appender(self, batch_bytes, linger_ms, compression)
 
     def append_batches(self, buffer: Buffer, leader_epoch: int | None = None) -> AppendInfo:
@@ -197,10 +200,12 @@ class Log(SegmentedLog):
 
         columns, in any order: offset (int64), timestamp (timestamp[ms or us, UTC]), timestampType (int32), key and
         value (binary), headers (list of struct<key: string, value: binary>); all but timestampType by default.
-        Needs pyarrow (`pip install kreplog[arrow]`). Raises as `read` does.
+        Needs pyarrow (`pip install 'kreplog[arrow]'`), else UsageError. Raises as `read` does.
         """
-        import pyarrow as pa
-
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise UsageError("to_arrow needs pyarrow, which is not installed: pip install 'kreplog[arrow]'") from error
         pieces = reader.ArrowPieces(
             self, start, stop, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
         )

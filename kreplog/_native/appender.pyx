@@ -6,13 +6,17 @@ nothing runs between the look and the copy. A buffer that is being closed or wri
 that they wait for the log's lock instead. The thread that enforces `linger_ms` lives with the log's Python face.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from kreplog._native.batch cimport BatchBuilder, Bytes, Payload, codec_id, encode_headers, wall_clock_ms
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+
+from kreplog._native.batch cimport BatchBuilder, Bytes, as_bytes, codec_id, encode_headers, wall_clock_ms
 from kreplog._native.columns cimport integer, timestamp_of
 from kreplog._native.log cimport Pending, SegmentedLog
 
+from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
+from kreplog._native.compression import compress
 from kreplog.errors import LogClosedError, UsageError
 
 cdef enum:
@@ -26,6 +30,15 @@ cdef int64_t monotonic_ns() noexcept nogil:
     return <int64_t> t.tv_sec * 1000000000 + t.tv_nsec
 
 
+cdef inline void borrow(object value, Bytes* out) noexcept:
+    if value is None:
+        out.data = NULL
+        out.length = -1
+    else:
+        out.data = <const uint8_t*> PyBytes_AS_STRING(value)
+        out.length = PyBytes_GET_SIZE(value)
+
+
 cdef class BufferedAppender(Pending):
     """The buffer behind `Log.appender`."""
 
@@ -33,10 +46,9 @@ cdef class BufferedAppender(Pending):
     cdef readonly bint closed
     cdef BatchBuilder builder  # what calls add to; empty while the other one is being closed or written
     cdef BatchBuilder spare
-    cdef Payload key_payload
-    cdef Payload value_payload
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t write_bytes
+    cdef Py_ssize_t record_limit
     cdef int codec
     cdef int64_t base_offset  # of the open batch
     cdef int64_t max_timestamp  # of the closed ones
@@ -49,13 +61,15 @@ cdef class BufferedAppender(Pending):
         if wanted < 1:
             raise UsageError(f"batch_bytes = {wanted} must be at least 1")
         self.log = log
-        self.batch_bytes = min(wanted, log.max_message_bytes, log.segment_bytes)
-        self.write_bytes = min(max(self.batch_bytes, <Py_ssize_t> GATHERED), log.segment_bytes)
         self.codec = log.codec if compression is None else codec_id(compression)
+        self.record_limit = log.max_message_bytes
+        if self.codec:
+            compress(self.codec, b"")  # its package is there
+            self.record_limit = min(self.record_limit, MAX_DECOMPRESSED_BYTES // 2)
+        self.batch_bytes = min(wanted, self.record_limit, log.segment_bytes)
+        self.write_bytes = min(max(self.batch_bytes, <Py_ssize_t> GATHERED), log.segment_bytes)
         self.builder = BatchBuilder()
         self.spare = BatchBuilder()
-        self.key_payload = Payload()
-        self.value_payload = Payload()
         self.wake = wake
         self.idle = True
 
@@ -67,30 +81,30 @@ cdef class BufferedAppender(Pending):
         cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
         cdef Py_ssize_t size
         cdef BatchBuilder builder
-        self.value_payload.take(value, &value_bytes)
-        self.key_payload.take(key, &key_bytes)
-        try:
-            size = value_bytes.length + key_bytes.length + RECORD_OVERHEAD
-            if encoded is not None:
-                size += len(encoded)
-            while True:
-                builder = self.builder
-                if builder.length and not self.closed:
-                    if builder.count == 0 or builder.length - builder.start + size <= self.batch_bytes:
-                        break
-                self._make_room(size)
-            builder.add(timestamp, key_bytes, value_bytes, encoded)
-            return self.base_offset + builder.count - 1
-        finally:
-            self.value_payload.release()
-            self.key_payload.release()
+        if value is not None and not PyBytes_CheckExact(value):
+            value = as_bytes(value)
+        if key is not None and not PyBytes_CheckExact(key):
+            key = as_bytes(key)
+        borrow(value, &value_bytes)
+        borrow(key, &key_bytes)
+        size = value_bytes.length + key_bytes.length + RECORD_OVERHEAD
+        if encoded is not None:
+            size += PyBytes_GET_SIZE(encoded)
+        while True:
+            builder = self.builder
+            if builder.length and not self.closed and not self.log.closed:
+                if builder.count == 0 or builder.length - builder.start + size <= self.batch_bytes:
+                    break
+            self._make_room(size)
+        builder.add(timestamp, key_bytes, value_bytes, encoded)
+        return self.base_offset + builder.count - 1
 
     cdef int _make_room(self, Py_ssize_t size) except -1:
         """Close the open batch, write what is gathered if it is enough, and open the next batch."""
         cdef SegmentedLog log = self.log
         cdef BatchBuilder builder
         cdef bint written = False
-        if size + 61 > log.max_message_bytes:
+        if size + 61 > self.record_limit:
             log._refuse_size(size + 61)
         log.lock_for_write()
         try:
@@ -98,8 +112,7 @@ cdef class BufferedAppender(Pending):
                 raise LogClosedError(f"{log.name}: the appender is closed", partition=log.name)
             builder = self.builder
             if builder.length and builder.count:
-                self._hide()
-                self._close_batch(builder)
+                self._close_hidden(builder)
                 if builder.length + self.batch_bytes > self.write_bytes:
                     self._write(builder)
                     written = True
@@ -130,6 +143,16 @@ cdef class BufferedAppender(Pending):
         self.builder, self.spare = self.spare, self.builder
         return 0
 
+    cdef int _close_hidden(self, BatchBuilder builder) except -1:
+        """Close the open batch out of sight; where that fails its records stay buffered."""
+        self._hide()
+        try:
+            self._close_batch(builder)
+        except BaseException:
+            self._hide()
+            raise
+        return 0
+
     cdef int _close_batch(self, BatchBuilder builder) except -1:
         if self.log.log_append_time:
             builder.max_timestamp = wall_clock_ms()
@@ -151,10 +174,10 @@ cdef class BufferedAppender(Pending):
 
     cdef int flush_locked(self) except -1:
         cdef BatchBuilder builder = self.builder
-        self._hide()
         if builder.count:
-            self._close_batch(builder)
+            self._close_hidden(builder)
         else:
+            self._hide()
             builder.length = builder.start
         if builder.length:
             return self._write(builder)
@@ -195,5 +218,10 @@ cdef class BufferedAppender(Pending):
             try:
                 if self.log.pending is self:
                     self.flush()
+                elif self.builder.count:
+                    raise LogClosedError(
+                        f"{self.log.name}: the log was closed (or this process forked) with {self.builder.count} "
+                        "records of this appender unwritten", partition=self.log.name,
+                    )
             finally:
                 self.closed = True

@@ -246,6 +246,7 @@ cdef int64_t wall_clock_ms() noexcept nogil
 cpdef int codec_id(str name) except -1
 cdef object make_record(const RecordView* view)
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length)
+cdef bytes as_bytes(object value)
 cdef bytes encode_headers(object headers)
 cdef tuple headers_of(const RecordView* view)
 

@@ -20,6 +20,7 @@ from kreplog._native.compression import CODECS, compress, decompress
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptBatchError,
+    RecordTooLargeError,
     UnsupportedFormatError,
     UsageError,
 )
@@ -269,6 +270,14 @@ cdef class Payload:
         self.release()
 
 
+cdef bytes as_bytes(object value):
+    """A bytes-like value as bytes. Raises ArgumentTypeError."""
+    cdef Payload payload = Payload()
+    cdef Bytes content
+    payload.take(value, &content)
+    return PyBytes_FromStringAndSize(<const char*> content.data, content.length)
+
+
 cdef bytes encode_headers(object headers):
     """Headers as they stand in a record, count included. Raises ArgumentTypeError."""
     cdef bytearray out = bytearray()
@@ -397,6 +406,11 @@ cdef class BatchBuilder:
         cdef uint8_t* p
         cdef Py_ssize_t size
         if codec != 0:
+            if self.length - self.start - HEADER_SIZE > MAX_DECOMPRESSED_BYTES:
+                raise RecordTooLargeError(
+                    f"{self.length - self.start - HEADER_SIZE} bytes are too many for one compressed batch, which may "
+                    f"expand to {MAX_DECOMPRESSED_BYTES} at most"
+                )
             piece = PyMemoryView_FromMemory(
                 <char*> self.buffer + self.start + HEADER_SIZE, self.length - self.start - HEADER_SIZE, PyBUF_READ
             )

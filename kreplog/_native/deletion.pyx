@@ -11,7 +11,9 @@ from kreplog._native.columns cimport integer
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
 
-from kreplog.errors import OffsetOutOfRangeError, StorageError, UsageError
+import os
+
+from kreplog.errors import OffsetOutOfRangeError, UsageError
 
 
 def truncate_to(SegmentedLog log, offset):
@@ -40,7 +42,7 @@ def truncate_to(SegmentedLog log, offset):
             log._segments = log._segments[:i + 1]
             log.active = segment
             end_cut(log)
-        except (StorageError, OSError) as error:
+        except BaseException as error:
             log.fail(error)
         return end
     finally:
@@ -50,7 +52,7 @@ def truncate_to(SegmentedLog log, offset):
 def truncate_fully_and_start_at(SegmentedLog log, offset):
     """See Log.truncate_fully_and_start_at."""
     cdef int64_t start = integer(offset, "offset")
-    if start < 0:
+    if not 0 <= start <= 1 << 62:
         raise UsageError(f"{log.name}: a log cannot start at {offset}", partition=log.name, offset=offset)
     log.begin_write()
     try:
@@ -68,8 +70,10 @@ def truncate_fully_and_start_at(SegmentedLog log, offset):
             )
             log._segments = [log.active]
             log.epochs.clear()
+            log.producers.delete_snapshots(log.path)
+            log.position.has_producers = 0
             end_cut(log)
-        except (StorageError, OSError) as error:
+        except BaseException as error:
             log.fail(error)
     finally:
         log.unlock()
@@ -93,7 +97,7 @@ cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
     try:
         log.state.sync()
         log.checkpoint()
-    except (StorageError, OSError) as error:
+    except BaseException as error:
         log.fail(error)
     return 0
 
@@ -131,7 +135,7 @@ def delete_records_before(SegmentedLog log, offset):
             try:
                 log.state.sync()
                 log.checkpoint()
-            except (StorageError, OSError) as error:
+            except BaseException as error:
                 log.fail(error)
             while log.segment_end(log._segments, count) <= start and count < len(log._segments) - 1:
                 count += 1
@@ -159,9 +163,12 @@ def enforce_retention(SegmentedLog log, now_ms=None):
             if log.segment_end(log._segments, count) > log.position.high_watermark:
                 break
             segment.learn_timestamps()
+            newest = segment.max_timestamp
+            if newest < 0 or segment.suspect:
+                newest = int(os.stat(segment.path).st_mtime * 1000)
             if not (
                 log.segment_end(log._segments, count) <= log.position.log_start_offset
-                or (keep_ms >= 0 and segment.max_timestamp < now - keep_ms)
+                or (keep_ms >= 0 and newest < now - keep_ms)
                 or (keep_bytes >= 0 and total - segment.byte_size() >= keep_bytes)
             ):
                 break
@@ -192,6 +199,6 @@ cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
         log.epochs.truncate_from_start(log.position.log_start_offset)
         log.epochs.flush()
         log.publish_epochs()
-    except (StorageError, OSError) as error:
+    except BaseException as error:
         log.fail(error)
     return 0

@@ -4,7 +4,7 @@ The caller's bytes are copied first, so that what was checked is what is written
 byte is written.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from kreplog._native.batch cimport (
@@ -33,7 +33,6 @@ from kreplog.errors import (
     ArgumentTypeError,
     FencedLeaderEpochError,
     OffsetOutOfRangeError,
-    StorageError,
     UsageError,
 )
 from kreplog.types import AppendInfo
@@ -53,6 +52,7 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None):
     cdef int64_t now = wall_clock_ms()
     cdef int32_t epoch
     cdef int64_t records = 0
+    cdef Py_ssize_t size
     cdef uint8_t* p
     cdef int code
     log.begin_write()
@@ -94,25 +94,31 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None):
             count += 1
             if h.producer_id >= 0 and (count > 1 or at < builder.length):
                 raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
+        known = None
         if first_header.producer_id >= 0:
             known = log.producers.check(
                 first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
                 first_header.record_count,
             )
-            if known is not None:
-                return AppendInfo(known[0], known[1], first_header.record_count, 0, max_timestamp, -1, True)
-        if epoch != log.last_epoch:
-            log.assign_epoch(epoch)
-        write_all(log, next_offset, max_timestamp)
-        if first_header.producer_id >= 0:
-            first_header.base_offset = first
-            first_header.max_timestamp = max_timestamp
-            log.note_producer(&first_header)
+        size = builder.length
+        if known is None:
+            if epoch != log.last_epoch:
+                log.assign_epoch(epoch)
+            write_all(log, next_offset, max_timestamp)
+            if first_header.producer_id >= 0:
+                first_header.base_offset = first
+                first_header.max_timestamp = max_timestamp
+                log.note_producer(&first_header)
+        else:
+            first = known[0]
+            next_offset = known[1] + 1
     finally:
         log.unlock()
-    log.settle(next_offset)
+    log.settle(next_offset)  # of a repeated batch too: its first append may still wait for its fsync
+    if known is not None:
+        return AppendInfo(first, next_offset - 1, records, 0, max_timestamp, -1, True)
     return AppendInfo(
-        first, next_offset - 1, records, builder.length, max_timestamp, now if log.log_append_time else -1, False
+        first, next_offset - 1, records, size, max_timestamp, now if log.log_append_time else -1, False
     )
 
 
@@ -166,7 +172,7 @@ def append_as_follower(SegmentedLog log, buffer):
             if new_epochs:
                 log.epochs.flush()
                 log.publish_epochs()
-        except (StorageError, OSError) as error:
+        except BaseException as error:
             log.fail(error)
         write_all(log, next_offset, max_timestamp)
         at = 0
@@ -177,7 +183,7 @@ def append_as_follower(SegmentedLog log, buffer):
     finally:
         log.unlock()
     log.settle(next_offset)
-    return AppendInfo(first, next_offset - 1, records, builder.length, max_timestamp, -1, False)
+    return AppendInfo(first, next_offset - 1, records, at, max_timestamp, -1, False)
 
 
 cdef int take(SegmentedLog log, object buffer) except -1:
@@ -214,7 +220,7 @@ cdef int write_all(SegmentedLog log, int64_t next_offset, int64_t max_timestamp)
     cdef BatchBuilder builder = log.builder
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
-    if builder.length <= log.segment_bytes:
+    if builder.length <= log.segment_bytes and next_offset - log.position.leo <= INT32_MAX:
         return log.write(builder.buffer, builder.length, next_offset, max_timestamp)
     while at < builder.length:
         read_header(builder.buffer + at, builder.length - at, &h)

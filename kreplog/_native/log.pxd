@@ -34,6 +34,7 @@ cdef class SegmentedLog:
     cdef int64_t flush_messages
     cdef Py_ssize_t max_index_entries
     cdef Py_ssize_t max_message_bytes
+    cdef Py_ssize_t record_limit
     cdef Py_ssize_t batch_bytes
 
     cdef list _segments  # by base offset; replaced, never changed in place
@@ -71,6 +72,7 @@ cdef class SegmentedLog:
     cdef int roll_segment(self) except -1
     cdef int publish_epochs(self) except -1
     cdef int settle(self, int64_t offset) except -1
+    cdef int settle_files(self) except -1
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
     cdef int checkpoint(self) except -1
     cdef int refresh(self) except -1

@@ -15,7 +15,7 @@ from cpython.pythread cimport (
     PyThread_free_lock,
     PyThread_release_lock,
 )
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.batch cimport (
@@ -40,7 +40,9 @@ import os
 import struct
 import time
 
+from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
+from kreplog._native.compression import compress
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     ArgumentTypeError,
@@ -58,8 +60,12 @@ from kreplog.types import EpochEndOffset, TopicPartition
 
 _logger = logging.getLogger("kreplog")
 
+cdef int64_t MAX_OFFSET = INT64_MAX - (<int64_t> 1 << 33)  # room for whatever one call appends
+
 cdef enum:
     COALESCE = 1 << 20  # append_many hands this many bytes to one write
+    RECORD_SPACE = 61 + 36  # a batch of one record takes at most this beside key and value
+    REINDEX = 4 << 20  # a reader rereads the index of a segment that has grown by this much
 
 
 cdef uint32_t epochs_crc(object epochs) except? 0:
@@ -143,23 +149,33 @@ cdef class SegmentedLog:
                     f"{self.name}: the log refuses writes since an earlier failure ({self.failure}); "
                     "mend the cause, then reopen it", partition=self.name, path=self.path,
                 )
+            if self.position.leo > MAX_OFFSET:
+                raise UsageError(f"{self.name}: no offsets are left past {self.position.leo}", partition=self.name)
         except BaseException:
             self.unlock()
             raise
         return 0
 
     cdef int fail(self, object error) except -1:
-        """A write or fsync failed: take no more. Always raises LogFailedError."""
+        """A write or fsync failed, or a change was interrupted half way: take no more.
+
+        Always raises: LogFailedError, or `error` itself where it is none of storage (an interrupt, say).
+        """
         if self.failure is None:
-            self.failure = str(error)
+            self.failure = str(error) or repr(error)
             if self.position.generation & 1:  # what was to be cut stays out of sight
                 self.position.generation += 1
                 self.state.publish(&self.position)
-            _logger.error("%s: %s; the log refuses further writes until it is reopened", self.name, error)
+            _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
+        if not isinstance(error, (StorageError, OSError)):
+            raise error
         raise LogFailedError(
             f"{self.name}: {error}; this call is not acknowledged and the log refuses further writes: "
             "mend the cause (is the disk full?), then reopen it", partition=self.name, path=self.path,
         ) from error
+
+    def __init__(self, *_arguments, **_settings):
+        raise UsageError("open a log with kreplog.Log.open(path)")
 
     def _prepare(self, path, object config, bint read_only):
         """Check the path, read the settings, and for a writer lock the directory.
@@ -185,6 +201,11 @@ cdef class SegmentedLog:
         self.max_index_entries = config.segment_index_bytes // 12
         self.max_message_bytes = config.max_message_bytes
         self.batch_bytes = min(config.batch_bytes, config.max_message_bytes, config.segment_bytes)
+        self.record_limit = config.max_message_bytes
+        if self.codec:
+            compress(self.codec, b"")  # its package is there
+            self.record_limit = min(self.record_limit, MAX_DECOMPRESSED_BYTES // 2)
+            self.batch_bytes = min(self.batch_bytes, self.record_limit)
         if not os.path.isdir(self.path):
             if os.path.lexists(self.path):
                 raise UsageError(f"{self.path} is no directory, so no partition", path=self.path)
@@ -231,7 +252,9 @@ cdef class SegmentedLog:
         return f"process {pid}" if pid else "another process"
 
     def _abandon(self):
-        """In a forked child: forget the parent's log, touching none of its files."""
+        """In a forked child: forget the parent's log, touching none of its files, whoever held its locks."""
+        self.mutex = PyThread_allocate_lock()
+        self.sync_mutex = PyThread_allocate_lock()
         self.closed = True
         self.pending = None
         self.directory = None
@@ -246,6 +269,7 @@ cdef class SegmentedLog:
         """
         cdef Bytes value_bytes
         cdef Bytes key_bytes
+        cdef Py_ssize_t size
         cdef int64_t offset
         cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
         cdef BatchBuilder builder = self.builder
@@ -254,8 +278,11 @@ cdef class SegmentedLog:
         try:
             self.value_payload.take(value, &value_bytes)
             self.key_payload.take(key, &key_bytes)
-            if value_bytes.length + key_bytes.length > self.max_message_bytes:
-                self._refuse_size(value_bytes.length + key_bytes.length)
+            size = max(value_bytes.length, 0) + max(key_bytes.length, 0)
+            if encoded is not None:
+                size += PyBytes_GET_SIZE(encoded)
+            if size > self.record_limit:
+                self._refuse_size(size)
             offset = self.position.leo
             builder.reset()
             builder.begin()
@@ -277,8 +304,9 @@ cdef class SegmentedLog:
 
     def _refuse_size(self, size):
         raise RecordTooLargeError(
-            f"{self.name}: a batch of {size} bytes is over max_message_bytes = {self.max_message_bytes}; "
-            "nothing was written", partition=self.name,
+            f"{self.name}: {size} bytes are over the limit of {self.record_limit} for one batch (max_message_bytes, or "
+            "half of what a compressed batch may expand to); nothing was written: split the record, or raise the setting",
+            partition=self.name,
         )
 
     def append_many(self, values, keys=None, timestamps_ms=None):
@@ -311,8 +339,8 @@ cdef class SegmentedLog:
             value_column.at(i, &value)
             if key_column is not None:
                 key_column.at(i, &key)
-            if value.length + key.length + 160 > self.max_message_bytes:
-                self._refuse_size(value.length + key.length + 160)
+            if value.length + key.length + RECORD_SPACE > self.record_limit:
+                self._refuse_size(value.length + key.length + RECORD_SPACE)
         self.begin_write()
         try:
             first = next_offset = self.position.leo
@@ -358,13 +386,13 @@ cdef class SegmentedLog:
             segment.size + length > self.segment_bytes
             or segment.offsets.count >= self.max_index_entries
             or next_offset - 1 - segment.base_offset > INT32_MAX
-            or max_timestamp - segment.first_timestamp > self.segment_ms
+            or max_timestamp - segment.first_timestamp > self.segment_ms and segment.first_timestamp >= 0
         ):
             self.roll_segment()
             segment = self.active
         try:
             segment.append(data, length)
-        except StorageError as error:
+        except BaseException as error:
             self.fail(error)
         self.position.leo = next_offset
         self.position.active_size = segment.size
@@ -378,7 +406,7 @@ cdef class SegmentedLog:
         try:
             self.epochs.assign(epoch, self.position.leo)
             self.epochs.flush()
-        except (StorageError, OSError) as error:
+        except BaseException as error:
             self.fail(error)
         self.leader_epoch = epoch
         self.publish_epochs()
@@ -387,6 +415,7 @@ cdef class SegmentedLog:
     cdef int publish_epochs(self) except -1:
         """The epoch entries have changed and are in their file."""
         self.last_epoch = self.epochs.latest_epoch
+        self.position.leader_epoch = self.leader_epoch
         self.position.epochs_crc = epochs_crc(self.epochs)
         self.state.publish(&self.position)
         return 0
@@ -430,7 +459,7 @@ cdef class SegmentedLog:
             new = create_segment(
                 self.path, self.name, self.position.leo, self.segment_bytes, self.config.index_interval_bytes
             )
-        except (StorageError, OSError) as error:
+        except BaseException as error:
             self.fail(error)
         self._segments = self._segments + [new]
         self.active = new
@@ -468,6 +497,7 @@ cdef class SegmentedLog:
         cdef int64_t generation
         cdef list due
         cdef bint changed
+        cdef FileHandle directory
         if PyThread_acquire_lock(self.sync_mutex, NOWAIT_LOCK) == 0:
             with nogil:
                 PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
@@ -490,6 +520,7 @@ cdef class SegmentedLog:
                 else:
                     target = self.position.leo
                 generation = self.position.generation
+                directory = self.directory
                 due = []
                 for segment in reversed(segments):
                     if not segment.synced:
@@ -505,12 +536,12 @@ cdef class SegmentedLog:
                 for segment in due:
                     segment.open().sync()
                 if changed:
-                    self.directory.sync()
-            except StorageError as error:
+                    directory.sync()
+            except BaseException as error:
                 self.fail(error)
             self.lock()
             try:
-                if self.position.generation == generation and self.position.recovery_point < target:
+                if not self.closed and self.position.generation == generation and self.position.recovery_point < target:
                     self.position.recovery_point = target
                     if not self.replicated and self.position.high_watermark < target:
                         self.position.high_watermark = target
@@ -552,31 +583,51 @@ cdef class SegmentedLog:
         try:
             if self.failure is None:
                 self.flush()
-                self.lock()
-                try:
-                    if self.active.max_timestamp >= 0:
-                        self.active.times.push(
-                            self.active.max_timestamp,
-                            <int> (self.active.max_timestamp_offset - self.active.base_offset),
-                        )
-                    self.active.offsets.save()
-                    self.active.times.save()
-                    self.active.trim()
-                    if self.position.has_producers:
-                        self.producers.write_snapshot(self.path, self.position.leo)
-                    self.epochs.flush()
-                    self.checkpoint()
-                except (StorageError, OSError) as error:
-                    self.fail(error)
-                finally:
-                    self.unlock()
+        except LogClosedError:
+            return
         finally:
-            self.closed = True
-            self.pending = None
-            self._segments = []
-            self.active = None
-            self.state = None
-            self.directory = None
+            with nogil:
+                PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
+            self.lock()
+            try:
+                if not self.closed and self.failure is None:
+                    self.settle_files()
+            finally:
+                self.closed = True
+                self.pending = None
+                self._segments = []
+                self.active = None
+                self.state = None
+                self.directory = None
+                self.unlock()
+                PyThread_release_lock(self.sync_mutex)
+
+    cdef int settle_files(self) except -1:
+        """Before closing, under both locks: everything durable, indexes whole, checkpoints up to date."""
+        cdef Segment segment
+        try:
+            if self.pending is not None:
+                self.pending.flush_locked()
+            for segment in self._segments:
+                segment.sync()
+            self.position.recovery_point = self.position.leo
+            if not self.replicated:
+                self.position.high_watermark = self.position.leo
+            if self.active.max_timestamp >= 0:
+                self.active.times.push(
+                    self.active.max_timestamp, <int> (self.active.max_timestamp_offset - self.active.base_offset)
+                )
+            self.active.offsets.save()
+            self.active.times.save()
+            self.active.trim()
+            if self.position.has_producers:
+                self.producers.write_snapshot(self.path, self.position.leo)
+            self.epochs.flush()
+            self.checkpoint()
+            self.state.publish(&self.position)
+        except BaseException as error:
+            self.fail(error)
+        return 0
 
     # Offsets
 
@@ -741,7 +792,10 @@ cdef class SegmentedLog:
             elif self.read_only and not segment.sealed and i < len(found) - 1:
                 segment.size = -1
                 segment.forget_indexes()
+                segment.timestamps_known = segment.suspect = False
+                segment.max_timestamp = -1
             segment.sealed = i < len(found) - 1
+            segment.mappable = not self.read_only or self.state is not None
             found[i] = segment
             if self.read_only and not segment.sealed:
                 try:
@@ -798,7 +852,7 @@ cdef class SegmentedLog:
         segment = segments[i]
         if self.read_only and not segment.sealed:
             segment.size = self.published_size(segment)
-            if segment.indexed and segment.offsets.count * 512 < segment.size - segment.map_size:
+            if segment.indexed and segment.size - segment.indexed_size > REINDEX:
                 segment.forget_indexes()
         return segment
 

@@ -24,6 +24,7 @@ from kreplog._native.batch cimport (
 )
 from kreplog._native.columns cimport integer, timestamp_of
 from kreplog._native.log cimport SegmentedLog
+from kreplog._native.reader cimport refuse_deleted
 from kreplog._native.segment cimport Segment
 
 import os
@@ -183,6 +184,8 @@ def offset_ranges(SegmentedLog log, start, stop, max_bytes):
     if last < offset:
         raise UsageError(f"{log.name}: stop = {last} lies before start = {offset}")
     i = log.segment_index(listed, offset)
+    if i < 0 and offset < last:
+        refuse_deleted(log, offset)
     while offset < last and i < len(listed):
         segment = listed[i]
         prepare(log, segment)

@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport BatchHeader, RecordCursor
+from kreplog._native.files cimport Mapping
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
 
@@ -19,6 +20,7 @@ cdef class BatchReader:
     cdef int64_t window_start
     cdef int64_t window_end
     cdef object owner  # keeps `window` alive
+    cdef Mapping mapping  # the owner where it is one
     cdef int64_t populated
     cdef int64_t ahead
     cdef int32_t epoch  # of offsets below epoch_until
@@ -38,4 +40,5 @@ cdef class BatchReader:
     cdef bint epoch_fits(self, const BatchHeader* h) except -1
 
 
+cdef int refuse_deleted(SegmentedLog log, int64_t offset) except -1
 cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop)

@@ -62,11 +62,11 @@ cdef class BatchReader:
             if self.expected >= self.stop:
                 return 0
             if self.expected < self.log.position.log_start_offset:
-                self._refuse_range()
+                refuse_deleted(self.log, self.expected)
             try:
                 segment = self.log.segment_for(self.expected)
                 if segment is None:
-                    self._refuse_range()
+                    refuse_deleted(self.log, self.expected)
                 self.at = segment.locate(self.expected, self.log.position.dense_from, &self.header)
             except FileNotFoundError:
                 if self.log.read_only:
@@ -93,26 +93,21 @@ cdef class BatchReader:
         self.log.refresh()
         return self.log.position.generation != self.generation
 
-    def _refuse_range(self):
-        raise OffsetOutOfRangeError(
-            f"{self.log.name}: offset {self.expected} is below the log start offset "
-            f"{self.log.position.log_start_offset}; its records were deleted",
-            partition=self.log.name, offset=self.expected,
-        )
-
     cdef int fill(self, Py_ssize_t wanted) except -1:
         """Have at least `wanted` bytes from `at` in the window, where the segment has them."""
         cdef Segment segment = self.segment
         cdef Mapping mapping
         cdef HeapBuffer buffer
         cdef Py_ssize_t size
-        if segment.sealed or not self.log.read_only:
+        if segment.mappable and (segment.sealed or segment.writable):
             mapping = segment.map()
+            self.mapping = mapping
             self.owner = mapping
             self.window = mapping.data
             self.window_start = 0
             self.window_end = segment.byte_size()
             return 0
+        self.mapping = None
         size = max(wanted, <Py_ssize_t> WINDOW)
         if (
             not isinstance(self.owner, HeapBuffer) or (<HeapBuffer> self.owner).size < size
@@ -164,11 +159,13 @@ cdef class BatchReader:
             self.expected = (<Segment> segments[i]).base_offset
         self.segment = None
         self.owner = None
+        self.mapping = None
         return 0
 
     cdef int judge(self) except 1:
         """Read the header at `at` and check all but the CRC."""
         cdef BatchHeader* h = &self.header
+        cdef Mapping mapping
         cdef int64_t dense_from = self.log.position.dense_from
         cdef int code
         if self.window_end - self.at < HEADER_SIZE or self.at < self.window_start:
@@ -180,12 +177,13 @@ cdef class BatchReader:
             self.fill(batch_size(h))
             if batch_size(h) > self.window_end - self.at:
                 return BATCH_SHORT
-        if self.populated < self.at + batch_size(h) and self.segment.mapping is self.owner:
+        mapping = self.mapping
+        if mapping is not None and self.populated < self.at + batch_size(h):
             with nogil:
-                self.segment.mapping.populate(self.at, min(self.at + self.ahead, self.window_end))
+                mapping.populate(self.at, min(self.at + self.ahead, self.window_end))
             self.populated = self.at + self.ahead
             self.ahead = min(2 * self.ahead, <int64_t> READ_AHEAD)
-        if self.segment.mapping is not self.owner and self.moved():
+        if mapping is None and self.moved():
             return BATCH_SHORT
         if self.chain < 0:
             if next_offset_of(h) <= self.expected or (h.base_offset > self.expected and self.expected >= dense_from):
@@ -224,6 +222,13 @@ cdef class BatchReader:
         if code != BATCH_OK:
             raise_corrupt(code, self.log.name, self.header.base_offset, self.segment.path, self.position)
         return 0
+
+
+cdef int refuse_deleted(SegmentedLog log, int64_t offset) except -1:
+    raise OffsetOutOfRangeError(
+        f"{log.name}: offset {offset} is below the first one kept (the log start offset is "
+        f"{log.position.log_start_offset}); its records were deleted", partition=log.name, offset=offset,
+    )
 
 
 cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop):
@@ -351,6 +356,7 @@ cdef class ArrowPieces:
     cdef int64_t start
     cdef int64_t stop
     cdef Py_ssize_t max_bytes
+    cdef bint busy
 
     def __init__(self, SegmentedLog log, start, stop, columns, str timestamp_unit, Py_ssize_t max_bytes):
         if max_bytes < 1:
@@ -365,13 +371,19 @@ cdef class ArrowPieces:
 
     def __next__(self):
         cdef BatchReader reader = self.reader
-        while reader.next():
-            try:
-                self.builder.add(reader.data, batch_size(&reader.header), self.start, self.stop)
-            except CorruptBatchError as error:
-                located_corruption(reader, error)
-            if self.builder.nbytes >= self.max_bytes or self.builder.rows >= MAX_ROWS:
-                break
+        if self.busy:
+            raise UsageError("this iterator is in use in another thread; make one for each")
+        self.busy = True
+        try:
+            while reader.next():
+                try:
+                    self.builder.add(reader.data, batch_size(&reader.header), self.start, self.stop)
+                except CorruptBatchError as error:
+                    located_corruption(reader, error)
+                if self.builder.nbytes >= self.max_bytes or self.builder.rows >= MAX_ROWS:
+                    break
+        finally:
+            self.busy = False
         if self.builder.rows == 0:
             raise StopIteration
         return self.builder.finish()
@@ -459,6 +471,8 @@ cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound,
     cdef int64_t limit
     cdef int64_t next_offset
     cdef Py_ssize_t i
+    if segment is None:
+        refuse_deleted(log, offset)
     at = segment.locate(offset, log.position.dense_from, &h)
     if at >= segment.size and segment.sealed:  # a gap that compaction left at the segment's end
         segment = log.segment_for(log.segment_end(log._segments, log.segment_index(log._segments, offset)))
@@ -480,7 +494,7 @@ cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound,
             break
         end += batch_size(&h)
         next_offset = next_offset_of(&h)
-    if segment.sealed or not log.read_only:
+    if segment.mappable and (segment.sealed or segment.writable):
         mapping = segment.map()
         fetched.data = memoryview(view_of(mapping, mapping.data + at, end - at))
     else:

@@ -26,6 +26,7 @@ from kreplog._native.state cimport Position, StateFile, open_state
 
 import logging
 import os
+import time
 import uuid
 from base64 import urlsafe_b64encode
 
@@ -41,6 +42,8 @@ METADATA_NAME = "partition.metadata"
 cdef enum:
     CUT_HERE = 1  # sound, but an interrupted truncation was about to drop it
     READ_AHEAD = 8 << 20
+    CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
+    RETRIES = 1000
 
 
 def writer_pid(path):
@@ -221,7 +224,12 @@ cdef int64_t _check_tail(
         expected = segment.base_offset
         segment.load_indexes()
         if start > segment.base_offset:
-            at = segment.position_near(start)
+            try:
+                at = segment.locate(start, log.position.dense_from, &h)
+                if at >= size:
+                    at = segment.position_near(start)
+            except CorruptBatchError:  # damage before the recovery point is for readers to tell
+                at = 0
             if at and segment.header_at(at, &h) == BATCH_OK:
                 expected = h.base_offset
         _rewind_indexes(segment, at)
@@ -254,8 +262,8 @@ cdef int64_t _check_tail(
                     "%s: %s at offset %d, byte %d of %s; the log is cut there (%d bytes dropped from this segment)",
                     log.name, reason_of(code), expected, at, segment.path, junk,
                 )
-            if i == len(segments) - 1:
-                segment.mapping = None  # no reader can have it: only sealed segments are mapped elsewhere
+            if i == len(segments) - 1 and segment.base_offset == log.position.active_base and limit < 0:
+                segment.mapping = None  # it was not sealed, so no other process has it mapped
                 segment.open().truncate(at)
                 segment.size = at
             else:
@@ -331,6 +339,8 @@ cdef int _rewind_indexes(Segment segment, int64_t at) except -1:
     cdef Py_ssize_t kept = segment.offsets.floor_position(at) + 1
     cdef Py_ssize_t times = segment.times.count
     cdef int32_t last = segment.offsets.offset_at(kept - 1) if kept else -1
+    cdef BatchHeader h
+    cdef int64_t position
     segment.offsets.keep(kept)
     while times and segment.times.offset_at(times - 1) > last:
         times -= 1
@@ -338,6 +348,12 @@ cdef int _rewind_indexes(Segment segment, int64_t at) except -1:
     segment.since_index = 0
     segment.max_timestamp = segment.times.timestamp_at(times - 1) if times else -1
     segment.max_timestamp_offset = segment.base_offset + (segment.times.offset_at(times - 1) if times else 0)
+    position = segment.offsets.position_at(kept - 1) if kept else 0
+    while position < at and segment.header_at(position, &h) == BATCH_OK:
+        segment.note(&h, position)
+        position += batch_size(&h)
+    if at and segment.header_at(0, &h) == BATCH_OK:
+        segment.first_timestamp = h.max_timestamp
     return 0
 
 
@@ -348,14 +364,15 @@ cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted) except -1:
     """
     epochs = log.epochs
     latest = epochs.latest_epoch
-    epochs.truncate_from_end(log.position.leo)
+    epochs.truncate_from_end(log.position.leo + 1)  # an epoch that has no records yet stays known
     if not trusted and (known or not _epochs_fit(log)):
         _logger.warning("%s: leader-epoch-checkpoint does not fit the log; rebuilding it", log.name)
         epochs.clear()
         _rebuild_epochs(log)
     epochs.flush()
     log.last_epoch = epochs.latest_epoch
-    log.leader_epoch = max(0, latest, log.last_epoch)
+    log.leader_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
+    log.position.leader_epoch = log.leader_epoch
     return 0
 
 
@@ -371,6 +388,8 @@ cdef bint _epochs_fit(SegmentedLog log) except -1:
         segment = log._segments[0]
         return segment.header_at(0, &h) != BATCH_OK or h.leader_epoch < 0
     for epoch, start in entries:
+        if start == log.position.leo:
+            continue
         if start < first and epoch != entries[0][0]:
             return False
         segment = log._segments[max(log.segment_index(log._segments, max(start, first)), 0)]
@@ -405,14 +424,19 @@ cdef int _rebuild_epochs(SegmentedLog log) except -1:
 def attach(SegmentedLog log):
     """Open for reading only: nothing on disk is changed. Raises StorageError where there is no segment."""
     cdef Position position
-    watermarks = _checkpoint(log, "replication-offset-checkpoint")
+    cdef int _attempt
+    log.state = open_state(os.path.join(log.path, STATE_NAME), False)
+    for _attempt in range(CONTRADICTIONS):
+        if log.state is None or not log.state.read(&position):
+            log.state = None
+            break
+        if _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0) <= position.leo:
+            break
+        time.sleep(0.01)  # a writer that truncates brings both down, one after the other
+    else:
+        log.state = None
     log.relist()
     log.closed = False
-    log.state = open_state(os.path.join(log.path, STATE_NAME), False)
-    if log.state is not None and not (
-        log.state.read(&position) and watermarks.get(log.topic_partition, 0) <= position.leo
-    ):
-        log.state = None
     log.load_epochs()
     if log.state is not None:
         log.position = position
@@ -431,10 +455,20 @@ class _CheckpointWatermark:
         self.seen = None
 
     def __call__(self, SegmentedLog log):
+        cdef int _attempt
+        for _attempt in range(RETRIES):
+            try:
+                return self.look(log)
+            except FileNotFoundError:  # a segment was deleted meanwhile
+                log.relist()
+        raise StorageError(f"{log.path} keeps changing", partition=log.name, path=log.path)
+
+    def look(self, SegmentedLog log):
         cdef Segment last
+        if not log._segments:
+            raise StorageError(f"{log.path} holds no log segment", partition=log.name, path=log.path)
         path = os.path.join(os.path.dirname(log.path), "replication-offset-checkpoint")
-        if log._segments:
-            last = log._segments[len(log._segments) - 1]
+        last = log._segments[len(log._segments) - 1]
         try:
             checkpoint_time = os.stat(path).st_mtime_ns
         except FileNotFoundError:

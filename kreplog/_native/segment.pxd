@@ -12,6 +12,8 @@ cdef class Segment:
     cdef readonly str path
     cdef str partition
     cdef bint writable
+    cdef bint mappable  # no program that cuts files in place writes here
+    cdef int64_t indexed_size  # bytes of the log when the indexes were read
     cdef bint sealed  # no more appends; other processes may have it mapped
     cdef int64_t size  # bytes of whole batches; -1 until asked for
     cdef int64_t map_size

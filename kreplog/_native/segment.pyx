@@ -68,6 +68,7 @@ cdef Segment new_segment(
     segment.times = TimeIndex(stem + ".timeindex")
     segment.writable = writable
     segment.sealed = True
+    segment.mappable = True
     segment.size = -1
     segment.map_size = map_size
     segment.index_interval = index_interval
@@ -129,7 +130,7 @@ cdef class Segment:
         cdef uint8_t raw[HEADER_SIZE]
         cdef int64_t left
         cdef int code
-        if self.sealed or self.mapping is not None:
+        if self.mapping is not None or (self.sealed and self.mappable):
             self.map()
             left = self.size - position
             code = read_header(self.mapping.data + position, left, out)
@@ -208,6 +209,7 @@ cdef class Segment:
         cdef str reason = None
         if self.indexed:
             return 0
+        self.indexed_size = self.byte_size()
         try:
             self.offsets.load()
             self.times.load()
@@ -390,7 +392,7 @@ cdef class Segment:
         cdef HeapBuffer buffer
         cdef int64_t size = self.byte_size()
         cdef int64_t found
-        if self.sealed or self.mapping is not None:
+        if self.mapping is not None or (self.sealed and self.mappable):
             self.map()
             return next_sound(self.mapping.data, self.size, damaged, chain)
         buffer = allocate(min(size - damaged, <int64_t> RESYNC_WINDOW))

@@ -23,7 +23,7 @@ cdef struct Position:
     int64_t dense_from  # from here on every offset is taken: a gap is damage
     uint32_t has_producers  # whether idempotent producers have ever written here
     uint32_t epochs_crc  # CRC-32C of the leader epoch entries, which their own file lacks
-    uint32_t unused
+    int32_t leader_epoch  # the highest that this log has been told of
     uint32_t crc
 
 

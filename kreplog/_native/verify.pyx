@@ -216,7 +216,7 @@ cdef class Verifier:
             return 0
 
     cdef int open_window(self, Segment segment) except -1:
-        if segment.sealed or not self.log.read_only:
+        if segment.mappable and (segment.sealed or segment.writable):
             self.mapping = segment.map()
             self.data = self.mapping.data
             self.window_start = 0
