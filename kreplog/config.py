@@ -29,18 +29,20 @@ class LogConfig:
 
     replicated: False means this process is the only replica, so what is appended is committed; True means the high
         watermark moves only by `Log.advance_high_watermark`.
-    segment_bytes, segment_ms: a new segment is rolled before either would be exceeded (bytes; ms of record time).
-    index_interval_bytes: at most this many bytes of log between two index entries.
-    segment_index_bytes: a segment is rolled before its offset index would outgrow this.
+    segment_bytes, segment_ms: a new segment is rolled before either would be exceeded (bytes; ms of record time). A
+        single encoded batch larger than segment_bytes gets a segment of its own.
+    index_interval_bytes: a batch is indexed once more than this many bytes have been written since the last that was.
+    segment_index_bytes: a segment is rolled before the next write once either of its indexes may have grown to this.
     max_message_bytes: the largest record batch accepted, bytes, header included.
-    batch_bytes: `append_many` closes a batch once it holds this many bytes.
+    batch_bytes: `append_many` closes a batch before it would hold more than this; one large record may.
     retention_ms, retention_bytes: what `Log.enforce_retention` may delete, -1 for no limit. Kafka's default of seven
         days is not ours: an embedded log deletes nothing unasked.
     flush_messages: fsync at least once every so many records, before the append returns (1: every append is durable
         against power loss on return; concurrent appends share one fsync). The default never forces it.
     message_timestamp_type: "CreateTime" keeps the producer's timestamps, "LogAppendTime" overwrites them.
-    compression_type: what `append` and `append_many` write; encoded batches are kept as they come.
-    producer_id_expiration_ms: an idempotent producer idle for so long is forgotten.
+    compression_type: what `append`, `append_many` and, unless told otherwise, `appender` write; encoded batches are
+        kept as they come.
+    producer_id_expiration_ms: an idempotent producer idle for so long is forgotten when the next segment is rolled.
     """
 
     replicated: bool = False

@@ -50,9 +50,10 @@ class TopicPartition:
 class AppendInfo:
     """What an append of encoded batches did.
 
-    first_offset..last_offset (inclusive); -1 and -2 for no records. max_timestamp in ms, -1 if none.
-    log_append_time_ms is -1 under CreateTime. duplicate: an idempotent retry, answered with its original offsets,
-    nothing written.
+    first_offset, last_offset: inclusive, of all the batches together. records: as counted in their headers; a leader's
+    compacted batch may hold fewer than its offsets. bytes: written, 0 for a duplicate. max_timestamp: in ms, -1 for no
+    records. log_append_time_ms: -1 under CreateTime, and from a leader. duplicate: an idempotent retry, answered with
+    its original offsets, nothing written.
     """
 
     first_offset: int
@@ -77,7 +78,8 @@ class FileRegion:
 class EpochEndOffset:
     """The largest leader epoch known at or below the one asked for, and the offset where it ends (KIP-279).
 
-    Both are -1 where no such epoch is known.
+    One older than all that are known is answered with itself, ending where the first known begins; one newer than all,
+    with -1 and -1.
     """
 
     leader_epoch: int
@@ -107,7 +109,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What verify read: counts of whole, sound batches, and every damage found (empty when the log is sound)."""
+    """What verify read, and every damage found (none when the log is sound).
+
+    start_offset, end_offset: the range looked at, end exclusive. batches, records: the sound ones. bytes: all that was
+    looked at, damage included.
+    """
 
     start_offset: int
     end_offset: int

@@ -185,9 +185,7 @@ ALLOWED = {
 
 def _lz4_claiming(size: int) -> bytes:
     """A frame whose header gives `size` as its content's; the header's check byte is right."""
-    import lz4.frame as frames
-
-    packed = bytearray(frames.compress(reference.encode_records(GOOD), store_size=True))
+    packed = bytearray(lz4.frame.compress(reference.encode_records(GOOD), store_size=True))
     struct.pack_into("<Q", packed, 6, size)
     packed[14] = _xxh32(bytes(packed[4:14])) >> 8 & 0xFF
     return bytes(packed)

@@ -125,7 +125,7 @@ def test_lz4_payload_is_one_frame_as_kafka_writes_it() -> None:
     assert block >> 4 in (4, 5, 6, 7)
 
 
-def test_foreign_gzip_and_many_members_decode() -> None:
+def test_foreign_gzip_is_read() -> None:
     plain = Batch((Rec(0, NOW, b"key", b"value" * 50), Rec(1, NOW, None, b"")), attributes=1)
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(reference.encode_records(plain)) + packer.flush()
