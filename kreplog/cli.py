@@ -181,7 +181,10 @@ def recover(
     progress: ShowProgress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a partition after a crash: open it for writing, tell what was cut off, close it cleanly."""
+    """Mend a partition after a crash: open it for writing, tell what was cut off, close it cleanly.
+
+    Only what was not yet flushed is checked; `verify` checks everything.
+    """
     if not path.is_dir():
         raise UsageError(f"{path} is no directory: there is nothing to recover", path=str(path))
     started = time.perf_counter()

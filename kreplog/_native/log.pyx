@@ -305,7 +305,7 @@ cdef class SegmentedLog:
     def _refuse_size(self, size):
         raise RecordTooLargeError(
             f"{self.name}: {size} bytes are over the limit of {self.record_limit} for one batch (max_message_bytes, or "
-            "half of what a compressed batch may expand to); nothing was written: split the record, or raise the setting",
+            "half of what a compressed batch may expand to); nothing was written: split the record or raise the limit",
             partition=self.name,
         )
 
@@ -684,11 +684,15 @@ cdef class SegmentedLog:
     def leader_epochs(self):
         """(leader epoch, start offset) of every epoch known, oldest first."""
         self.refresh()
+        if self.read_only:
+            self.load_epochs()
         return [] if self.epochs is None else self.epochs.entries
 
     def end_offset_for_epoch(self, epoch):
         """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
         self.refresh()
+        if self.read_only:
+            self.load_epochs()
         if self.epochs is None:
             return EpochEndOffset(-1, -1)
         return self.epochs.end_offset_for(integer(epoch, "epoch"), self.position.leo)

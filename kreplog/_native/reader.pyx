@@ -443,9 +443,9 @@ def fetch(SegmentedLog log, start, size, isolation):
             return fetched
         try:
             _take(log, fetched, offset, bound, max_bytes)
-        except (FileNotFoundError, CorruptBatchError):
+        except (FileNotFoundError, CorruptBatchError) as error:
             log.refresh()
-            if generation == log.position.generation and offset >= log.position.log_start_offset:
+            if generation == log.position.generation and isinstance(error, CorruptBatchError):
                 raise
             if log.read_only:
                 log.relist()

@@ -67,7 +67,7 @@ cdef class StateFile:
                 kreplog_acquire()
                 self.seen = out.sequence
                 return True
-        return found
+        return False
 
     cdef int writer_pid(self) noexcept:
         """The pid of the last writer, 0 when unknown."""

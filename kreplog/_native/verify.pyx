@@ -33,7 +33,7 @@ from kreplog._native.log cimport SegmentedLog
 from kreplog._native.reader cimport BatchReader, reader_of
 from kreplog._native.segment cimport Segment
 
-from kreplog.errors import CorruptBatchError
+from kreplog.errors import CorruptBatchError, StorageError
 from kreplog.types import Damage, VerifyReport
 
 cdef enum:
@@ -107,8 +107,11 @@ def verify(SegmentedLog log, start, stop, progress):
             continue
         log.refresh()
         if not report.damages or log.position.generation == generation:
-            break
-    return report
+            return report
+    raise StorageError(
+        f"{log.name}: {log.path} keeps changing; nothing steady was verified in {ATTEMPTS} passes",
+        partition=log.name, path=log.path,
+    )
 
 
 @cython.final
@@ -153,6 +156,9 @@ cdef class Verifier:
 
     def run(self):
         cdef Segment segment = None
+        cdef int64_t begin = (<Segment> self.segments[0]).base_offset if self.segments else self.last
+        if self.first < begin:
+            self.damages.append(Damage(self.log.path, 0, self.first, f"no segment holds offsets up to {begin}"))
         for segment in self.segments:
             self.run_segment(segment)
             self.done += segment.byte_size()
