@@ -1,0 +1,197 @@
+"""Calls interrupted, raced or made too late: nothing acknowledged is lost, nobody crashes, and errors are told.
+
+Each test is a fault that a review once reproduced.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, LogConfig, errors
+from kreplog._native import batch
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    return folder / "t-0"
+
+
+def together(*calls: Callable[[], object]) -> list[BaseException]:
+    """Run the calls in threads of their own; what they raised."""
+    raised: list[BaseException] = []
+
+    def run(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:  # told to the test, whatever it is
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_closing_from_several_threads(path: Path) -> None:
+    for _ in range(100):
+        log = Log.open(path)
+        log.append(b"x")
+        assert together(*[log.close] * 4) == []
+    with Log.open(path) as log:
+        assert log.log_end_offset == 100
+
+
+def test_flushing_and_appending_beside_close(path: Path) -> None:
+    acknowledged: list[int] = []
+
+    def append(log: Log) -> None:
+        while True:
+            acknowledged.append(log.append(b"x" * 10_000))
+
+    def flush(log: Log) -> None:
+        while True:
+            log.flush()
+
+    for _ in range(10):
+        log = Log.open(path)
+        timer = threading.Timer(0.02, log.close)
+        timer.start()
+        raised = together(lambda log=log: append(log), lambda log=log: flush(log))  # type: ignore[misc]
+        timer.join()
+        assert all(isinstance(error, errors.LogClosedError) for error in raised), raised
+    with Log.open(path) as log:
+        assert log.log_end_offset == max(acknowledged) + 1
+
+
+def test_an_interrupted_truncation_takes_no_more_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    log = Log.open(path)
+    for number in range(100):
+        log.append(b"old%d" % number)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            log.truncate_to(50)
+    with pytest.raises(errors.LogFailedError):
+        log.append(b"new")
+    log.close()
+    with Log.open(path) as log:
+        first = log.append(b"new")
+        assert list(log.values())[first] == b"new" and list(log.values())[:50] == [b"old%d" % n for n in range(50)]
+
+
+def test_a_codec_that_fails_keeps_the_buffered_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object) -> bytes:
+        raise MemoryError
+
+    with Log.open(path) as log, log.appender(compression="lz4", linger_ms=60_000) as out:
+        assert out.append(b"a") == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "compress", fail)
+            with pytest.raises(MemoryError):
+                out.flush()
+        assert out.append(b"b") == 1
+        out.flush()
+        assert list(log.values()) == [b"a", b"b"]
+
+
+def test_an_appender_outlived_by_its_log_says_so(path: Path) -> None:
+    log = Log.open(path)
+    out = log.appender(linger_ms=60_000)
+    assert out.append(b"a") == 0
+    log.close()
+    with pytest.raises(errors.LogClosedError):
+        out.append(b"b")
+    with Log.open(path) as log:
+        assert list(log.values()) == [b"a"]
+
+
+def test_a_leader_epoch_is_never_forgotten(path: Path) -> None:
+    with Log.open(path) as log:
+        log.append(b"x")
+        log.assign_leader_epoch(7)
+    for _ in range(3):
+        with Log.open(path) as log:
+            assert (log.leader_epoch, log.leader_epochs) == (7, [(0, 0), (7, 1)])
+            with pytest.raises(errors.FencedLeaderEpochError):
+                log.append_batches(batch.build([b"y"]), leader_epoch=3)
+
+
+def test_a_reader_learns_new_epochs(path: Path) -> None:
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        log.append(b"x")
+        log.assign_leader_epoch(5)
+        log.append(b"y")
+        assert reader.leader_epochs == log.leader_epochs == [(0, 0), (5, 1)]
+        assert reader.end_offset_for_epoch(5) == log.end_offset_for_epoch(5)
+
+
+def test_a_new_start_forgets_producers(path: Path) -> None:
+    def sent(sequence: int) -> bytes:
+        return batch.build([b"a"], producer_id=1, producer_epoch=0, base_sequence=sequence)
+
+    with Log.open(path) as log:
+        log.append_batches(sent(0))
+        log.roll()
+        log.append(b"z")
+        log.truncate_fully_and_start_at(1000)
+        info = log.append_batches(sent(0))
+        assert (info.first_offset, info.duplicate) == (1000, False)
+
+
+def test_a_first_segment_that_is_gone(path: Path) -> None:
+    with Log.open(path) as log:
+        for _ in range(3):
+            log.append(b"x")
+            log.roll()
+    (path / ("0" * 20 + ".log")).unlink()
+    with Log.open(path, read_only=True) as reader:
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            reader.fetch(0)
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            reader.offset_ranges(0, 3, 1 << 20)
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            list(reader.values())
+        assert [damage.offset for damage in reader.verify().damages] == [0]
+        assert list(reader.values(1)) == [b"x", b"x"]
+
+
+def test_an_iterator_shared_by_threads(path: Path) -> None:
+    with Log.open(path, LogConfig(segment_bytes=1 << 20)) as log:
+        for _ in range(50):
+            log.append_many([b"x" * 1000] * 100)
+    with Log.open(path, read_only=True) as reader:
+        for pieces in (reader.to_arrow(max_bytes=10_000), reader.read()):
+            raised = together(*[lambda pieces=pieces: [None for _ in pieces]] * 4)
+            assert all(type(error) is errors.UsageError for error in raised), raised
+
+
+def test_reopening_after_a_kill_rolls_nothing(path: Path, folder: Path) -> None:
+    for number in range(3):
+        child = os.fork()
+        if child == 0:
+            Log.open(path).append(b"%d" % number)
+            os._exit(0)
+        os.waitpid(child, 0)
+    with Log.open(path) as log:
+        log.append(b"last")
+        assert len(log.segments) == 1 and list(log.values()) == [b"0", b"1", b"2", b"last"]
+
+
+def test_a_segment_that_grew_and_was_sealed_beside_a_reader(path: Path) -> None:
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        log.append(b"a", timestamp_ms=1000)
+        assert reader.offset_for_timestamp(500) == 0
+        log.append(b"b", timestamp_ms=5000)
+        log.roll()
+        log.append(b"c", timestamp_ms=1500)
+        assert reader.offset_for_timestamp(4000) == 1
