@@ -470,10 +470,11 @@ class _CheckpointWatermark:
         path = os.path.join(os.path.dirname(log.path), "replication-offset-checkpoint")
         last = log._segments[len(log._segments) - 1]
         try:
-            checkpoint_time = os.stat(path).st_mtime_ns
+            status = os.stat(path)
+            checkpoint = (status.st_ino, status.st_mtime_ns)  # a new file even within one tick of the clock
         except FileNotFoundError:
-            checkpoint_time = None
-        now = (checkpoint_time, os.stat(log.path).st_mtime_ns, os.stat(last.path).st_size)
+            checkpoint = None
+        now = (checkpoint, os.stat(log.path).st_mtime_ns, os.stat(last.path).st_size)
         if now == self.seen:
             return
         log.relist()
@@ -483,7 +484,7 @@ class _CheckpointWatermark:
         leo = _sound_end(last)
         watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0)
         start = (<Segment> log._segments[0]).base_offset
-        if checkpoint_time is None:
+        if checkpoint is None:
             if self.seen is None:
                 _logger.warning(
                     "%s: neither %s nor %s tells the high watermark; taking all sound batches, up to offset %d",
