@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 from benchmarks.harness import BEST_PEER, Bench, Contestant, Goal, quiet, workload
@@ -79,10 +80,7 @@ def _encoded(bench: Bench) -> tuple[list[bytes], bytes]:
 
 def _contest(bench: Bench, ours: Callable[[], object], theirs: Callable[[], object]) -> list[Contestant]:
     calls = {Kreplog: ours, AiokafkaFile: theirs}
-    return [
-        Contestant(kind.name, kind.role, lambda call=calls[kind]: _rate(bench, call))  # type: ignore[misc]
-        for kind in available(bench, *calls)
-    ]
+    return [Contestant(kind.name, kind.role, partial(_rate, bench, calls[kind])) for kind in available(bench, *calls)]
 
 
 def _rate(bench: Bench, call: Callable[[], object]) -> float:

@@ -250,6 +250,7 @@ def judge(outcome: Outcome, goal: Goal) -> Judgement:
     if goal.against == BEST_PEER:
         peers = {name: values for name, values in outcome.samples.items() if outcome.roles[name] == "peer"}
         best = min if less else max
+        # `at=at` binds the loop variable; mypy cannot type a lambda with a default.
         winners = [best(peers, key=lambda name, at=at: peers[name][at]) for at in range(len(ours))]  # type: ignore[misc]
         theirs = [peers[name][at] for at, name in enumerate(winners)]
         rival = statistics.mode(winners)

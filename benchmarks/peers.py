@@ -32,6 +32,7 @@ class RawFile(Store):
     def __init__(self, directory: Path, durable: bool = False) -> None:
         super().__init__(directory, durable)
         self._path = directory / "records"
+        # Held as long as the store, not for a block: `close` closes it.
         self._file = open(self._path, "ab", buffering=BATCH_BYTES)  # noqa: SIM115
         self._positions: list[int] = []
 
