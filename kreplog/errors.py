@@ -6,7 +6,53 @@ the same facts for programs. Whether to retry is the caller's decision.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Kafka's protocol error codes, as far as kreplog answers with them. Source: Kafka protocol guide, error codes."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    REASSIGNMENT_IN_PROGRESS = 60
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
 
 
 class KreplogError(Exception):
@@ -138,3 +184,44 @@ class FencedLeaderEpochError(KreplogError):
     """The leader epoch is older than one already in the log; nothing was written."""
 
     kafka_code = 74  # FENCED_LEADER_EPOCH
+
+
+class CoordinationError(KreplogError):
+    """The coordination store refused, or could not be asked; `path` names the node.
+
+    `index`: in a multi, the operation that failed; None elsewhere. Nothing of that multi was applied.
+    """
+
+    def __init__(self, message: str, *, path: str | None = None, index: int | None = None) -> None:
+        super().__init__(message, path=path)
+        self.index = index
+
+
+class NoNodeError(CoordinationError):
+    """The node, or the parent of one to be created, does not exist."""
+
+
+class NodeExistsError(CoordinationError):
+    """A node to be created exists already."""
+
+
+class BadVersionError(CoordinationError):
+    """The node is at another version than the caller asked for: somebody else wrote it."""
+
+
+class NotEmptyError(CoordinationError):
+    """A node to be deleted has children."""
+
+
+class SessionExpiredError(CoordinationError):
+    """The session has ended; its ephemeral nodes are gone and it can never write again."""
+
+
+class ConnectionLossError(CoordinationError):
+    """The store did not answer: whether the operation was applied is not known; read before trying again."""
+
+
+def check(condition: object, message: str) -> None:
+    """Raise InvariantError(message) unless `condition` holds; unlike `assert` it stays on under `python -O`."""
+    if not condition:
+        raise InvariantError(message)

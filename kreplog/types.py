@@ -122,3 +122,116 @@ class VerifyReport:
     records: int
     bytes: int
     damages: tuple[Damage, ...]
+
+
+NO_LEADER = -1
+"""The leader of a partition that has none."""
+
+NO_EPOCH = -1
+"""No leader epoch is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """Who leads a partition and who is in sync; the content of its `leaderAndISR` node.
+
+    leader: broker id or NO_LEADER. leader_epoch: rises with every write by a controller. isr: in-sync replicas, sorted.
+    eligible: replicas that left while the ISR was below min.insync.replicas and so still hold all that is committed,
+    sorted, disjoint from isr (KIP-966). controller_epoch: of the controller that last wrote it. partition_epoch: the
+    node's version, for compare-and-set; not part of the content.
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    eligible: tuple[int, ...] = ()
+    controller_epoch: int = 0
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).
+
+    stopping: it announced its shutdown. unclean: it came back from a crash in which unflushed data may have been lost.
+    """
+
+    id: int
+    epoch: int
+    host: str = ""
+    port: int = 0
+    rack: str | None = None
+    stopping: bool = False
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a node. ephemeral: it goes with the session. sequential: ten digits, rising, are added to its name."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replace a node's data if it is at `version`; -1 for any."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a childless node if it is at `version`; -1 for any."""
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Fail the multi unless the node is at `version`; -1: unless it exists."""
+
+    path: str
+    version: int = -1
+
+
+StoreOperation = Create | SetData | Delete | Check
+"""One write of a multi."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStat:
+    """version: writes to the data since creation, 0 at first. created, modified: the store's transaction ids.
+
+    ephemeral_owner: the session that the node goes with, 0 for a persistent one. children: how many.
+    """
+
+    version: int
+    created: int
+    modified: int
+    ephemeral_owner: int = 0
+    children: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as read: its data and its stat."""
+
+    data: bytes
+    stat: NodeStat
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """What a one-shot watch saw; the watch is gone with it.
+
+    kind: "created" or "deleted" (of the node), "changed" (its data), "children" (one was created or deleted).
+    """
+
+    path: str
+    kind: str
