@@ -10,6 +10,18 @@ COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 _RANGES = {
+    "min_insync_replicas": (1, 2**31 - 1),
+    "replica_lag_time_max_ms": (1, 2**63 - 1),
+    "replica_lag_max_bytes": (-1, 2**63 - 1),
+    "replica_fetch_wait_max_ms": (0, 2**31 - 1),
+    "replica_fetch_min_bytes": (1, 2**31 - 1),
+    "replica_fetch_max_bytes": (1, 2**31 - 1),
+    "replica_fetch_response_max_bytes": (1, 2**31 - 1),
+    "replica_fetch_backoff_ms": (0, 2**31 - 1),
+    "num_replica_fetchers": (1, 64),
+    "max_incremental_fetch_session_cache_slots": (0, 2**31 - 1),
+    "leader_imbalance_check_interval_ms": (1, 2**63 - 1),
+    "leader_imbalance_per_broker_percentage": (0, 100),
     "segment_bytes": (256, 2**31 - 1),
     "segment_ms": (1, 2**63 - 1),
     "index_interval_bytes": (0, 2**31 - 1),
@@ -60,18 +72,73 @@ class LogConfig:
     producer_id_expiration_ms: int = 24 * 3600 * 1000
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _RANGES:
-                low, high = _RANGES[field.name]
-                if isinstance(value, bool) or not isinstance(value, int):
-                    raise ArgumentTypeError(f"{field.name} must be an int, not {type(value).__name__} {value!r}")
-                if not low <= value <= high:
-                    raise UsageError(f"{field.name} = {value} is out of range: allowed are {low} to {high}")
-        if not isinstance(self.replicated, bool):
-            raise ArgumentTypeError(f"replicated must be a bool, not {self.replicated!r}")
+        _check_fields(self)
         _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
         _one_of("compression_type", self.compression_type, COMPRESSION_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """How a topic is replicated, the same on every broker.
+
+    min_insync_replicas: an acks=all produce is refused, and the high watermark stands, while fewer are in sync; counts
+        as the replication factor where that is smaller.
+    unclean_leader_election_enable: elect a replica that may lack committed records when no other is left.
+    flush_messages: 1 makes every replica fsync a record before it counts as replicated; the default leaves it to the
+        page cache.
+    """
+
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    flush_messages: int = 2**63 - 1
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """How a broker replicates and, when elected, controls.
+
+    replica_lag_time_max_ms: a follower not caught up for so long leaves the ISR (KeepInSyncTime, MAX_TIME_LAG).
+    replica_lag_max_bytes: or one so many offsets behind; -1, the default, for no such bound (MAX_BYTES_LAG).
+    replica_fetch_*: a follower's fetches: how long the leader may wait for min_bytes, bytes per partition and in all,
+        and the pause after an error.
+    num_replica_fetchers: fetchers for each source broker.
+    max_incremental_fetch_session_cache_slots: incremental fetch sessions that a leader remembers (KIP-227).
+    auto_leader_rebalance_enable: move leadership back to the preferred replicas every
+        leader_imbalance_check_interval_ms where more than leader_imbalance_per_broker_percentage of a broker's
+        preferred partitions are led elsewhere.
+    """
+
+    replica_lag_time_max_ms: int = 10000
+    replica_lag_max_bytes: int = -1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_fetch_backoff_ms: int = 1000
+    num_replica_fetchers: int = 1
+    max_incremental_fetch_session_cache_slots: int = 1000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: int = 300000
+    leader_imbalance_per_broker_percentage: int = 10
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig) -> None:
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in _RANGES:
+            low, high = _RANGES[field.name]
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ArgumentTypeError(f"{field.name} must be an int, not {type(value).__name__} {value!r}")
+            if not low <= value <= high:
+                raise UsageError(f"{field.name} = {value} is out of range: allowed are {low} to {high}")
+        elif field.type == "bool" and not isinstance(value, bool):
+            raise ArgumentTypeError(f"{field.name} must be a bool, not {value!r}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

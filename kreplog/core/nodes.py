@@ -1,0 +1,260 @@
+"""The nodes that the cluster keeps in the coordination store: their paths, and their content as JSON both ways.
+
+    /controller                                     ephemeral: {"broker_id"}
+    /controller_epoch                               the epoch, decimal; its version fences every write of a controller
+    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean
+    /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
+    /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
+    /brokers/topics/[topic]/[partition]/leaderAndISR   LeaderAndIsr; its version is the partition epoch
+    /admin/partitions_reassigned/[topic]/[partition]   JSON list of target replicas; empty cancels
+    /admin/partitions_add/[topic]/[partition]       JSON list of replicas
+    /admin/partitions_remove/[topic]/[partition]    empty
+    /admin/delete_topics/[topic]                    empty
+    /admin/preferred_replica_election               JSON list of [topic, partition]; empty list for all
+    /config/topics/[topic]                          settings under Kafka's names
+    /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
+    /log_dir_event_notification/event_[n]           sequential: {"broker", "partitions"}, by a broker whose disk failed
+
+Departures from the v3 document, and why: `/brokers/epochs` gives a broker epoch that a multi can check (KIP-380), and
+the two notification directories tell the controller what it need not watch 10,000 nodes for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kreplog.config import TopicConfig
+from kreplog.errors import CoordinationError
+from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+BROKER_EPOCHS = "/brokers/epochs"
+TOPICS = "/brokers/topics"
+REASSIGNED = "/admin/partitions_reassigned"
+ADDED = "/admin/partitions_add"
+REMOVED = "/admin/partitions_remove"
+DELETED_TOPICS = "/admin/delete_topics"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
+TOPIC_CONFIGS = "/config/topics"
+ISR_CHANGES = "/isr_change_notification"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+
+PERSISTENT = (
+    "/brokers",
+    BROKER_IDS,
+    BROKER_EPOCHS,
+    TOPICS,
+    "/admin",
+    REASSIGNED,
+    ADDED,
+    REMOVED,
+    DELETED_TOPICS,
+    "/config",
+    TOPIC_CONFIGS,
+    ISR_CHANGES,
+    LOG_DIR_EVENTS,
+)
+"""What a new cluster creates, parents first; CONTROLLER_EPOCH, with "0", after them."""
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch(broker_id: int) -> str:
+    return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partition(of: TopicPartition, under: str = TOPICS) -> str:
+    return f"{under}/{of.topic}/{of.partition}"
+
+
+def leader_and_isr(of: TopicPartition) -> str:
+    return f"{TOPICS}/{of.topic}/{of.partition}/leaderAndISR"
+
+
+def topic_config(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Of one partition. replicas: AR, preferred leader first. adding, removing: of a reassignment under way."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """What the replicas will be when the reassignment is done (RAR)."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Content of a topic's node; version: of that node, for compare-and-set."""
+
+    topic_id: str
+    partitions: Mapping[int, Assignment]
+    version: int = 0
+
+
+def encode_leader_and_isr(state: LeaderAndIsr) -> bytes:
+    return _encode(
+        {
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+            "eligible": list(state.eligible),
+            "controller_epoch": state.controller_epoch,
+        }
+    )
+
+
+def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
+    """Raises CoordinationError naming `path` when the node holds anything else, here and below."""
+    try:
+        content = json.loads(node.data)
+        return LeaderAndIsr(
+            int(content["leader"]),
+            int(content["leader_epoch"]),
+            tuple(content["isr"]),
+            tuple(content["eligible"]),
+            int(content["controller_epoch"]),
+            node.stat.version,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_topic(content: Topic) -> bytes:
+    return _encode(
+        {
+            "topic_id": content.topic_id,
+            "partitions": {str(number): list(one.replicas) for number, one in sorted(content.partitions.items())},
+            "adding": {str(n): list(one.adding) for n, one in sorted(content.partitions.items()) if one.adding},
+            "removing": {str(n): list(one.removing) for n, one in sorted(content.partitions.items()) if one.removing},
+        }
+    )
+
+
+def decode_topic(path: str, node: Node) -> Topic:
+    try:
+        content = json.loads(node.data)
+        adding, removing = content["adding"], content["removing"]
+        return Topic(
+            str(content["topic_id"]),
+            {
+                int(number): Assignment(tuple(replicas), tuple(adding.get(number, ())), tuple(removing.get(number, ())))
+                for number, replicas in content["partitions"].items()
+            },
+            node.stat.version,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_broker(content: Broker) -> bytes:
+    """Without the epoch, which is the version of `broker_epoch`."""
+    return _encode(
+        {
+            "host": content.host,
+            "port": content.port,
+            "rack": content.rack,
+            "stopping": content.stopping,
+            "unclean": content.unclean,
+        }
+    )
+
+
+def decode_broker(path: str, node: Node, epoch: int) -> Broker:
+    try:
+        content = json.loads(node.data)
+        return Broker(
+            int(path.rpartition("/")[2]),
+            epoch,
+            str(content["host"]),
+            int(content["port"]),
+            content["rack"],
+            bool(content["stopping"]),
+            bool(content["unclean"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_topic_config(config: TopicConfig) -> bytes:
+    """Only what differs from the default."""
+    default = TopicConfig()
+    return _encode(
+        {
+            name.replace("_", "."): getattr(config, name)
+            for name in TopicConfig.__slots__
+            if getattr(config, name) != getattr(default, name)
+        }
+    )
+
+
+def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
+    """The default where there is no node."""
+    if node is None:
+        return TopicConfig()
+    try:
+        content = json.loads(node.data)
+        return replace(TopicConfig(), **{name.replace(".", "_"): value for name, value in content.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_replicas(replicas: Iterable[int]) -> bytes:
+    return _encode(list(replicas))
+
+
+def decode_replicas(path: str, node: Node) -> tuple[int, ...]:
+    try:
+        return tuple(int(replica) for replica in json.loads(node.data))
+    except (ValueError, TypeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    return _encode([[one.topic, one.partition] for one in partitions])
+
+
+def decode_partitions(path: str, node: Node) -> tuple[TopicPartition, ...]:
+    try:
+        return tuple(TopicPartition(str(name), int(number)) for name, number in json.loads(node.data))
+    except (ValueError, TypeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def encode_log_dir_event(broker_id: int, partitions: Iterable[TopicPartition]) -> bytes:
+    return _encode({"broker": broker_id, "partitions": [[one.topic, one.partition] for one in partitions]})
+
+
+def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartition, ...]]:
+    try:
+        content = json.loads(node.data)
+        return int(content["broker"]), tuple(TopicPartition(str(name), int(n)) for name, n in content["partitions"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, node.data) from error
+
+
+def _encode(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _unreadable(path: str, data: bytes) -> CoordinationError:
+    return CoordinationError(
+        f"the node {path} holds {data[:80]!r}, which is not what kreplog writes there: set it right or delete it",
+        path=path,
+    )
