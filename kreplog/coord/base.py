@@ -1,0 +1,175 @@
+"""What every coordination store offers, with ZooKeeper's semantics, and the argument checks that all stores share.
+
+A store holds a tree of small nodes, each with data, a version and a session it may go with. `memory` is the reference
+and serves the simulator, `embedded` serves the processes of one host, `zookeeper` talks to an ensemble. The suite in
+tests/conformance holds all three to what is written here. Source: ZooKeeper Programmer's Guide; DESIGN, "Coordination
+store".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from kreplog.errors import ArgumentTypeError, ConnectionLossError, StorageError, UsageError
+from kreplog.types import Check, Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
+
+MAX_DATA_BYTES = 1_000_000
+"""The most data a node may hold: what fits into ZooKeeper's packet (jute.maxbuffer, 1,048,575 bytes) with its path."""
+
+MAX_PATH_CHARS = 1024
+"""The longest path."""
+
+Watch = Callable[[WatchEvent], None]
+"""Called once, for the first event that it waits for; given again to the same read before that, it counts once."""
+
+Result = str | NodeStat | None
+"""What one operation of a multi gives: the path of a Create, the new stat of a SetData, None otherwise."""
+
+
+class StoreFailedError(ConnectionLossError, StorageError):
+    """The store's own files could not be read or written: disk full, read-only, damaged; the message says which.
+
+    Like any ConnectionLossError: read before trying again. Nothing is half done.
+    """
+
+
+class Session(Protocol):
+    """A client's session: its ephemeral nodes go when it ends, by close() or when the store has not heard of it for its
+    timeout. An ended session never reads or writes again: every call raises SessionExpiredError, for ever.
+
+    Watches. A read may leave a watch, called once with a WatchEvent and then gone. One left by get or exists fires when
+    the node is created ("created"), written ("changed") or deleted ("deleted"); one left by children when a child is
+    created or deleted ("children"), or the node is deleted ("deleted"). A read that raises leaves none. Nothing that
+    happens after the read is missed; what happened before it does not fire. Events come in the order in which they
+    happened, one at a time, and never while a lock of the session is held, so a watch may call the session. The same
+    callable left twice on one node is called once per event. When the session ends its watches are dropped, uncalled.
+    While a session was cut off from its store, several events of one node may come as the last of them.
+
+    All calls may be made from any thread, unless the store says otherwise. They raise UsageError for a bad argument
+    (nothing was changed), SessionExpiredError, and ConnectionLossError when the store did not answer: then a write may
+    or may not have been applied.
+    """
+
+    @property
+    def id(self) -> int:
+        """Not 0, and never given again by the same store; NodeStat.ephemeral_owner of its ephemeral nodes."""
+
+    @property
+    def expired(self) -> bool:
+        """True for ever once the session has ended, or must be taken to have ended."""
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        """Create a node and return its path, which differs from `path` when sequential.
+
+        sequential: adds how many children its parent was ever given, in ten digits: unique and rising, with gaps.
+        Raises NoNodeError (no parent), NodeExistsError, or CoordinationError when the parent is ephemeral: it may have
+        no children.
+        """
+
+    def get(self, path: str, watch: Watch | None = None) -> Node:
+        """Data and stat. Raises NoNodeError."""
+
+    def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        """The stat, None where there is no node; the watch waits for one to be created then."""
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names (not paths) of the children, sorted. Raises NoNodeError."""
+
+    def set_data(self, path: str, data: bytes, version: int = -1) -> NodeStat:
+        """Replace the data if the node is at `version` (-1: any); the new stat. Raises NoNodeError, BadVersionError."""
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Delete a childless node at `version` (-1: any). Raises NoNodeError, BadVersionError, then NotEmptyError."""
+
+    def multi(self, operations: Sequence[StoreOperation]) -> list[Result]:
+        """Apply all operations in order, each seeing those before it, or none.
+
+        Raises the CoordinationError of the first that fails, with its `index`. Nobody sees a multi half applied.
+        """
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """The nodes at `paths`, None where there is none. Whether they are of one moment depends on the store."""
+
+    def close(self) -> None:
+        """End the session; its ephemeral nodes vanish, on_expired is not called. Again: does nothing. Never raises."""
+
+
+class CoordinationStore(Protocol):
+    """Where sessions are made."""
+
+    def connect(self, timeout_ms: int, on_expired: Callable[[], None] | None = None) -> Session:
+        """Begin a session that ends when the store has not heard of it for `timeout_ms`.
+
+        on_expired: called once when it ends other than by close(). Raises UsageError, ConnectionLossError.
+        """
+
+    def close(self) -> None:
+        """Close the sessions made here."""
+
+
+# As ZooKeeper's PathUtils.validatePath: control characters, surrogates and what a UTF-16 client cannot write are out.
+_FORBIDDEN = "\\x00-\\x1f\\x7f-\\x9f\ud800-\uf8ff\ufff0-\U0010ffff"
+_PATH = re.compile(rf"(?:/(?!\.\.?(?:/|\Z))[^/{_FORBIDDEN}]+)+|/")
+
+
+@lru_cache(maxsize=65536)
+def check_path(path: str) -> str:
+    """Return `path` if it is absolute and plain, as in '/brokers/ids/1', else raise UsageError."""
+    if not isinstance(path, str):
+        raise ArgumentTypeError(f"a path is a str, not {type(path).__name__}")
+    if len(path) > MAX_PATH_CHARS:
+        raise UsageError(f"a path of {len(path)} characters is too long: {MAX_PATH_CHARS} are allowed")
+    if not _PATH.fullmatch(path):
+        raise UsageError(
+            f"{path!r} is no path of the coordination store: write '/' and names joined by '/', without an empty name, "
+            "'.', '..', a '/' at the end, or control characters"
+        )
+    return path
+
+
+def parent_of(path: str) -> str:
+    """The path of the node that has `path` among its children; '/' for '/' itself."""
+    return path[: path.rindex("/")] or "/"
+
+
+def name_of(path: str) -> str:
+    """The last name of `path`."""
+    return path[path.rindex("/") + 1 :]
+
+
+def check_operation(operation: StoreOperation) -> None:
+    """Raise UsageError unless every argument of `operation` is one that a store may be given."""
+    if not isinstance(operation, SetData | Create | Delete | Check):
+        raise ArgumentTypeError(f"{operation!r} is no operation: use Create, SetData, Delete or Check")
+    check_path(operation.path)
+    if isinstance(operation, SetData | Create):
+        data = operation.data
+        if not isinstance(data, bytes):
+            raise ArgumentTypeError(f"{operation.path}: data is bytes, not {type(data).__name__}")
+        if len(data) > MAX_DATA_BYTES:
+            raise UsageError(f"{operation.path}: {len(data)} bytes are too many for a node, {MAX_DATA_BYTES} may be")
+    if isinstance(operation, Create):
+        return
+    if type(operation.version) is not int:
+        raise ArgumentTypeError(f"{operation.path}: a version is an int, not {operation.version!r}")
+    if not -1 <= operation.version < 2**31:
+        raise UsageError(f"{operation.path}: {operation.version} is no version: give one that was read, or -1 for any")
+    if isinstance(operation, Delete) and operation.path == "/":
+        raise UsageError("the root '/' cannot be deleted")
+
+
+def check_operations(operations: Sequence[StoreOperation]) -> None:
+    """check_operation for each of a multi."""
+    for operation in operations:
+        check_operation(operation)
+
+
+def check_timeout(timeout_ms: int) -> None:
+    """Raise UsageError unless `timeout_ms` can be a session's timeout."""
+    if type(timeout_ms) is not int:
+        raise ArgumentTypeError(f"a session timeout is an int of milliseconds, not {timeout_ms!r}")
+    if not 1 <= timeout_ms < 2**31:
+        raise UsageError(f"a session timeout of {timeout_ms!r} ms will not do: give a positive number of milliseconds")

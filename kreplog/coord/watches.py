@@ -1,0 +1,48 @@
+"""The watches that one session has left, by path: who is to be told of an event, once."""
+
+from __future__ import annotations
+
+from kreplog.coord.base import Watch
+from kreplog.types import WatchEvent
+
+
+class Watches:
+    """Watches of reads of a node (`data`) and of its children. The owner guards it against other threads.
+
+    data, children: by path, each watch once, in the order in which they were left. The value says whether the node was
+    there when it was read.
+    """
+
+    __slots__ = ("children", "data")
+
+    def __init__(self) -> None:
+        self.data: dict[str, dict[Watch, bool]] = {}
+        self.children: dict[str, dict[Watch, bool]] = {}
+
+    def on_data(self, path: str, watch: Watch, existed: bool) -> None:
+        """Left by get or exists."""
+        self.data.setdefault(path, {})[watch] = existed
+
+    def on_children(self, path: str, watch: Watch) -> None:
+        """Left by children."""
+        self.children.setdefault(path, {})[watch] = True
+
+    def take(self, event: WatchEvent) -> list[Watch]:
+        """Remove and return the watches that wait for `event`; one left on both kinds of read is told once."""
+        if event.kind == "children":
+            taken = self.children.pop(event.path, None)
+            return list(taken) if taken else []
+        taken = self.data.pop(event.path, None)
+        if event.kind == "deleted":
+            more = self.children.pop(event.path, None)
+            if more:
+                taken = {**(taken or {}), **more}
+        return list(taken) if taken else []
+
+    def clear(self) -> None:
+        """Drop all of them, uncalled."""
+        self.data.clear()
+        self.children.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self.data or self.children)
