@@ -1,0 +1,87 @@
+"""Where leader epochs begin and end in a log, and where two logs part: pure functions (KIP-101, KIP-279, KIP-595).
+
+`epochs` is always a log's leader-epoch cache, (leader epoch, start offset) with both rising, and `leo` its log end
+offset. An epoch has one leader, which writes its records in one order: two logs that hold a record of the same epoch at
+the same offset are equal up to there. So a log is described by its last record's epoch and its end, and the follower
+and the leader find the point where they part by comparing epochs, never by a high watermark (F1 to F3).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from kreplog.types import NO_EPOCH, EpochEndOffset
+
+Epochs = tuple[tuple[int, int], ...]
+
+
+def end_offset_for(epochs: Epochs, leo: int, epoch: int) -> EpochEndOffset:
+    """The largest known epoch at or below `epoch` and where it ends; the latest one ends at `leo`.
+
+    One older than all that are known is answered with itself, ending where the first known begins. One newer than all,
+    or any where none is known, with (-1, -1). Same as Log.end_offset_for_epoch. Source: KIP-101, KIP-279 (F3).
+    """
+    after = _count_up_to(epochs, epoch)
+    if epoch < 0 or after == len(epochs):
+        known = after > 0 and epochs[-1][0] == epoch
+        return EpochEndOffset(epoch, leo) if known else EpochEndOffset(NO_EPOCH, -1)
+    return EpochEndOffset(epochs[after - 1][0] if after else epoch, epochs[after][1])
+
+
+def epoch_at(epochs: Epochs, offset: int) -> int:
+    """The epoch of the record at `offset`; NO_EPOCH below the first one known.
+
+    A follower's last_fetched_epoch is epoch_at(epochs, leo - 1): an epoch that was begun and holds no record yet does
+    not count (KIP-595).
+    """
+    if epochs and offset >= epochs[-1][1]:
+        return epochs[-1][0]
+    index = bisect_right(epochs, offset, key=_start)
+    return epochs[index - 1][0] if index else NO_EPOCH
+
+
+def diverging(epochs: Epochs, leo: int, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
+    """Leader's side of KIP-595: None where a log ending at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
+
+    Otherwise the largest epoch of ours at or below `last_fetched_epoch` and where it ends; with no epoch of our own,
+    (NO_EPOCH, leo). NO_EPOCH as last_fetched_epoch says nothing that could be compared: None, and the range of
+    `fetch_offset` is the caller's to check. One that lies below our log start cannot be told from a prefix either.
+    """
+    if last_fetched_epoch == NO_EPOCH:
+        return None
+    if not epochs:
+        return EpochEndOffset(NO_EPOCH, leo) if fetch_offset > leo else None
+    ours = end_offset_for(epochs, leo, min(last_fetched_epoch, epochs[-1][0]))
+    if ours.leader_epoch == last_fetched_epoch and fetch_offset <= ours.end_offset:
+        return None
+    return ours
+
+
+def truncation_offset(epochs: Epochs, leo: int, diverging: EpochEndOffset) -> int:
+    """Follower's side: where to cut our log, which the leader said diverges from its own; 0 <= offset < leo.
+
+    The end of our largest epoch not above the leader's, or the end of the leader's, whichever comes first (KIP-279).
+    What is kept may still diverge, which the next answer tells, but nothing that both have is cut. The result may lie
+    below the log start; then the two have nothing in common.
+    leo: above 0, since an empty log diverges from none.
+    """
+    if diverging.leader_epoch == NO_EPOCH or not epochs:
+        cut = diverging.end_offset
+    elif diverging.leader_epoch > epochs[-1][0]:
+        cut = min(leo, diverging.end_offset)
+    else:
+        cut = min(end_offset_for(epochs, leo, diverging.leader_epoch).end_offset, diverging.end_offset)
+    return _progress(cut, leo)
+
+
+def _progress(cut: int, leo: int) -> int:
+    """Never nothing, or an answer that makes no sense would be asked for over and over."""
+    return max(0, min(cut, leo - 1))
+
+
+def _count_up_to(epochs: Epochs, epoch: int) -> int:
+    return bisect_left(epochs, (epoch + 1,))
+
+
+def _start(entry: tuple[int, int]) -> int:
+    return entry[1]
