@@ -354,6 +354,18 @@ class SessionLost:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """A session with the store has begun; `session_id` will own this broker's ephemeral nodes."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """This broker is about to stop: it says so in its registration, so that nobody takes it into an ISR (F15)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; what is due is done."""
 
@@ -381,6 +393,8 @@ Event = (
     | StoreReplied
     | Registered
     | SessionLost
+    | SessionStarted
+    | Stopping
     | Tick
     | WatchFired
     | ControlReplied
