@@ -1,0 +1,141 @@
+"""How the processes of one host see that a session lives, and how they wake each other: three files per session.
+
+    <token>.alive   FIFO that the session holds open for writing. The kernel closes it when the process dies, however it
+                    dies, and every reader's poll returns at once: POLLHUP.
+    <token>.beat    8 bytes, the monotonic clock in ms when the session was last known to run; for one that hangs.
+    <token>.bell    FIFO that the session reads: a byte in it says that the store has changed.
+
+They say who lives; what is true is in the database. The monotonic clock is one for all processes since boot.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+_KINDS = ("alive", "beat", "bell")
+_BEAT = struct.Struct("=q")
+_BELL_FULL = 4096
+
+
+def monotonic_ms() -> int:
+    """Milliseconds since some moment before now, the same for all processes until the host is booted again."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def boot_id() -> str:
+    """Differs from boot to boot, where the system tells; else empty."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class Pulse:
+    """The files of one's own session. Raises OSError where they cannot be made, as on a file system without FIFOs."""
+
+    def __init__(self, directory: Path, token: str, now_ms: int) -> None:
+        self.bell = self._ringer = self._alive = self._beat = -1
+        self._directory, self._token = directory, token
+        remove(directory, token)
+        try:
+            self._beat = os.open(directory / f"{token}.beat", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            self.beat(now_ms)
+            os.mkfifo(directory / f"{token}.bell", 0o600)
+            self.bell = os.open(directory / f"{token}.bell", os.O_RDONLY | os.O_NONBLOCK)
+            # Held open, or else the bell would be at its end, and poll return at once, whenever nobody else rings.
+            self._ringer = os.open(directory / f"{token}.bell", os.O_WRONLY | os.O_NONBLOCK)
+            os.mkfifo(directory / f"{token}.alive", 0o600)
+            reader = os.open(directory / f"{token}.alive", os.O_RDONLY | os.O_NONBLOCK)  # without it the next waits
+            try:
+                self._alive = os.open(directory / f"{token}.alive", os.O_WRONLY | os.O_NONBLOCK)
+            finally:
+                os.close(reader)
+        except BaseException:
+            self.close()
+            raise
+
+    def beat(self, now_ms: int) -> None:
+        """The session runs at `now_ms`."""
+        os.pwrite(self._beat, _BEAT.pack(now_ms), 0)
+
+    def quieten(self) -> None:
+        """Empty the bell."""
+        with suppress(BlockingIOError):
+            while os.read(self.bell, _BELL_FULL):
+                pass
+
+    def close(self) -> None:
+        """Let go of the files and remove them: to all others the session is dead."""
+        self.let_go()
+        remove(self._directory, self._token)
+
+    def let_go(self) -> None:
+        """Close the files and leave them."""
+        for fd in (self._alive, self._beat, self.bell, self._ringer):
+            if fd >= 0:
+                os.close(fd)
+        self.bell = self._ringer = self._alive = self._beat = -1
+
+
+class Peer:
+    """The files of somebody else's session, as its watcher sees them."""
+
+    def __init__(self, directory: Path, token: str) -> None:
+        self.alive = self._beat = -1
+        with suppress(FileNotFoundError):
+            self._beat = os.open(directory / f"{token}.beat", os.O_RDONLY)
+            self.alive = os.open(directory / f"{token}.alive", os.O_RDONLY | os.O_NONBLOCK)
+
+    def gone(self) -> bool:
+        """Whether nobody holds the session's files any more."""
+        if self.alive < 0:
+            return True
+        try:
+            return os.read(self.alive, 1) == b""
+        except BlockingIOError:
+            return False
+
+    def beat_ms(self) -> int:
+        """When the session was last known to run."""
+        data = os.pread(self._beat, _BEAT.size, 0) if self._beat >= 0 else b""
+        return int(_BEAT.unpack(data)[0]) if len(data) == _BEAT.size else 0
+
+    def close(self) -> None:
+        """Stop watching."""
+        for fd in (self.alive, self._beat):
+            if fd >= 0:
+                os.close(fd)
+        self.alive = self._beat = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def ring(directory: Path, token: str) -> None:
+    """Wake the session; does nothing when it is gone, or has been rung and not answered yet."""
+    with suppress(OSError):
+        bell = os.open(directory / f"{token}.bell", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(bell, b"!")
+        finally:
+            os.close(bell)
+
+
+def remove(directory: Path, token: str) -> None:
+    """Remove the files of a session that has ended; some or all may be gone already."""
+    for kind in _KINDS:
+        with suppress(FileNotFoundError):
+            os.unlink(directory / f"{token}.{kind}")
+
+
+def tokens(directory: Path) -> set[str]:
+    """Of all sessions that have files."""
+    return {path.name.partition(".")[0] for path in directory.iterdir()}
