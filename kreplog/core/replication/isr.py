@@ -1,0 +1,89 @@
+"""Which replicas are in sync, and what is committed: the rules, as functions of values.
+
+Replica is what a leader knows of one follower. Nothing here changes anything but the Replica it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(slots=True)
+class Replica:
+    """A follower as its leader sees it, in the leader's current epoch.
+
+    leo: the offset of its last fetch in this epoch, so the end of what it holds; UNKNOWN_OFFSET before the first.
+    last_caught_up_ms: when it last held all that the leader did. last_fetch_ms, leader_end_then: when it last fetched,
+    and how far the leader's log went then. broker_epoch: of the registration that fetched.
+    """
+
+    broker_id: int
+    leo: int = UNKNOWN_OFFSET
+    last_caught_up_ms: int = 0
+    last_fetch_ms: int = 0
+    leader_end_then: int = 0
+    broker_epoch: int = -1
+
+
+def high_watermark(
+    current: int, local_end: int, local_id: int, maximal_isr: Collection[int], replicas: Mapping[int, Replica]
+) -> int:
+    """The end of what every member of the maximal ISR holds; never below `current`.
+
+    local_end: the end of what the leader itself counts as held. A member that has not fetched in this leader epoch
+    holds the watermark where it is. Source: KIP-497 (maximal ISR), KIP-320 (rule c).
+    """
+    ends = [local_end if member == local_id else _known_end(member, replicas) for member in maximal_isr]
+    return max(current, min(ends, default=current))
+
+
+def _known_end(member: int, replicas: Mapping[int, Replica]) -> int:
+    replica = replicas.get(member)
+    return UNKNOWN_OFFSET if replica is None else replica.leo
+
+
+def enough_in_sync(isr: Collection[int], min_insync_replicas: int, assigned_replicas: Collection[int]) -> bool:
+    """Whether acks=all may be taken and the high watermark may move. Source: KIP-966; the setting counts as the
+    replication factor where that is smaller."""
+    return len(isr) >= min(min_insync_replicas, len(assigned_replicas))
+
+
+def record_fetch(replica: Replica, fetch_offset: int, leader_end: int, now_ms: int) -> None:
+    """The follower asked for `fetch_offset`: it holds all below. leader_end: the leader's LEO now.
+
+    Under a steady load it is never quite at the leader's end; having what the leader had at its last fetch, it was
+    caught up then. Source: Kafka, Replica.updateFetchState.
+    """
+    if fetch_offset >= leader_end:
+        replica.last_caught_up_ms = now_ms
+    elif fetch_offset >= replica.leader_end_then:
+        replica.last_caught_up_ms = max(replica.last_caught_up_ms, replica.last_fetch_ms)
+    replica.leo = fetch_offset
+    replica.last_fetch_ms = now_ms
+    replica.leader_end_then = leader_end
+
+
+def leader_appended(replicas: Iterable[Replica], end_before: int, now_ms: int) -> None:
+    """The leader's log has grown from `end_before`: who was caught up until now starts to lag now, however long it has
+    been idle; so an idle partition's follower need not fetch to stay in sync."""
+    for replica in replicas:
+        if replica.leo >= end_before:
+            replica.last_caught_up_ms = now_ms
+
+
+def is_lagging(replica: Replica, leader_end: int, now_ms: int, max_ms: int, max_offsets: int) -> bool:
+    """Whether a member should leave the ISR: not caught up for max_ms, or, with max_offsets >= 0, so far behind."""
+    if replica.leo >= leader_end:
+        return False
+    if now_ms - replica.last_caught_up_ms > max_ms:
+        return True
+    return 0 <= max_offsets < leader_end - replica.leo
+
+
+def is_caught_up(replica: Replica, watermark: int, epoch_start: int) -> bool:
+    """Whether a follower may join: it holds all that is committed, and everything up to the start of this leader's
+    epoch, which earlier leaders may have committed without this one knowing yet. Source: KIP-320 (rule d), F12."""
+    return replica.leo >= max(watermark, epoch_start)

@@ -1,0 +1,534 @@
+"""ReplicaManager: all the partitions of one broker, and what crosses them.
+
+It routes each event to the partitions it concerns, keeps the requests that wait and the fetchers, and fences what
+comes from an old controller, an old registration or to a broker that is not registered. What is decided about one
+partition is decided in partition.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kreplog.config import ReplicationConfig
+from kreplog.core import nodes
+from kreplog.core.messages import (
+    CONSUMER,
+    EARLIEST,
+    LATEST,
+    CloseLog,
+    DeleteLog,
+    Event,
+    Fetched,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Flushed,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    LogFailed,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+    PartitionState,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Received,
+    Registered,
+    Reply,
+    SessionLost,
+    StateChange,
+    Steps,
+    StopReplica,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StoreReplied,
+    SubmitMulti,
+    Tick,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedFetch, DelayedProduce
+from kreplog.core.replication.follower import Fetcher
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.partition import News, Partition, Role
+from kreplog.core.replication.sessions import FetchSessions
+from kreplog.errors import ErrorCode, InvariantError, KreplogError, LogFailedError, StorageError
+from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
+
+
+class ReplicaManager:
+    """The replication core of one broker.
+
+    on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is deleted.
+    metadata: what the controller said last, for clients. partitions: the open replicas.
+    """
+
+    def __init__(
+        self, broker_id: int, config: ReplicationConfig, on_disk: Mapping[TopicPartition, str] | None = None
+    ) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = -1
+        self.controller_epoch = -1
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.metadata = MetadataCache()
+        self.fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._config = config
+        self._fenced = True
+        self._on_disk = dict(on_disk or {})
+        self._fetcher_of: dict[TopicPartition, Fetcher] = {}
+        self._correlations = itertools.count(1)
+        self._sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, itertools.count(1))
+        self._commit_queues: dict[TopicPartition, CommitQueue] = {}
+        self._parked: dict[int, DelayedFetch] = {}
+        self._parked_sessions: dict[int, int] = {}
+        self._parked_at: dict[TopicPartition, dict[int, None]] = {}
+        self._deadlines: Deadlines[DelayedProduce | DelayedFetch] = Deadlines()
+        self._numbers = itertools.count(1)
+        self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
+        self._changed: list[Partition] = []
+        self._next_isr_check_ms = 0
+
+    def step(self, event: Event, now_ms: int) -> Steps[None]:
+        """Take one event. Ends with everything done that it, and what follows from it, asks for."""
+        match event:
+            case Received(reply_to, request):
+                yield from self._received(reply_to, request, now_ms)
+            case Fetched(leader, _, _):
+                for key in sorted(self.fetchers):
+                    if key[0] == leader:
+                        yield from self.fetchers[key].on_fetched(event, now_ms, self.broker_epoch)
+            case StoreReplied():
+                yield from self._store_replied(event, now_ms)
+            case Flushed(partition, recovery_point):
+                yield from self._flushed(partition, recovery_point, now_ms)
+            case LogFailed(partition):
+                yield from self._go_offline(partition)
+            case Registered(broker_epoch, _):
+                self.broker_epoch = max(self.broker_epoch, broker_epoch)
+                self._fenced = False
+            case SessionLost():
+                self._fence()
+            case Tick():
+                yield from self._tick(now_ms)
+            case _:
+                raise InvariantError(f"the replica manager takes no {type(event).__name__}")
+        yield from self._settle(now_ms)
+
+    def next_wakeup(self, now_ms: int) -> int | None:
+        """When it wants the next Tick, at the latest; None while there is nothing to wait for."""
+        times = [self._deadlines.next_ms(), *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())]
+        if self.partitions:
+            times.append(self._next_isr_check_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    # Requests
+
+    def _received(self, reply_to: Any, request: Any, now_ms: int) -> Steps[None]:
+        match request:
+            case ProduceRequest():
+                yield from self._produce(reply_to, request, now_ms)
+            case FetchRequest():
+                yield from self._fetch(reply_to, request, now_ms)
+            case LeaderAndIsrRequest():
+                yield Reply(reply_to, (yield from self._leader_and_isr(request, now_ms)))
+            case StopReplicaRequest():
+                yield Reply(reply_to, (yield from self._stop_replicas(request)))
+            case UpdateMetadataRequest():
+                yield Reply(reply_to, self._update_metadata(request))
+            case OffsetsForLeaderEpochRequest():
+                yield Reply(reply_to, self._offsets_for_leader_epoch(request))
+            case ListOffsetsRequest():
+                listed: dict[int, ListedOffset] = {}
+                for index, asked in enumerate(request.partitions):
+                    listed[index] = yield from self._list_offset(asked)
+                yield Reply(reply_to, ListOffsetsResponse(tuple(listed.values())))
+            case _:
+                raise InvariantError(f"the replica manager takes no {type(request).__name__}")
+
+    def _produce(self, reply_to: Any, request: ProduceRequest, now_ms: int) -> Steps[None]:
+        if request.acks not in (-1, 0, 1):
+            refused = ErrorCode.INVALID_REQUIRED_ACKS
+            answers = [ProducedPartition(one.partition, refused) for one in request.partitions]
+            yield Reply(reply_to, ProduceResponse(tuple(answers)))
+            return
+        produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
+        for index, one in enumerate(request.partitions):
+            answer, next_offset = yield from self._append(one, request.acks, now_ms)
+            produce.answers.append(answer)
+            if answer.error is ErrorCode.NONE and request.acks == -1:
+                partition = self.partitions[one.partition]
+                if not partition.is_committed(next_offset):
+                    self._commit_queues.setdefault(one.partition, CommitQueue()).push(next_offset, produce, index)
+        if produce.waiting:
+            self._deadlines.push(produce.deadline_ms, produce)
+        elif request.acks != 0:
+            yield Reply(reply_to, produce.response)
+
+    def _append(self, one: ProducePartition, acks: int, now_ms: int) -> Steps[tuple[ProducedPartition, int]]:
+        """The answer as it will be when all goes well, and the offset that the high watermark must reach for it."""
+        partition = self.partitions.get(one.partition)
+        if partition is None:
+            return ProducedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+        if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
+            return ProducedPartition(one.partition, error), 0
+        try:
+            info = yield from partition.append(one.records, now_ms)
+        except LogFailedError as failure:
+            yield from self._go_offline(one.partition)
+            return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
+        except KreplogError as refusal:
+            code = ErrorCode(refusal.kafka_code)
+            return ProducedPartition(one.partition, code, message=str(refusal)), 0
+        answer = ProducedPartition(
+            one.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
+        )
+        return answer, info.last_offset + 1
+
+    def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
+        answers = []
+        for asked in request.partitions:
+            partition = self.partitions.get(asked.partition)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            end = EpochEndOffset(NO_EPOCH, -1)
+            if partition is not None:
+                error = partition.refusal(asked.current_leader_epoch)
+                if error is ErrorCode.NONE:
+                    end = partition.end_offset_for(asked.leader_epoch)
+            answers.append((asked.partition, error, end))
+        return OffsetsForLeaderEpochResponse(tuple(answers))
+
+    def _list_offset(self, asked: ListOffsetsPartition) -> Steps[ListedOffset]:
+        partition = self.partitions.get(asked.partition)
+        if partition is None:
+            return ListedOffset(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if (error := partition.refusal(asked.current_leader_epoch)) is not ErrorCode.NONE:
+            return ListedOffset(asked.partition, error)
+        if asked.timestamp == EARLIEST:
+            return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.log_start, partition.leader_epoch)
+        if partition.visible_high_watermark() < 0:
+            return ListedOffset(asked.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
+        if asked.timestamp == LATEST:
+            return ListedOffset(asked.partition, ErrorCode.NONE, partition.high_watermark, partition.leader_epoch)
+        offset = yield from partition.offset_for_timestamp(asked.timestamp)
+        return ListedOffset(asked.partition, ErrorCode.NONE, offset, partition.leader_epoch)
+
+    # Fetches
+
+    def _fetch(self, reply_to: Any, request: FetchRequest, now_ms: int) -> Steps[None]:
+        context = self._sessions.begin(request, now_ms)
+        if isinstance(context, ErrorCode):
+            yield Reply(reply_to, FetchResponse(context))
+            return
+        fetch = DelayedFetch(next(self._numbers), reply_to, now_ms + request.max_wait_ms, request, context)
+        for asked in context.evaluate():
+            refused = yield from self._check_fetch(asked, request, now_ms)
+            if refused is not None:
+                fetch.refused[asked.partition] = refused
+        if not (yield from self._try_fetch(fetch, now_ms)):
+            self._park(fetch)
+
+    def _check_fetch(self, asked: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
+        partition = self.partitions.get(asked.partition)
+        if partition is None:
+            return FetchedPartition(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if request.replica_id == CONSUMER:
+            return partition.check_readable(asked)
+        return (yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms))
+
+    def _try_fetch(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
+        """Answer if there is enough to read, something to tell, or no time left; whether it was answered."""
+        consumer = fetch.request.replica_id == CONSUMER
+        asked = fetch.context.evaluate()
+        waits = now_ms < fetch.deadline_ms
+        if waits and not fetch.refused and not any(self._has_news(one, consumer) for one in asked):
+            return False
+        room, found, results = fetch.request.max_bytes, 0, []
+        for one in asked:
+            answer = fetch.refused.get(one.partition)
+            if answer is None:
+                answer = yield from self._read(one, consumer, room)
+            results.append(answer)
+            size = len(answer.records)
+            room, found = room - size, found + size
+            waits = waits and answer.error is ErrorCode.NONE and answer.diverging is None
+        if waits and found < fetch.request.min_bytes:
+            return False
+        yield Reply(fetch.reply_to, fetch.context.finish(results))
+        return True
+
+    def _has_news(self, one: FetchPartition, consumer: bool) -> bool:
+        partition = self.partitions.get(one.partition)
+        return (
+            partition is None
+            or partition.refusal(one.current_leader_epoch, one.topic_id) is not ErrorCode.NONE
+            or one.fetch_offset < partition.limit(consumer)
+            or one.fetch_offset < partition.log.log_start
+        )
+
+    def _read(self, one: FetchPartition, consumer: bool, room: int) -> Steps[FetchedPartition]:
+        """Checked again, since the partition may have changed while the fetch waited."""
+        partition = self.partitions.get(one.partition)
+        if partition is None:
+            return FetchedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        refused = partition.check_readable(one)
+        if refused is not None:
+            return refused
+        try:
+            return (yield from partition.read(one, consumer, room))
+        except StorageError as error:
+            yield StateChange("error", f"{one.partition}: cannot be read at {one.fetch_offset}: {error}")
+            return FetchedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _park(self, fetch: DelayedFetch) -> None:
+        self._parked[fetch.number] = fetch
+        self._deadlines.push(fetch.deadline_ms, fetch)
+        if fetch.context.session_id:
+            self._parked_sessions[fetch.context.session_id] = fetch.number
+        else:
+            for one in fetch.context.evaluate():
+                self._parked_at.setdefault(one.partition, {})[fetch.number] = None
+
+    def _unpark(self, fetch: DelayedFetch) -> None:
+        self._parked.pop(fetch.number, None)
+        if self._parked_sessions.get(fetch.context.session_id) == fetch.number:
+            del self._parked_sessions[fetch.context.session_id]
+        if not fetch.context.session_id:
+            for one in fetch.request.partitions:
+                waiting = self._parked_at.get(one.partition)
+                if waiting is not None:
+                    waiting.pop(fetch.number, None)
+                    if not waiting:
+                        del self._parked_at[one.partition]
+
+    # What the controller says
+
+    def _is_stale_controller(self, controller_epoch: int) -> bool:
+        """An older controller's word counts no more once a newer one was heard (F26)."""
+        return controller_epoch < self.controller_epoch
+
+    def _is_stale_registration(self, broker_epoch: int) -> bool:
+        """Meant for an earlier life of this broker, or for one that has no registration now (KIP-380, F26)."""
+        return broker_epoch <= self.broker_epoch if self._fenced else broker_epoch < self.broker_epoch
+
+    def _refuses_control(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+        if self._is_stale_controller(controller_epoch):
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._is_stale_registration(broker_epoch):
+            return ErrorCode.STALE_BROKER_EPOCH
+        self.controller_epoch = max(self.controller_epoch, controller_epoch)
+        if broker_epoch > self.broker_epoch:  # the controller learned of the registration before this broker did
+            self.broker_epoch, self._fenced = broker_epoch, False
+        return ErrorCode.NONE
+
+    def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
+        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
+        if error is not ErrorCode.NONE:
+            return LeaderAndIsrResponse(error)
+        answers: dict[TopicPartition, ErrorCode] = {}
+        for told in request.partitions:
+            answers[told.partition] = yield from self._apply(told, now_ms)
+        if request.is_init:
+            yield from self._delete_strays({told.partition for told in request.partitions})
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers.items()))
+
+    def _apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        partition = self.partitions.get(told.partition)
+        if partition is not None and partition.topic_id != told.topic_id:
+            yield from self._forget(told.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            yield CloseLog(told.partition)
+            partition = None
+        try:
+            if partition is None:
+                partition = Partition(
+                    self.broker_id, told.partition, told.topic_id, self._config, self.metadata, self._changed
+                )
+                self.partitions[told.partition] = partition
+                self._on_disk[told.partition] = told.topic_id
+                yield from partition.open(told.config)
+            return (yield from partition.apply(told, now_ms))
+        except StorageError as error:
+            yield StateChange("error", f"{told.partition}: {error}")
+            yield from self._go_offline(told.partition)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _delete_strays(self, wanted: set[TopicPartition]) -> Steps[None]:
+        """What an INIT does not name belongs to this broker no more."""
+        for topic_partition in sorted(set(self.partitions) | set(self._on_disk)):
+            if topic_partition not in wanted:
+                yield StateChange("info", f"{topic_partition}: no longer assigned to broker {self.broker_id}, deleted")
+                yield from self._delete(topic_partition)
+
+    def _stop_replicas(self, request: StopReplicaRequest) -> Steps[StopReplicaResponse]:
+        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
+        if error is not ErrorCode.NONE:
+            return StopReplicaResponse(error)
+        answers: dict[TopicPartition, ErrorCode] = {}
+        for told in request.partitions:
+            answers[told.partition] = yield from self._stop_replica(told)
+        return StopReplicaResponse(ErrorCode.NONE, tuple(answers.items()))
+
+    def _stop_replica(self, told: StopReplica) -> Steps[ErrorCode]:
+        partition = self.partitions.get(told.partition)
+        local_id = partition.topic_id if partition is not None else self._on_disk.get(told.partition)
+        if local_id != told.topic_id:  # that replica is not here, whatever bears its name (F41)
+            return ErrorCode.NONE
+        if partition is not None:
+            if told.leader_epoch != NO_EPOCH and told.leader_epoch < partition.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if partition.role is Role.OFFLINE:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            partition.step_down()
+            yield from self._settle_partition(partition, 0)
+        return (yield from self._delete(told.partition)) if told.delete else ErrorCode.NONE
+
+    def _delete(self, topic_partition: TopicPartition) -> Steps[ErrorCode]:
+        yield from self._forget(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            yield DeleteLog(topic_partition)
+        except StorageError as error:
+            yield StateChange("error", f"{topic_partition}: cannot be deleted: {error}")
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._on_disk.pop(topic_partition, None)
+        return ErrorCode.NONE
+
+    def _forget(self, topic_partition: TopicPartition, error: ErrorCode) -> Steps[None]:
+        """The partition is no longer here: nobody waits for it, fetches for it or reads it."""
+        partition = self.partitions.pop(topic_partition, None)
+        if partition is not None:
+            self._stop_fetching(topic_partition)
+            yield from self._fail_produces(topic_partition, error)
+            yield from self._wake_fetches(topic_partition, 0)
+
+    def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
+        return UpdateMetadataResponse(error if error is not ErrorCode.NONE else self.metadata.apply(request))
+
+    # Store, disk, session, time
+
+    def _store_replied(self, event: StoreReplied, now_ms: int) -> Steps[None]:
+        kind, subject, *_ = event.tag if isinstance(event.tag, tuple) else ("", None)
+        if kind == "isr" and subject in self.partitions:
+            yield from self.partitions[subject].store_replied(event, now_ms)
+        elif kind == "offline" and event.error is None:
+            self._failures_to_report.pop(("offline", subject), None)
+
+    def _flushed(self, topic_partition: TopicPartition, recovery_point: int, now_ms: int) -> Steps[None]:
+        partition = self.partitions.get(topic_partition)
+        if partition is None:
+            return
+        yield from partition.flushed_to(recovery_point)
+        fetcher = self._fetcher_of.get(topic_partition)
+        if fetcher is not None and partition.flushed >= partition.log.leo:
+            fetcher.resume(topic_partition)
+
+    def _go_offline(self, topic_partition: TopicPartition) -> Steps[None]:
+        """A failed log is final: the replica serves nothing more, and the controller is told to move its leader."""
+        partition = self.partitions.get(topic_partition)
+        if partition is None or partition.role is Role.OFFLINE:
+            return
+        partition.go_offline()
+        yield StateChange("error", f"{topic_partition}: its log has failed, the replica goes offline")
+        tag = ("offline", next(self._numbers))
+        self._failures_to_report[tag] = topic_partition
+        yield from self._report(tag)
+
+    def _report(self, tag: tuple[str, int]) -> Steps[None]:
+        data = nodes.encode_log_dir_event(self.broker_id, [self._failures_to_report[tag]])
+        yield SubmitMulti(tag, (Create(f"{nodes.LOG_DIR_EVENTS}/event_", data, sequential=True),))
+
+    def _fence(self) -> None:
+        """No registration: nobody may count on this broker, so it leads and follows nothing until the next one."""
+        self._fenced = True
+        for topic_partition in sorted(self.partitions):
+            if self.partitions[topic_partition].role in (Role.LEADER, Role.FOLLOWER):
+                self.partitions[topic_partition].step_down()
+
+    def _tick(self, now_ms: int) -> Steps[None]:
+        for waiting in self._deadlines.due(now_ms):
+            if isinstance(waiting, DelayedProduce):
+                if waiting.waiting:
+                    waiting.expire()
+                    yield Reply(waiting.reply_to, waiting.response)
+            elif waiting.number in self._parked:
+                self._unpark(waiting)
+                yield from self._try_fetch(waiting, now_ms)
+        if now_ms >= self._next_isr_check_ms:
+            self._next_isr_check_ms = now_ms + max(1, self._isr_check_interval_ms())
+            for topic_partition in sorted(self.partitions):
+                yield from self.partitions[topic_partition].tick(now_ms)
+            for tag in list(self._failures_to_report):
+                yield from self._report(tag)
+
+    def _isr_check_interval_ms(self) -> int:
+        """Often enough that a produce waits for a dead follower no longer than KeepInSyncTime and half of it (F23)."""
+        return min(self._config.replica_lag_time_max_ms // 2, 1000)
+
+    # What follows from it
+
+    def _settle(self, now_ms: int) -> Steps[None]:
+        """React to the partitions' news until there is none, then let the fetchers ask for more."""
+        while self._changed:
+            yield from self._settle_partition(self._changed.pop(0), now_ms)
+        for key in sorted(self.fetchers):
+            yield from self.fetchers[key].poll(now_ms, self.broker_epoch)
+
+    def _settle_partition(self, partition: Partition, now_ms: int) -> Steps[None]:
+        news, partition.news = partition.news, set()
+        topic_partition = partition.topic_partition
+        if News.ROLE in news:
+            self._stop_fetching(topic_partition)
+            if partition.role is not Role.LEADER:
+                yield from self._fail_produces(topic_partition, partition.refusal(NO_EPOCH))
+            if partition.role is Role.FOLLOWER:
+                self._start_fetching(partition, now_ms)
+        if News.COMMITTED in news and topic_partition in self._commit_queues:
+            yield from self._answer_produces(self._commit_queues[topic_partition].committed(partition.high_watermark))
+        if News.SHRUNK in news:
+            yield from self._fail_produces(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        yield from self._wake_fetches(topic_partition, now_ms)
+
+    def _start_fetching(self, partition: Partition, now_ms: int) -> None:
+        index = hash_partition(partition.topic_partition) % self._config.num_replica_fetchers
+        key = (partition.leader, index)
+        if key not in self.fetchers:
+            self.fetchers[key] = Fetcher(self.broker_id, partition.leader, self._config, self._correlations, index)
+        self.fetchers[key].add(partition, now_ms)
+        self._fetcher_of[partition.topic_partition] = self.fetchers[key]
+
+    def _stop_fetching(self, topic_partition: TopicPartition) -> None:
+        fetcher = self._fetcher_of.pop(topic_partition, None)
+        if fetcher is not None:
+            fetcher.remove(topic_partition)
+
+    def _answer_produces(
+        self, settled: Iterable[tuple[DelayedProduce, int]], error: ErrorCode = ErrorCode.NONE
+    ) -> Steps[None]:
+        for produce, index in settled:
+            if produce.settle(index, error):
+                yield Reply(produce.reply_to, produce.response)
+
+    def _fail_produces(self, topic_partition: TopicPartition, error: ErrorCode) -> Steps[None]:
+        queue = self._commit_queues.pop(topic_partition, None)
+        if queue is not None:
+            yield from self._answer_produces(queue.drain(), error)
+
+    def _wake_fetches(self, topic_partition: TopicPartition, now_ms: int) -> Steps[None]:
+        """Fetches that wait and can read this partition look again."""
+        numbers = [self._parked_sessions.get(session) for session in self._sessions.mark(topic_partition)]
+        for number in [*numbers, *self._parked_at.get(topic_partition, ())]:
+            fetch = None if number is None else self._parked.get(number)
+            if fetch is not None and (yield from self._try_fetch(fetch, now_ms)):
+                self._unpark(fetch)
+
+
+def hash_partition(topic_partition: TopicPartition) -> int:
+    """The same in every process, unlike hash()."""
+    return sum(topic_partition.topic.encode()) + topic_partition.partition

@@ -1,0 +1,627 @@
+"""Partition: one broker's replica of a partition, as leader or follower; what is appended, committed, shown and cut.
+
+    role      | is entered by                                        | does
+    IDLE      | creation, StopReplica, no leader, deposed, fenced    | answers NOT_LEADER_OR_FOLLOWER
+    LEADER    | LeaderAndIsr naming this broker                      | appends, serves, keeps the ISR and the watermark
+    FOLLOWER  | LeaderAndIsr naming another                          | takes over what its leader sends, truncates
+    OFFLINE   | a failed log                                         | nothing, until the broker is started anew
+
+Waiting requests, fetchers and the other partitions are the manager's. Every generator here is part of a step: its log
+effects are answered before anything else happens to the partition. A partition with `news`, which the manager must
+react to, puts itself on the list of those that have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Protocol
+
+from kreplog.config import ReplicationConfig, TopicConfig
+from kreplog.core import eligible, nodes
+from kreplog.core.messages import (
+    AdvanceHighWatermark,
+    AppendAsFollower,
+    AppendAsLeader,
+    AssignLeaderEpoch,
+    DeleteRecordsBefore,
+    FetchedPartition,
+    FetchPartition,
+    Flush,
+    LogState,
+    OffsetForTimestamp,
+    OpenedLog,
+    OpenLog,
+    PartitionState,
+    ReadLog,
+    StateChange,
+    Steps,
+    StoreReplied,
+    SubmitMulti,
+    SubmitRead,
+    TruncateFullyAndStartAt,
+    TruncateTo,
+)
+from kreplog.core.replication import epochs, isr
+from kreplog.core.replication.follower import FetchOutcome, FetchPosition
+from kreplog.core.replication.isr import Replica
+from kreplog.errors import (
+    BadVersionError,
+    CorruptBatchError,
+    ErrorCode,
+    FencedLeaderEpochError,
+    NoNodeError,
+    OffsetOutOfRangeError,
+)
+from kreplog.types import (
+    NO_EPOCH,
+    NO_LEADER,
+    AppendInfo,
+    Check,
+    Create,
+    EpochEndOffset,
+    LeaderAndIsr,
+    Node,
+    SetData,
+    StoreOperation,
+    TopicPartition,
+)
+
+
+class Role(Enum):
+    IDLE = auto()
+    LEADER = auto()
+    FOLLOWER = auto()
+    OFFLINE = auto()
+
+
+class News(Enum):
+    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. SHRUNK: the ISR has become too
+    small to commit. ROLE: it leads, follows or does neither, or does so in another epoch."""
+
+    APPENDED = auto()
+    COMMITTED = auto()
+    SHRUNK = auto()
+    ROLE = auto()
+
+
+class Eligibility(Protocol):
+    """Who may join an ISR; MetadataCache in a broker."""
+
+    def eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PendingIsr:
+    """An ISR change whose outcome is not known: `proposed` is what the store may say already, or yet.
+
+    tag: of the write, or of the read that is to tell; None between two tries, the next not before `retry_ms`.
+    """
+
+    proposed: LeaderAndIsr
+    operations: tuple[StoreOperation, ...]
+    tag: Hashable | None
+    retry_ms: int = 0
+
+
+class Partition:
+    """One replica. topic_id: of the topic it belongs to; another's messages are never taken for its own (KIP-516)."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        config: ReplicationConfig,
+        brokers: Eligibility,
+        changed: list[Partition],
+    ) -> None:
+        self.broker_id = broker_id
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.role = Role.IDLE
+        self.leader = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.partition_epoch = -1
+        self.assigned_replicas: tuple[int, ...] = ()
+        self.reassigned_replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.eligible: tuple[int, ...] = ()
+        self.controller_epoch = -1
+        self.config = TopicConfig()
+        self.log = LogState()
+        self.high_watermark = 0
+        self.epoch_start = 0
+        self.flushed = 0
+        self.replicas: dict[int, Replica] = {}
+        self.pending: PendingIsr | None = None
+        self.news: set[News] = set()
+        self._settings = config
+        self._brokers = brokers
+        self._changed = changed
+        self._submitted = 0
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Committed and proposed members together: any of them may be elected (KIP-497)."""
+        if self.pending is None:
+            return self.isr
+        return tuple(sorted({*self.isr, *self.pending.proposed.isr}))
+
+    @property
+    def catching_up(self) -> tuple[int, ...]:
+        """Assigned replicas that are not in sync (the sources' CUR)."""
+        return tuple(replica for replica in self.assigned_replicas if replica not in self.isr)
+
+    # Opening, and what the controller says
+
+    def open(self, topic_config: TopicConfig) -> Steps[None]:
+        """Recover the local log. Raises StorageError."""
+        opened: OpenedLog = yield OpenLog(self.topic_partition, self.topic_id, topic_config)
+        self.config = topic_config
+        self.log = opened.state
+        self.high_watermark = self._recovered_high_watermark(opened)
+        self.flushed = opened.state.leo
+
+    def _recovered_high_watermark(self, opened: OpenedLog) -> int:
+        """min(checkpointed high watermark, LEO), and not below the log start."""
+        return max(opened.state.log_start, min(opened.high_watermark, opened.state.leo))
+
+    def apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        """Carry out one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than what is known here."""
+        if self.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self._is_stale(told.state.leader_epoch):
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self.config = told.config
+        self.assigned_replicas = told.replicas
+        self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
+        wanted = self._role_in(told.state)
+        if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
+            if told.state.partition_epoch > self.partition_epoch:
+                self._adopt(told.state)
+                yield from self._advance()
+            return ErrorCode.NONE
+        self._adopt(told.state)
+        self.leader = told.state.leader
+        self.leader_epoch = told.state.leader_epoch
+        if wanted is Role.LEADER:
+            yield from self._become_leader(now_ms)
+        elif wanted is Role.FOLLOWER:
+            yield from self._become_follower()
+        else:
+            self.step_down()
+        return ErrorCode.NONE
+
+    def _is_stale(self, leader_epoch: int) -> bool:
+        return leader_epoch < self.leader_epoch
+
+    def _role_in(self, state: LeaderAndIsr) -> Role:
+        if state.leader == self.broker_id:
+            return Role.LEADER
+        return Role.IDLE if state.leader == NO_LEADER else Role.FOLLOWER
+
+    def _adopt(self, state: LeaderAndIsr) -> None:
+        """Take the store's word for the ISR; a change of ours that is still on its way fails on its version."""
+        self.isr = state.isr
+        self.eligible = state.eligible
+        self.partition_epoch = state.partition_epoch
+        self.controller_epoch = state.controller_epoch
+        self.pending = None
+        if self.role is Role.LEADER and not self.in_sync_enough():
+            self._tell(News.SHRUNK)
+
+    def _become_leader(self, now_ms: int) -> Steps[None]:
+        """The epoch and its start are on disk before anything is served (KIP-101, F4); the high watermark stays what
+        it was, since others may hold less than this log (F20)."""
+        self._set_role(Role.LEADER)
+        self.log = yield AssignLeaderEpoch(self.topic_partition, self.leader_epoch)
+        self.epoch_start = self.log.leo
+        self.replicas = {
+            replica: Replica(replica, last_caught_up_ms=now_ms if replica in self.isr else 0)
+            for replica in self.assigned_replicas
+            if replica != self.broker_id
+        }
+        yield from self._advance()
+
+    def _become_follower(self) -> Steps[None]:
+        """Fetching starts over and reconciles with the leader first, at every change of epoch, whoever leads (F5)."""
+        self._set_role(Role.FOLLOWER)
+        if self._must_truncate_to_watermark():
+            yield from self._truncate(self.high_watermark)
+
+    def _must_truncate_to_watermark(self) -> bool:
+        """Without any epoch in the log nobody can tell where it parts from the leader's; only then (KIP-101)."""
+        return not self.log.epochs and self.log.leo > self.high_watermark
+
+    def step_down(self) -> None:
+        """Neither lead nor follow until the controller says so."""
+        self._set_role(Role.IDLE)
+
+    def go_offline(self) -> None:
+        """The log has failed: nothing of it is believed any more."""
+        self._set_role(Role.OFFLINE)
+
+    def _tell(self, news: News) -> None:
+        if not self.news:
+            self._changed.append(self)
+        self.news.add(news)
+
+    def _set_role(self, role: Role) -> None:
+        self.role = role
+        self.pending = None
+        self.replicas = {}
+        self._tell(News.ROLE)
+
+    # Leading
+
+    def refusal(self, current_leader_epoch: int, topic_id: str = "") -> ErrorCode:
+        """Why this replica cannot serve one who believes in `current_leader_epoch` (KIP-320); NONE if it can."""
+        if self.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if topic_id and topic_id != self.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if current_leader_epoch != NO_EPOCH:
+            if self._is_fenced(current_leader_epoch):
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if current_leader_epoch > self.leader_epoch:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _is_fenced(self, current_leader_epoch: int) -> bool:
+        return current_leader_epoch < self.leader_epoch
+
+    def refuses_produce(self, acks: int) -> ErrorCode:
+        if (error := self.refusal(NO_EPOCH)) is not ErrorCode.NONE:
+            return error
+        if acks == -1 and not self.in_sync_enough():
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def append(self, records: object, now_ms: int) -> Steps[AppendInfo]:
+        """Append a producer's batches; a batch that is there already is answered with its first offset (KIP-98).
+
+        Raises what AppendAsLeader throws.
+        """
+        end_before = self.log.leo
+        info: AppendInfo
+        info, self.log = yield AppendAsLeader(self.topic_partition, records, self.leader_epoch)
+        if self.log.leo > end_before:
+            isr.leader_appended(self.replicas.values(), end_before, now_ms)
+            self._tell(News.APPENDED)
+            if self._flushes():
+                yield Flush(self.topic_partition)
+        yield from self._advance()
+        return info
+
+    def is_committed(self, next_offset: int) -> bool:
+        """Whether everything below `next_offset` may be acknowledged to an acks=all producer."""
+        return self.high_watermark >= next_offset
+
+    def flushed_to(self, recovery_point: int) -> Steps[None]:
+        self.flushed = min(max(self.flushed, recovery_point), self.log.leo)
+        if self.role is Role.LEADER:
+            yield from self._advance()
+
+    def record_fetch(
+        self, request: FetchPartition, replica_id: int, broker_epoch: int, now_ms: int
+    ) -> Steps[FetchedPartition | None]:
+        """A follower's fetch: take note of what it holds. The answer, when it is anything but records; else None."""
+        if (error := self.refusal(request.current_leader_epoch, request.topic_id)) is not ErrorCode.NONE:
+            return self._refused(error)
+        replica = self.replicas.get(replica_id)
+        if replica is None:
+            return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self._is_old_registration(replica, broker_epoch):
+            return self._refused(ErrorCode.STALE_BROKER_EPOCH)
+        parted = self._diverging(request)
+        if parted is not None:
+            return FetchedPartition(self.topic_partition, ErrorCode.NONE, diverging=parted)
+        if not self.log.log_start <= request.fetch_offset <= self.log.leo:
+            return self._out_of_range()
+        replica.broker_epoch = broker_epoch
+        isr.record_fetch(replica, request.fetch_offset, self.log.leo, now_ms)
+        yield from self._advance()
+        yield from self._maybe_expand(replica)
+        return None
+
+    def _is_old_registration(self, replica: Replica, broker_epoch: int) -> bool:
+        """A message that an earlier life of the follower sent says nothing of what it holds now (KIP-903)."""
+        return broker_epoch < replica.broker_epoch
+
+    def _diverging(self, request: FetchPartition) -> EpochEndOffset | None:
+        return epochs.diverging(self.log.epochs, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
+
+    def check_readable(self, request: FetchPartition) -> FetchedPartition | None:
+        """The answer to a fetch that can have no records here and now; else None."""
+        if (error := self.refusal(request.current_leader_epoch, request.topic_id)) is not ErrorCode.NONE:
+            return self._refused(error)
+        if not self.log.log_start <= request.fetch_offset <= self.log.leo:
+            return self._out_of_range()
+        return None
+
+    def limit(self, consumer: bool) -> int:
+        """The end of what may be read: a consumer sees only what is committed."""
+        return self.high_watermark if consumer else self.log.leo
+
+    def read(self, request: FetchPartition, consumer: bool, max_bytes: int) -> Steps[FetchedPartition]:
+        """Records from request.fetch_offset on, as far as there are any and max_bytes > 0 allows."""
+        limit = self.limit(consumer)
+        records: object = b""
+        if max_bytes > 0 and self.log.log_start <= request.fetch_offset < limit:
+            records = yield ReadLog(
+                self.topic_partition, request.fetch_offset, limit, min(max_bytes, request.max_bytes)
+            )
+        return FetchedPartition(
+            self.topic_partition,
+            ErrorCode.NONE,
+            self.visible_high_watermark() if consumer else self.high_watermark,
+            self.log.log_start,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            records=records,
+        )
+
+    def visible_high_watermark(self) -> int:
+        """What clients are told: -1 while a new leader's lags behind what its predecessor may have told (KIP-207)."""
+        return self.high_watermark if self.high_watermark >= self.epoch_start else -1
+
+    def end_offset_for(self, epoch: int) -> EpochEndOffset:
+        return epochs.end_offset_for(self.log.epochs, self.log.leo, epoch)
+
+    def offset_for_timestamp(self, timestamp: int) -> Steps[int]:
+        """The first committed offset at or after `timestamp`, or -1."""
+        offset: int = yield OffsetForTimestamp(self.topic_partition, timestamp)
+        return offset if offset < self.high_watermark else -1
+
+    def _refused(self, error: ErrorCode) -> FetchedPartition:
+        return FetchedPartition(self.topic_partition, error, leader=self.leader, leader_epoch=self.leader_epoch)
+
+    def _out_of_range(self) -> FetchedPartition:
+        return FetchedPartition(
+            self.topic_partition,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            self.high_watermark,
+            self.log.log_start,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    # The high watermark
+
+    def _advance(self) -> Steps[None]:
+        """Raise the leader's high watermark as the maximal ISR allows; not while the ISR is too small (KIP-966)."""
+        if self.role is not Role.LEADER or not self.in_sync_enough():
+            return
+        watermark = isr.high_watermark(
+            self.high_watermark, self._local_end(), self.broker_id, self.maximal_isr, self.replicas
+        )
+        if watermark > self.high_watermark:
+            yield from self._set_high_watermark(watermark)
+
+    def _set_high_watermark(self, offset: int) -> Steps[None]:
+        self.high_watermark = offset
+        self._tell(News.COMMITTED)
+        yield AdvanceHighWatermark(self.topic_partition, offset)
+
+    def in_sync_enough(self) -> bool:
+        return isr.enough_in_sync(self.isr, self.config.min_insync_replicas, self.assigned_replicas)
+
+    def _flushes(self) -> bool:
+        return self.log.leo - self.flushed >= self.config.flush_messages
+
+    def _local_end(self) -> int:
+        """What this replica counts as held: with flush.messages=1 only what has been fsynced."""
+        return self.flushed if self.config.flush_messages == 1 else self.log.leo
+
+    # The ISR
+
+    def tick(self, now_ms: int) -> Steps[None]:
+        """Drop who lags, and try again what the store has not answered."""
+        if self.role is not Role.LEADER:
+            return
+        if self.pending is not None:
+            if self.pending.tag is None and now_ms >= self.pending.retry_ms:
+                yield from self._submit(self.pending.proposed, self.pending.operations)
+            return
+        lagging = self._lagging(now_ms)
+        if lagging:
+            yield StateChange("info", f"{self.topic_partition}: {lagging} lag and leave the ISR {self.isr}")
+            yield from self._propose([member for member in self.isr if member not in lagging], None)
+
+    def _lagging(self, now_ms: int) -> list[int]:
+        return [
+            member
+            for member in self.isr
+            if member in self.replicas
+            and isr.is_lagging(
+                self.replicas[member],
+                self.log.leo,
+                now_ms,
+                self._settings.replica_lag_time_max_ms,
+                self._settings.replica_lag_max_bytes,
+            )
+        ]
+
+    def _maybe_expand(self, replica: Replica) -> Steps[None]:
+        if (
+            replica.broker_id not in self.isr
+            and self.pending is None
+            and isr.is_caught_up(replica, self.high_watermark, self.epoch_start)
+            and self._brokers.eligible(replica.broker_id, replica.broker_epoch)
+        ):
+            yield StateChange("info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}")
+            yield from self._propose([*self.isr, replica.broker_id], replica.broker_id)
+
+    def _propose(self, members: Collection[int], joiner: int | None) -> Steps[None]:
+        """Write a new ISR, on condition that nobody has written since; one change in flight (KIP-497)."""
+        members = tuple(sorted(members))
+        proposed = LeaderAndIsr(
+            self.leader,
+            self.leader_epoch,
+            members,
+            eligible.eligible_after(self.isr, self.eligible, members, self._min_insync_replicas()),
+            self.controller_epoch,
+            self.partition_epoch,
+        )
+        yield from self._submit(proposed, self._isr_operations(proposed, joiner))
+
+    def _submit(self, proposed: LeaderAndIsr, operations: tuple[StoreOperation, ...]) -> Steps[None]:
+        tag = self._next_tag()
+        self.pending = PendingIsr(proposed, operations, tag)
+        yield SubmitMulti(tag, operations)
+
+    def _min_insync_replicas(self) -> int:
+        return min(self.config.min_insync_replicas, len(self.assigned_replicas))
+
+    def _isr_operations(self, proposed: LeaderAndIsr, joiner: int | None) -> tuple[StoreOperation, ...]:
+        """The joiner's registration is the one that fetched, and serves (KIP-903, KIP-841); checked where it counts."""
+        checks: tuple[StoreOperation, ...] = ()
+        if joiner is not None:
+            checks = (
+                Check(nodes.broker_epoch(joiner), self.replicas[joiner].broker_epoch),
+                Check(nodes.broker(joiner), 0),
+            )
+        path = nodes.leader_and_isr(self.topic_partition)
+        return (
+            SetData(path, nodes.encode_leader_and_isr(proposed), self._expected_version()),
+            *checks,
+            Create(f"{nodes.ISR_CHANGES}/change_", nodes.encode_partitions([self.topic_partition]), sequential=True),
+        )
+
+    def _expected_version(self) -> int:
+        return self.partition_epoch
+
+    def _next_tag(self) -> Hashable:
+        self._submitted += 1
+        return ("isr", self.topic_partition, self.leader_epoch, self._submitted)
+
+    def store_replied(self, event: StoreReplied, now_ms: int) -> Steps[None]:
+        """The outcome of an ISR write, or of the read that follows a refused one.
+
+        A write of unknown fate is written again, not read after: it might still be on its way, and be applied after
+        the read. Whatever then answers has ended it, for its version can match only once.
+        """
+        pending = self.pending
+        if self.role is not Role.LEADER or pending is None or pending.tag != event.tag:
+            return
+        if event.error is None and isinstance(event.results[0], Node | None):
+            yield from self._take_store_word(event.results[0], now_ms)
+        elif event.error is None:
+            yield from self._isr_changed(pending.proposed, event.results[0].version)
+        elif not isinstance(event.error, BadVersionError | NoNodeError):
+            self._retry_later(now_ms)
+        elif event.error.index:
+            yield StateChange("info", f"{self.topic_partition}: {pending.proposed.isr} is not to be: {event.error}")
+            self.pending = None
+            yield from self._advance()
+        else:
+            tag = self._next_tag()
+            self.pending = replace(pending, tag=tag)
+            yield SubmitRead(tag, (nodes.leader_and_isr(self.topic_partition),))
+
+    def _retry_later(self, now_ms: int) -> None:
+        if self.pending is not None:
+            self.pending = replace(self.pending, tag=None, retry_ms=now_ms + self._settings.replica_fetch_backoff_ms)
+
+    def _take_store_word(self, node: Node | None, now_ms: int) -> Steps[None]:
+        """Still leader in this epoch: what the store says counts, be it our own write whose answer was lost or not
+        (KAFKA-14144, F14). Otherwise deposed: commit nothing more and wait for the controller."""
+        path = nodes.leader_and_isr(self.topic_partition)
+        state = None if node is None else nodes.decode_leader_and_isr(path, node)
+        if state is None or (state.leader, state.leader_epoch) != (self.broker_id, self.leader_epoch):
+            yield StateChange("warning", f"{self.topic_partition}: deposed, the store says {state}")
+            self.step_down()
+        elif state.partition_epoch <= self.partition_epoch:  # read from a server that lags behind
+            self._retry_later(now_ms)
+        else:
+            yield from self._isr_changed(state, state.partition_epoch)
+
+    def _isr_changed(self, state: LeaderAndIsr, version: int) -> Steps[None]:
+        self.isr = state.isr
+        self.eligible = state.eligible
+        self.partition_epoch = version
+        self.pending = None
+        if not self.in_sync_enough():
+            self._tell(News.SHRUNK)
+        yield from self._advance()
+
+    # Following
+
+    def fetch_position(self) -> FetchPosition:
+        """Where the next fetch starts, and the epoch of the record before it, by which the leader sees divergence."""
+        return FetchPosition(self.log.leo, epochs.epoch_at(self.log.epochs, self.log.leo - 1), self.log.log_start)
+
+    def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
+        """Take over what the leader answered to `request`; late answers, which fit no more, are dropped (F7)."""
+        if self.role is not Role.FOLLOWER:
+            return FetchOutcome.REMOVE
+        if self._is_late(request):
+            return FetchOutcome.IDLE
+        if data.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return (yield from self._leave_leaders_range(data))
+        if data.error is not ErrorCode.NONE:
+            return FetchOutcome.BACK_OFF
+        if data.diverging is not None:
+            return (yield from self._reconcile(data.diverging))
+        return (yield from self._take_records(data))
+
+    def _is_late(self, request: FetchPartition) -> bool:
+        return request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo
+
+    def _reconcile(self, parted: EpochEndOffset) -> Steps[FetchOutcome]:
+        """Cut where the logs part; what else the answer says does not count, least of all its watermark (F8)."""
+        yield from self._truncate(epochs.truncation_offset(self.log.epochs, self.log.leo, parted))
+        return FetchOutcome.TRUNCATED
+
+    def _truncate(self, offset: int) -> Steps[None]:
+        if offset < self.log.log_start:
+            self.log = yield TruncateFullyAndStartAt(self.topic_partition, offset)
+        elif offset < self.log.leo:
+            self.log = yield TruncateTo(self.topic_partition, offset)
+        if self.high_watermark > self.log.leo:
+            yield StateChange(
+                "warning",
+                f"{self.topic_partition}: cut to {self.log.leo}, below the high watermark {self.high_watermark}: "
+                "records that were committed are lost, as after an unclean election",
+            )
+            self.high_watermark = self.log.leo
+        self.flushed = min(self.flushed, self.log.leo)
+
+    def _leave_leaders_range(self, data: FetchedPartition) -> Steps[FetchOutcome]:
+        """Behind the leader's log start: start anew there, watermark included (F9). Past its end, with no epoch to tell
+        where the logs part: what is not known to be committed goes, then everything (F10)."""
+        if data.log_start_offset > self.log.leo:
+            self.log = yield TruncateFullyAndStartAt(self.topic_partition, data.log_start_offset)
+            self.flushed = self.log.leo
+            yield from self._set_high_watermark(self.log.leo)
+        elif self.log.leo > self.high_watermark:
+            yield from self._truncate(self.high_watermark)
+        else:
+            self.log = yield TruncateFullyAndStartAt(self.topic_partition, max(0, data.log_start_offset))
+            self.flushed = self.high_watermark = self.log.leo
+        return FetchOutcome.TRUNCATED
+
+    def _take_records(self, data: FetchedPartition) -> Steps[FetchOutcome]:
+        progress = bool(len(data.records))
+        if progress:
+            try:
+                self.log = yield AppendAsFollower(self.topic_partition, data.records)
+            except (CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError) as error:
+                yield StateChange("warning", f"{self.topic_partition}: refused what leader {self.leader} sent: {error}")
+                return FetchOutcome.BACK_OFF
+        yield from self._follow_high_watermark(data.high_watermark)
+        if self.log.log_start < data.log_start_offset <= self.high_watermark:
+            self.log = yield DeleteRecordsBefore(self.topic_partition, data.log_start_offset)
+        if progress and self._flushes():
+            yield Flush(self.topic_partition)
+            if self.config.flush_messages == 1:
+                return FetchOutcome.AWAIT_FLUSH
+        return FetchOutcome.PROGRESS if progress else FetchOutcome.IDLE
+
+    def _follow_high_watermark(self, leaders: int) -> Steps[None]:
+        """min(the leader's, own LEO); it does not go back when a new leader's is older."""
+        watermark = min(leaders, self.log.leo)
+        if watermark > self.high_watermark:
+            yield from self._set_high_watermark(watermark)
