@@ -1,0 +1,199 @@
+"""A shell for tests: one broker's replication core over logs in memory, every effect carried out or noted down."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from kreplog.config import ReplicationConfig, TopicConfig
+from kreplog.core.messages import (
+    AdvanceHighWatermark,
+    AppendAsFollower,
+    AppendAsLeader,
+    AssignLeaderEpoch,
+    CloseLog,
+    DeleteLog,
+    DeleteRecordsBefore,
+    Effect,
+    Event,
+    Flush,
+    LeaderAndIsrRequest,
+    LogState,
+    OffsetForTimestamp,
+    OpenedLog,
+    OpenLog,
+    PartitionState,
+    ReadLog,
+    Received,
+    Registered,
+    Reply,
+    Send,
+    StateChange,
+    SubmitMulti,
+    SubmitRead,
+    TruncateFullyAndStartAt,
+    TruncateTo,
+    UpdateMetadataRequest,
+)
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.partition import Partition
+from kreplog.sim.model_log import ModelLog
+from kreplog.sim.records import ModelCodec, ModelRecords
+from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+
+TP = TopicPartition("topic", 0)
+CODEC = ModelCodec()
+
+
+def batch(*values: str, producer_id: int = -1, sequence: int = -1) -> ModelRecords:
+    return CODEC.encode(producer_id, 0 if producer_id >= 0 else -1, sequence, [value.encode() for value in values])
+
+
+def values(records: Any) -> list[str]:
+    return [record.value.decode() for record in CODEC.decode(records)]
+
+
+class Shell:
+    """Broker `broker_id`, registered under epoch 1. `effects`: all that were not answered, in order; `fails`: the error
+    that the next log effect of this type throws."""
+
+    def __init__(self, broker_id: int = 1, config: ReplicationConfig | None = None, epoch: int = 1) -> None:
+        self.config = config or ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_max_ms=1000)
+        self.logs: dict[TopicPartition, ModelLog] = {}
+        self.topic_ids: dict[TopicPartition, str] = {}
+        self.checkpointed: dict[TopicPartition, int] = {}
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        self.fails: dict[type[Any], Exception] = {}
+        self.broker_id = broker_id
+        self.start(epoch)
+
+    def start(self, epoch: int) -> None:
+        """A new process over the same logs."""
+        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids))
+        self.step(Registered(epoch, epoch))
+        self.epoch = epoch
+
+    def step(self, event: Event) -> list[Effect]:
+        """The effects that were not answered."""
+        done: list[Effect] = []
+        steps = self.manager.step(event, self.now_ms)
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                self.effects += done
+                return done
+            answer = error = None
+            if type(effect) in self.fails:
+                error = self.fails.pop(type(effect))
+                continue
+            try:
+                answer = self.answer(effect)
+            except Exception as failure:
+                error = failure
+            if not isinstance(effect, ReadLog | AppendAsLeader | OpenLog | StateChange):
+                done.append(effect)
+
+    def answer(self, effect: Effect) -> Any:
+        log = self.logs.get(getattr(effect, "partition", TP), ModelLog("none", 1 << 20))
+        match effect:
+            case OpenLog(partition, topic_id):
+                if self.topic_ids.get(partition) != topic_id:
+                    self.logs[partition] = ModelLog(str(partition), 1 << 20)
+                    self.topic_ids[partition] = topic_id
+                    self.checkpointed[partition] = 0
+                log = self.logs[partition]
+                return OpenedLog(state(log), self.checkpointed[partition])
+            case AppendAsLeader(_, records, epoch):
+                info = log.append_as_leader(records, epoch)
+                return info, state(log)
+            case AppendAsFollower(_, records):
+                log.append_as_follower(records)
+            case AssignLeaderEpoch(_, epoch):
+                log.assign_leader_epoch(epoch)
+            case TruncateTo(_, offset):
+                log.truncate_to(offset)
+            case TruncateFullyAndStartAt(_, offset):
+                log.truncate_fully_and_start_at(offset)
+            case DeleteRecordsBefore(_, offset):
+                log.delete_records_before(offset)
+            case AdvanceHighWatermark(partition, offset):
+                log.advance_high_watermark(offset)
+                self.checkpointed[partition] = offset
+            case ReadLog(_, offset, limit, max_bytes):
+                return log.read(offset, limit, max_bytes)
+            case OffsetForTimestamp(_, timestamp):
+                return log.offset_for_timestamp(timestamp)
+            case DeleteLog(partition):
+                self.logs.pop(partition, None)
+                self.topic_ids.pop(partition, None)
+                return None
+            case Flush() | CloseLog() | SubmitMulti() | SubmitRead() | Send() | Reply() | StateChange():
+                return None
+            case _:
+                raise AssertionError(f"no answer to {effect}")
+        return state(log)
+
+    def request(self, request: Any, reply_to: Hashable = "client") -> list[Effect]:
+        return self.step(Received(reply_to, request))
+
+    def ask(self, request: Any) -> Any:
+        """The response, which must come at once."""
+        replies = [one for one in self.request(request, "asked") if isinstance(one, Reply) and one.reply_to == "asked"]
+        assert len(replies) == 1, replies
+        return replies[0].response
+
+    @property
+    def partition(self) -> Partition:
+        return self.manager.partitions[TP]
+
+    @property
+    def log(self) -> ModelLog:
+        return self.logs[TP]
+
+    def content(self) -> list[str]:
+        return values(self.log.read(self.log.log_start, self.log.leo, 1 << 30))
+
+    def know(self, *brokers: int) -> None:
+        """Metadata: these live, each registered under epoch 1."""
+        living = tuple(Broker(broker, 1) for broker in brokers)
+        self.request(UpdateMetadataRequest(9, 1, self.epoch, living))
+
+    def tell(
+        self,
+        leader: int,
+        leader_epoch: int,
+        isr: tuple[int, ...] = (1, 2, 3),
+        *,
+        version: int = 0,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        config: TopicConfig | None = None,
+        controller_epoch: int = 1,
+        broker_epoch: int | None = None,
+        topic_id: str = "id",
+        is_init: bool = False,
+    ) -> Any:
+        """A LeaderAndIsr about TP; returns the response."""
+        told = PartitionState(
+            TP,
+            topic_id,
+            LeaderAndIsr(leader, leader_epoch, isr, (), 1, version),
+            replicas,
+            config=config or TopicConfig(),
+        )
+        epoch = self.epoch if broker_epoch is None else broker_epoch
+        return self.ask(LeaderAndIsrRequest(9, controller_epoch, epoch, (told,), is_init))
+
+
+def state(log: ModelLog) -> LogState:
+    return LogState(log.leo, log.log_start, log.epochs)
+
+
+def only(effects: list[Effect], kind: type[Any]) -> Any:
+    """The one effect of `kind`."""
+    found = [effect for effect in effects if isinstance(effect, kind)]
+    assert len(found) == 1, effects
+    return found[0]

@@ -1,0 +1,521 @@
+"""A leader: what it appends, acknowledges, commits and shows, and how it changes the ISR. F-numbers name known flaws of
+the design that this must not have; KIPs, the sources of the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.core import nodes
+from kreplog.core.messages import (
+    EARLIEST,
+    LATEST,
+    AppendAsLeader,
+    EpochPartition,
+    FetchPartition,
+    FetchRequest,
+    Flush,
+    Flushed,
+    LeaderAndIsrRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetsForLeaderEpochRequest,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Registered,
+    Reply,
+    SessionLost,
+    StoreReplied,
+    SubmitMulti,
+    SubmitRead,
+    Tick,
+)
+from kreplog.core.replication.partition import Role
+from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
+from kreplog.types import Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
+from tests.core.shell import TP, Shell, batch, only, values
+
+MIN2 = TopicConfig(min_insync_replicas=2)
+
+
+def produce(*names: str, acks: int = -1, timeout_ms: int = 1000, producer_id: int = -1, sequence: int = -1) -> Any:
+    records = batch(*names, producer_id=producer_id, sequence=sequence)
+    return ProduceRequest(acks, timeout_ms, (ProducePartition(TP, records),))
+
+
+def fetch(
+    replica: int,
+    offset: int,
+    epoch: int = 1,
+    *,
+    last_epoch: int = -1,
+    max_wait_ms: int = 0,
+    broker_epoch: int = 1,
+    min_bytes: int = 1,
+) -> FetchRequest:
+    asked = FetchPartition(TP, "id", epoch, offset, last_epoch)
+    return FetchRequest(replica, broker_epoch, max_wait_ms, min_bytes, 1 << 20, (asked,))
+
+
+def leader(epoch: int = 1, isr: tuple[int, ...] = (1, 2, 3), config: TopicConfig | None = None) -> Shell:
+    shell = Shell()
+    shell.know(1, 2, 3)
+    shell.tell(1, epoch, isr, config=config)
+    return shell
+
+
+def fetched(shell: Shell, *args: Any, **kwargs: Any) -> Any:
+    response = shell.ask(fetch(*args, **kwargs))
+    return response.partitions[0] if response.partitions else response
+
+
+def answers(shell: Shell) -> list[ProducedPartition]:
+    """Of all produces so far."""
+    responses = [effect.response for effect in shell.effects if isinstance(effect, Reply)]
+    return [one for response in responses if isinstance(response, ProduceResponse) for one in response.partitions]
+
+
+def role(shell: Shell) -> Role:
+    return shell.partition.role
+
+
+def wrote(shell: Shell) -> SubmitMulti:
+    """The last write to the store."""
+    return [one for one in shell.effects if isinstance(one, SubmitMulti)][-1]
+
+
+def proposed(shell: Shell) -> LeaderAndIsr:
+    write = wrote(shell)
+    assert isinstance(write.operations[0], SetData)
+    return nodes.decode_leader_and_isr("", Node(write.operations[0].data, NodeStat(0, 0, 0)))
+
+
+def confirm(shell: Shell, version: int) -> list[Any]:
+    return shell.step(StoreReplied(wrote(shell).tag, (NodeStat(version, 0, 0), "/isr")))
+
+
+def node(state: LeaderAndIsr, version: int) -> Node:
+    return Node(nodes.encode_leader_and_isr(state), NodeStat(version, 0, 0))
+
+
+# Produce
+
+
+@pytest.mark.parametrize(("acks", "answered"), [(0, None), (1, 0), (-1, "waits")])
+def test_a_produce_is_answered_as_its_acks_ask(acks: int, answered: Any) -> None:
+    shell = leader()
+    shell.request(produce("a", acks=acks))
+    if answered == 0:
+        assert [one.base_offset for one in answers(shell)] == [0]
+    else:
+        assert answers(shell) == []
+    for broker in (2, 3):
+        fetched(shell, broker, 1)
+    assert [one.error for one in answers(shell)] == [] if acks == 0 else [ErrorCode.NONE]
+
+
+def test_an_unknown_acks_is_refused_before_the_append() -> None:
+    shell = leader()
+    shell.request(produce("a", acks=2))
+    assert answers(shell)[0].error is ErrorCode.INVALID_REQUIRED_ACKS
+    assert shell.content() == []
+
+
+def test_the_watermark_moves_when_the_last_of_the_isr_has_fetched_in_this_epoch() -> None:
+    shell = leader()
+    shell.request(produce("a", "b"))
+    fetched(shell, 2, 2)
+    assert shell.partition.high_watermark == 0
+    fetched(shell, 3, 1)
+    assert shell.partition.high_watermark == 1 and answers(shell) == []
+    fetched(shell, 3, 2)
+    assert shell.partition.high_watermark == 2
+    assert answers(shell) == [ProducedPartition(TP, ErrorCode.NONE, 0, -1, 0)]
+
+
+def test_a_produce_that_waits_too_long_is_timed_out_and_not_answered_again() -> None:
+    shell = leader()
+    shell.request(produce("a", timeout_ms=500))
+    shell.now_ms = 500
+    assert shell.manager.next_wakeup(0) is not None
+    shell.step(Tick())
+    assert [one.error for one in answers(shell)] == [ErrorCode.REQUEST_TIMED_OUT]
+    for broker in (2, 3):
+        fetched(shell, broker, 1)
+    assert len(answers(shell)) == 1
+
+
+def test_f18_with_too_few_in_sync_acks_all_is_refused_before_the_append_and_acks_1_is_not() -> None:
+    shell = leader(isr=(1,), config=MIN2)
+    shell.request(produce("a"))
+    assert answers(shell)[0].error is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert shell.content() == []
+    shell.request(produce("b", acks=1))
+    assert answers(shell)[1].error is ErrorCode.NONE
+
+
+def test_f18_f23_a_shrink_below_the_minimum_answers_those_that_wait_and_not_with_ok() -> None:
+    shell = leader(isr=(1, 2), config=MIN2)
+    shell.request(produce("a", timeout_ms=10**6))
+    shell.now_ms = 1001
+    shell.step(Tick())
+    assert proposed(shell).isr == (1,) and proposed(shell).eligible == (2,)
+    assert answers(shell) == []
+    confirm(shell, 1)
+    assert [one.error for one in answers(shell)] == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+    assert shell.partition.high_watermark == 0, "KIP-966: it stands while the ISR is too small"
+
+
+def test_f23_the_shrink_itself_commits_what_waits() -> None:
+    """A follower has stopped for good: no fetch of anybody is needed once it has left the ISR."""
+    shell = leader()
+    fetched(shell, 3, 0)
+    shell.request(produce("a", timeout_ms=10**6))
+    shell.now_ms = 900
+    fetched(shell, 2, 1)
+    shell.now_ms = 1001
+    shell.step(Tick())
+    assert proposed(shell).isr == (1, 2)
+    assert answers(shell) == [], "the store has not confirmed it: 3 may still be elected (F13)"
+    confirm(shell, 1)
+    assert [one.error for one in answers(shell)] == [ErrorCode.NONE]
+
+
+def test_f24_a_retry_is_acknowledged_with_its_first_offset_and_written_once() -> None:
+    shell = leader(isr=(1,))
+    shell.request(produce("a", acks=1))
+    for _ in range(2):
+        shell.request(produce("b", producer_id=7, sequence=0))
+    assert [one.base_offset for one in answers(shell)] == [0, 1, 1]
+    assert shell.content() == ["a", "b"]
+
+
+def test_f24_the_next_leader_knows_the_retry_from_its_log() -> None:
+    shell = Shell()
+    shell.tell(2, 1)
+    records = batch("b", producer_id=7, sequence=0)
+    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
+    shell.start(2)
+    shell.know(1, 2, 3)
+    shell.tell(1, 2, (1, 3))
+    shell.request(produce("b", producer_id=7, sequence=0))
+    assert answers(shell) == []
+    fetched(shell, 3, 1, 2, last_epoch=1)
+    assert answers(shell)[0].base_offset == 0 and shell.content() == ["b"]
+
+
+def test_an_out_of_order_sequence_gets_its_own_error() -> None:
+    shell = leader(isr=(1,))
+    shell.request(produce("a", producer_id=7, sequence=0))
+    shell.request(produce("c", producer_id=7, sequence=5))
+    assert [one.error for one in answers(shell)] == [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+
+
+def test_produces_that_wait_are_failed_when_leadership_goes() -> None:
+    shell = leader()
+    shell.request(produce("a"))
+    shell.tell(2, 2, (2, 3))
+    assert [one.error for one in answers(shell)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_f37_a_failed_append_takes_the_replica_offline_and_tells_the_controller() -> None:
+    shell = leader(isr=(1,))
+    shell.fails[AppendAsLeader] = LogFailedError("disk gone")
+    shell.request(produce("a"))
+    assert answers(shell)[0].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert role(shell) is Role.OFFLINE
+    write = wrote(shell)
+    assert isinstance(write.operations[0], Create) and write.operations[0].path.startswith(nodes.LOG_DIR_EVENTS)
+    shell.step(StoreReplied(write.tag, error=ConnectionLossError("lost")))
+    shell.now_ms = 10_000
+    shell.step(Tick())
+    assert wrote(shell).operations == write.operations, "reported until the store has it"
+    shell.step(StoreReplied(wrote(shell).tag, ("/event_0",)))
+    shell.effects.clear()
+    shell.now_ms = 20_000
+    shell.step(Tick())
+    assert not shell.effects
+    assert shell.tell(1, 2).partitions[0][1] is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_with_flush_messages_1_only_what_was_fsynced_counts() -> None:
+    shell = leader(isr=(1,), config=TopicConfig(flush_messages=1))
+    effects = shell.request(produce("a"))
+    only(effects, Flush)
+    assert shell.partition.high_watermark == 0 and answers(shell) == []
+    shell.step(Flushed(TP, 1))
+    assert shell.partition.high_watermark == 1 and len(answers(shell)) == 1
+
+
+# Epochs
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, ErrorCode.NONE)],
+)
+def test_f6_a_fetch_in_another_epoch_is_refused_and_moves_nothing(epoch: int, error: ErrorCode) -> None:
+    shell = leader(5)
+    shell.request(produce("a"))
+    for broker in (2, 3):
+        assert fetched(shell, broker, 1, epoch, last_epoch=5).error is error
+    assert shell.partition.high_watermark == (1 if error is ErrorCode.NONE else 0)
+
+
+def test_f4_the_epoch_and_its_start_are_in_the_log_before_it_serves() -> None:
+    shell = leader(1, isr=(1,))
+    shell.request(produce("a", "b"))
+    shell.tell(1, 4, (1,), version=1)
+    assert shell.log.epochs == ((1, 0), (4, 2))
+    question = OffsetsForLeaderEpochRequest(2, (EpochPartition(TP, 4, 1), EpochPartition(TP, 4, 3)))
+    assert [answer[2] for answer in shell.ask(question).partitions] == [EpochEndOffset(1, 2), EpochEndOffset(1, 2)]
+    stale = OffsetsForLeaderEpochRequest(2, (EpochPartition(TP, 3, 1),))
+    assert shell.ask(stale).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_f20_a_new_leaders_end_is_not_its_watermark() -> None:
+    shell = Shell()
+    shell.tell(2, 1)
+    records = batch("a", "b")
+    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
+    shell.start(2)
+    shell.tell(1, 2)
+    assert (shell.partition.log.leo, shell.partition.high_watermark) == (2, 0)
+    assert fetched(shell, -1, 0, 2).records == b"" or not values(fetched(shell, -1, 0, 2).records)
+
+
+def test_f7_the_fetch_of_a_diverging_follower_is_no_progress() -> None:
+    shell = leader(1, isr=(1,))
+    shell.request(produce("a"))
+    shell.tell(1, 3, (1, 2), version=1)
+    shell.request(produce("b"))
+    answer = fetched(shell, 2, 2, 3, last_epoch=2)
+    assert answer.diverging == EpochEndOffset(1, 1)
+    assert shell.partition.replicas[2].leo == -1 and shell.partition.high_watermark == 1
+
+
+def test_f26_stale_control_messages_are_refused() -> None:
+    shell = leader(5)
+    assert shell.tell(2, 4).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
+    assert shell.tell(2, 9, broker_epoch=0).error is ErrorCode.STALE_BROKER_EPOCH
+    shell.tell(1, 5, controller_epoch=3)
+    assert shell.tell(2, 9, controller_epoch=2).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert role(shell) is Role.LEADER and shell.partition.leader_epoch == 5
+
+
+def test_without_registration_it_leads_nothing_until_told_under_the_next() -> None:
+    shell = leader()
+    shell.request(produce("a"))
+    shell.step(SessionLost())
+    assert role(shell) is Role.IDLE
+    assert answers(shell)[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert shell.tell(1, 2).error is ErrorCode.STALE_BROKER_EPOCH
+    shell.step(Registered(2, 2))
+    assert shell.tell(1, 2, broker_epoch=2).error is ErrorCode.NONE
+    assert role(shell) is Role.LEADER
+
+
+# What clients see
+
+
+def test_f22_consumers_see_nothing_between_the_watermark_and_the_end_and_an_error_past_it() -> None:
+    shell = leader(isr=(1, 2))
+    shell.request(produce("a"))
+    shell.request(produce("b"))
+    fetched(shell, 2, 1)
+    answer = fetched(shell, -1, 0)
+    assert values(answer.records) == ["a"] and answer.high_watermark == 1
+    for offset in (1, 2):
+        between = fetched(shell, -1, offset)
+        assert (between.error, len(between.records)) == (ErrorCode.NONE, 0)
+    assert fetched(shell, -1, 3).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_f21_a_new_leader_does_not_tell_an_end_older_than_the_last_ones() -> None:
+    """KIP-207: until its watermark has reached the start of its epoch it tells none."""
+    shell = Shell()
+    shell.know(1, 2, 3)
+    shell.tell(2, 1)
+    records = batch("a", "b")
+    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
+    shell.start(2)
+    shell.know(1, 2, 3)
+    shell.tell(1, 2, (1, 3))
+    ask = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST), ListOffsetsPartition(TP, -1, EARLIEST)))
+    latest, earliest = shell.ask(ask).partitions
+    assert latest.error is ErrorCode.OFFSET_NOT_AVAILABLE and earliest.offset == 0
+    assert fetched(shell, -1, 0, 2).high_watermark == -1
+    fetched(shell, 3, 2, 2, last_epoch=1)
+    assert shell.ask(ask).partitions[0].offset == 2
+
+
+def test_a_fetch_waits_for_min_bytes_or_max_wait() -> None:
+    shell = leader(isr=(1,))
+    effects = shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
+    assert not [one for one in effects if isinstance(one, Reply)]
+    effects = shell.request(produce("a"))
+    assert {one.reply_to for one in effects if isinstance(one, Reply)} == {"reader", "client"}
+    shell.request(fetch(-1, 1, max_wait_ms=500, min_bytes=10**6), "reader")
+    assert not [one for one in shell.request(produce("b")) if isinstance(one, Reply) and one.reply_to == "reader"]
+    shell.now_ms = 500
+    late = only([one for one in shell.step(Tick()) if isinstance(one, Reply)], Reply)
+    assert values(late.response.partitions[0].records) == ["b"]
+
+
+def test_a_fetch_that_waits_is_answered_when_leadership_goes() -> None:
+    shell = leader()
+    shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
+    shell.tell(2, 2)
+    told = [one for one in shell.effects if isinstance(one, Reply) and one.reply_to == "reader"]
+    assert told[0].response.partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH  # type: ignore[union-attr]
+
+
+# The ISR
+
+
+def test_f12_a_follower_joins_once_it_holds_everything_up_to_the_epochs_start() -> None:
+    shell = Shell()
+    shell.know(1, 2, 3)
+    shell.tell(2, 1)
+    records = batch("a", "b")
+    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
+    shell.start(2)
+    shell.know(1, 2, 3)
+    shell.tell(1, 2, (1, 2))
+    fetched(shell, 3, 0, 2)
+    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)], "it reached the watermark, 0, only"
+    fetched(shell, 3, 2, 2, last_epoch=1)
+    assert proposed(shell).isr == (1, 2, 3)
+
+
+def test_f13_a_pending_member_holds_the_watermark_and_counts_for_nothing_else() -> None:
+    shell = leader(isr=(1, 2))
+    fetched(shell, 3, 0)
+    assert proposed(shell).isr == shell.partition.maximal_isr == (1, 2, 3)
+    shell.request(produce("a"))
+    fetched(shell, 2, 1)
+    assert shell.partition.high_watermark == 0
+    fetched(shell, 3, 1)
+    assert shell.partition.high_watermark == 1
+    assert 3 not in shell.partition.isr
+    confirm(shell, 1)
+    assert 3 in shell.partition.isr and shell.partition.partition_epoch == 1
+
+
+def test_f16_joining_is_conditional_on_the_registration_that_fetched() -> None:
+    """KIP-903: and a message of an earlier life counts no more."""
+    shell = leader(isr=(1, 2))
+    fetched(shell, 3, 0)
+    write = wrote(shell)
+    assert write.operations[1:3] == (Check(nodes.broker_epoch(3), 1), Check(nodes.broker(3), 0))
+    shell.step(StoreReplied(write.tag, error=BadVersionError("registered anew", path="/brokers/epochs/3", index=1)))
+    assert shell.partition.pending is None and shell.partition.isr == (1, 2)
+    fetched(shell, 3, 0, broker_epoch=5)
+    assert wrote(shell) is write, "metadata does not know that registration yet"
+    assert fetched(shell, 3, 0, broker_epoch=4).error is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_f15_a_broker_that_is_stopping_or_unknown_does_not_join() -> None:
+    shell = leader(isr=(1, 2))
+    shell.know(1, 2)
+    fetched(shell, 3, 0)
+    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
+
+
+def test_f14_one_change_is_in_flight_and_it_is_conditional() -> None:
+    shell = leader(isr=(1,))
+    for broker in (2, 3):
+        fetched(shell, broker, 0)
+    writes = [one for one in shell.effects if isinstance(one, SubmitMulti)]
+    assert len(writes) == 1
+    first = writes[0].operations[0]
+    assert isinstance(first, SetData) and first.version == 0
+    confirm(shell, 1)
+    fetched(shell, 3, 0)
+    assert proposed(shell).isr == (1, 2, 3)
+    last = wrote(shell).operations[0]
+    assert isinstance(last, SetData) and last.version == 1
+
+
+def test_f14_a_refused_write_is_followed_by_a_read_and_the_stores_word_counts() -> None:
+    shell = leader(isr=(1, 2))
+    fetched(shell, 3, 0)
+    read = only(shell.step(StoreReplied(wrote(shell).tag, error=BadVersionError("moved", index=0))), SubmitRead)
+    shell.step(StoreReplied(read.tag, (node(LeaderAndIsr(1, 1, (1,), (2,), 1), 4),)))
+    assert (shell.partition.isr, shell.partition.eligible, shell.partition.partition_epoch) == ((1,), (2,), 4)
+    assert role(shell) is Role.LEADER
+
+
+def test_f14_a_deposed_leader_steps_down_and_commits_nothing() -> None:
+    """Two leaders for a moment: the old one waits for an ISR that fetches elsewhere, and cannot change it."""
+    shell = leader()
+    shell.request(produce("a", timeout_ms=10**6))
+    shell.now_ms = 2000
+    shell.step(Tick())
+    read = only(shell.step(StoreReplied(wrote(shell).tag, error=BadVersionError("moved", index=0))), SubmitRead)
+    assert shell.partition.high_watermark == 0
+    shell.step(StoreReplied(read.tag, (node(LeaderAndIsr(2, 2, (2, 3), (), 1), 1),)))
+    assert role(shell) is Role.IDLE and shell.partition.high_watermark == 0
+    assert answers(shell)[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_f14_a_write_of_unknown_fate_is_written_again_so_that_it_cannot_come_late() -> None:
+    shell = leader(isr=(1, 2))
+    fetched(shell, 3, 0)
+    first = wrote(shell)
+    shell.step(StoreReplied(first.tag, error=ConnectionLossError("no answer")))
+    assert shell.partition.maximal_isr == (1, 2, 3), "it may have been applied"
+    shell.now_ms = 5000
+    for broker in (2, 3):
+        fetched(shell, broker, 0)
+    shell.step(Tick())
+    again = wrote(shell)
+    assert again.operations == first.operations and again.tag != first.tag
+    shell.step(StoreReplied(first.tag, (NodeStat(9, 0, 0), "")))
+    assert shell.partition.pending is not None, "an answer to the first try counts no more"
+    read = only(shell.step(StoreReplied(again.tag, error=BadVersionError("own write", index=0))), SubmitRead)
+    shell.step(StoreReplied(read.tag, (node(LeaderAndIsr(1, 1, (1, 2, 3), (), 1), 1),)))
+    assert shell.partition.isr == (1, 2, 3) and shell.partition.pending is None
+
+
+def test_f14_a_read_that_lags_behind_the_refusal_decides_nothing() -> None:
+    shell = leader(isr=(1, 2))
+    fetched(shell, 3, 0)
+    read = only(shell.step(StoreReplied(wrote(shell).tag, error=BadVersionError("moved", index=0))), SubmitRead)
+    shell.step(StoreReplied(read.tag, (node(LeaderAndIsr(1, 1, (1, 2), (), 1), 0),)))
+    assert shell.partition.pending is not None
+
+
+def test_f6_f23_an_idle_partitions_followers_stay_in_the_isr() -> None:
+    shell = leader()
+    for broker in (2, 3):
+        fetched(shell, broker, 0)
+    for now in range(1000, 10**6, 50_000):
+        shell.now_ms = now
+        shell.step(Tick())
+    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
+
+
+def test_a_follower_that_is_not_assigned_is_refused() -> None:
+    shell = leader()
+    assert fetched(shell, 7, 0).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_f41_another_topic_of_the_same_name_is_another_topic() -> None:
+    shell = leader(isr=(1,))
+    shell.request(produce("old"))
+    shell.tell(1, 0, (1,), topic_id="other")
+    assert shell.content() == [] and shell.partition.topic_id == "other"
+    assert fetched(shell, 2, 0, 0).error is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_an_init_deletes_what_it_does_not_name() -> None:
+    shell = leader()
+    shell.start(2)
+    shell.know(1, 2, 3)
+    shell.ask(LeaderAndIsrRequest(9, 1, 2, (), True))
+    assert TP not in shell.manager.partitions and TP not in shell.logs
