@@ -1,0 +1,287 @@
+"""Followers and their leaders together: fetching, reconciling, truncating. F-numbers name known flaws of the design
+that this must not have; b1, b2 and b3 are shells whose messages the test delivers, or does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.core.messages import (
+    AppendAsFollower,
+    Fetched,
+    FetchedPartition,
+    FetchResponse,
+    Flush,
+    Flushed,
+    ProducePartition,
+    ProduceRequest,
+    Received,
+    Reply,
+    Send,
+    Tick,
+)
+from kreplog.core.replication.partition import Role
+from kreplog.errors import CorruptBatchError, ErrorCode
+from kreplog.types import EpochEndOffset
+from tests.core.shell import TP, Shell, batch
+
+
+class Brokers:
+    """Some of b1 to b3, and the fetches under way between them."""
+
+    def __init__(self, *ids: int) -> None:
+        self.shells = {broker: Shell(broker) for broker in ids}
+        for shell in self.shells.values():
+            shell.know(*ids)
+
+    def __getitem__(self, broker: int) -> Shell:
+        return self.shells[broker]
+
+    def tell(
+        self, leader: int, epoch: int, isr: Iterable[int], *, to: Iterable[int] | None = None, **more: Any
+    ) -> None:
+        replicas = tuple(self.shells)
+        for broker in to if to is not None else replicas:
+            self[broker].tell(leader, epoch, tuple(isr), replicas=replicas, **more)
+
+    def write(self, leader: int, *names: str) -> None:
+        for name in names:
+            self[leader].request(ProduceRequest(1, 1000, (ProducePartition(TP, batch(name)),)))
+
+    def fetch(self, broker: int) -> FetchedPartition | None:
+        """One round of a follower: its outstanding fetch is answered; what the leader said of TP."""
+        shell = self[broker]
+        send = [one for one in shell.effects if isinstance(one, Send)][-1]
+        response = self.answer(send)
+        shell.step(Fetched(send.leader, send.correlation, response))
+        return response.partitions[0] if response.partitions else None
+
+    def answer(self, send: Send) -> FetchResponse:
+        leader = self[send.leader]
+        effects = leader.step(Received("fetch", send.request))
+        leader.now_ms += 10**6
+        effects += leader.step(Tick())
+        leader.now_ms -= 10**6
+        replies = [one for one in effects if isinstance(one, Reply) and one.reply_to == "fetch"]
+        assert len(replies) == 1 and isinstance(replies[0].response, FetchResponse)
+        return replies[0].response
+
+    def catch_up(self, *followers: int, rounds: int = 6) -> None:
+        for _ in range(rounds):
+            for broker in followers:
+                self.wait(broker)
+                self.fetch(broker)
+
+    def wait(self, broker: int) -> None:
+        """Until what was delayed is fetched again."""
+        self[broker].now_ms += 1000
+        self[broker].step(Tick())
+
+    def content(self) -> dict[int, list[str]]:
+        return {broker: shell.content() for broker, shell in self.shells.items()}
+
+
+def role(shell: Shell) -> Role:
+    return shell.partition.role
+
+
+def test_a_follower_takes_over_records_and_the_watermark_a_round_later() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a", "b")
+    brokers.fetch(2)
+    assert brokers[2].content() == ["a", "b"] and brokers[2].partition.high_watermark == 0
+    brokers.fetch(2)
+    assert brokers[1].partition.high_watermark == 2
+    assert brokers[2].partition.high_watermark == 2
+
+
+def test_f1_truncating_by_epoch_keeps_what_was_acknowledged() -> None:
+    """KIP-101, scenario 1: b2 holds m2, which b1 acknowledged, but its own watermark stands before it."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "m1", "m2")
+    brokers.fetch(2)
+    brokers[1].step(Received("fetch", [one for one in brokers[2].effects if isinstance(one, Send)][-1].request))
+    assert brokers[1].partition.high_watermark == 2, "b2 asked for 2, so m2 is acknowledged"
+    assert brokers[2].partition.high_watermark == 0
+    brokers[2].start(2)
+    brokers[2].tell(1, 1, (1, 2), replicas=(1, 2))
+    brokers[2].tell(2, 2, (2,), replicas=(1, 2))
+    assert brokers[2].content() == ["m1", "m2"]
+
+
+def test_f2_logs_that_parted_after_a_common_power_loss_become_one() -> None:
+    """KIP-101, scenario 2: the shorter log leads first, and writes other records at the same offsets."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "m1", "m2")
+    brokers.catch_up(2)
+    brokers[2].log.lose(1, 0)
+    brokers[2].log.open()
+    for broker in (1, 2):
+        brokers[broker].start(2)
+        brokers[broker].know(1, 2)
+    brokers.tell(2, 2, (2,), to=(2,))
+    brokers.write(2, "m3")
+    brokers.tell(2, 2, (2,), to=(1,))
+    brokers.catch_up(1)
+    assert brokers.content() == {1: ["m1", "m3"], 2: ["m1", "m3"]}
+
+
+def test_f3_two_quick_leader_changes_leave_one_lineage() -> None:
+    """KIP-279: b1 leads epoch 3 without having heard of b2's epoch 2; one round of looking up is not enough."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a")
+    brokers.catch_up(2)
+    brokers.write(1, "only on b1", "and this")
+    brokers.tell(2, 2, (2,), to=(2,))
+    brokers.write(2, "only on b2")
+    brokers.tell(1, 3, (1,))
+    brokers.write(1, "b")
+    brokers.catch_up(2)
+    assert brokers.content()[2] == brokers.content()[1] == ["a", "only on b1", "and this", "b"]
+
+
+def test_f5_an_epoch_is_reconciled_with_though_the_leader_is_the_same() -> None:
+    """KAFKA-7164: b3 misses that b2 led for a while, and sees only b1, then b1 again."""
+    brokers = Brokers(1, 2, 3)
+    brokers.tell(1, 1, (1, 2, 3))
+    brokers.write(1, "a")
+    brokers.catch_up(2, 3)
+    brokers.write(1, "lost")
+    brokers.fetch(3)
+    brokers.tell(2, 2, (2, 3), to=(1, 2))
+    brokers.write(2, "b")
+    brokers.catch_up(1)
+    brokers.tell(1, 3, (1, 2))
+    brokers.write(1, "c")
+    brokers.catch_up(2, 3)
+    assert set(map(tuple, brokers.content().values())) == {("a", "b", "c")}
+
+
+def test_f6_a_zombie_fetcher_of_an_old_epoch_moves_nothing() -> None:
+    brokers = Brokers(1, 2, 3)
+    brokers.tell(1, 1, (1, 2, 3))
+    brokers.catch_up(2, 3)
+    brokers.tell(2, 2, (2, 3), to=(1, 2))
+    brokers.tell(1, 3, (1, 3), to=(1, 2))
+    brokers.write(1, "a")
+    told = brokers.fetch(3)
+    assert told is not None and told.error is ErrorCode.FENCED_LEADER_EPOCH
+    assert brokers[1].partition.high_watermark == 0
+
+
+def test_f7_an_answer_of_an_earlier_epoch_is_dropped() -> None:
+    brokers = Brokers(1, 2, 3)
+    brokers.tell(1, 1, (1, 2, 3))
+    brokers.write(1, "late")
+    send = [one for one in brokers[3].effects if isinstance(one, Send)][-1]
+    response = brokers.answer(send)
+    brokers.tell(2, 2, (2, 3), to=(2, 3))
+    brokers[3].step(Fetched(1, send.correlation, response))
+    assert brokers[3].content() == []
+    brokers.write(2, "b")
+    brokers.catch_up(3)
+    assert brokers[3].content() == ["b"]
+
+
+def test_f8_a_diverging_answer_does_not_move_the_watermark() -> None:
+    """KAFKA-14704: the leader says "parted at 1, watermark 3" to one that holds three records."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1,))
+    brokers.write(1, "a", "x", "y")
+    brokers[2].log.assign_leader_epoch(1)
+    for name in ("a", "p", "q"):
+        brokers[2].log.append_as_leader(batch(name), 1)
+    brokers[2].log.assign_leader_epoch(2)
+    brokers[2].start(2)
+    brokers[2].tell(1, 3, (1,), replicas=(1, 2))
+    follower = brokers[2]
+    send = [one for one in follower.effects if isinstance(one, Send)][-1]
+    parted = FetchedPartition(TP, ErrorCode.NONE, 3, 0, EpochEndOffset(1, 1))
+    follower.step(Fetched(1, send.correlation, FetchResponse(ErrorCode.NONE, 0, (parted,))))
+    assert follower.content() == ["a"] and follower.partition.high_watermark == 0
+
+
+def test_f9_a_follower_behind_the_log_start_starts_there_watermark_included() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1,))
+    brokers.write(1, "a", "b", "c")
+    brokers[1].partition.log = type(brokers[1].partition.log)(3, 2, ((1, 2),))
+    brokers[1].log.delete_records_before(2)
+    told = brokers.fetch(2)
+    assert told is not None and told.error is ErrorCode.OFFSET_OUT_OF_RANGE
+    partition = brokers[2].partition
+    assert (partition.log.log_start, partition.log.leo, partition.high_watermark) == (2, 2, 2)
+    brokers.catch_up(2)
+    assert brokers[2].content() == ["c"]
+
+
+def test_f10_one_bad_answer_backs_off_and_the_next_is_taken() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1,))
+    brokers.write(1, "a")
+    brokers[2].fails[AppendAsFollower] = CorruptBatchError("flipped on the wire")
+    brokers.fetch(2)
+    assert brokers[2].content() == [] and role(brokers[2]) is Role.FOLLOWER
+    brokers.catch_up(2, rounds=2)
+    assert brokers[2].content() == ["a"]
+
+
+def test_a_lost_connection_is_tried_again_after_a_pause() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1,))
+    brokers.write(1, "a")
+    send = [one for one in brokers[2].effects if isinstance(one, Send)][-1]
+    assert not [one for one in brokers[2].step(Fetched(1, send.correlation, None)) if isinstance(one, Send)]
+    assert brokers[2].manager.next_wakeup(brokers[2].now_ms) is not None
+    brokers.catch_up(2, rounds=1)
+    assert brokers[2].content() == ["a"]
+
+
+def test_with_flush_messages_1_a_follower_asks_for_more_once_it_has_fsynced() -> None:
+    """So that the offset it asks for is the end of what would survive a power loss."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2), config=TopicConfig(flush_messages=1))
+    brokers.write(1, "a")
+    send = [one for one in brokers[2].effects if isinstance(one, Send)][-1]
+    effects = brokers[2].step(Fetched(1, send.correlation, brokers.answer(send)))
+    assert [type(one) for one in effects if isinstance(one, Flush | Send)] == [Flush]
+    effects = brokers[2].step(Flushed(TP, 1))
+    assert [one.request.partitions[0].fetch_offset for one in effects if isinstance(one, Send)] == [1]
+
+
+def test_a_follower_in_front_after_an_unclean_election_is_cut_and_says_so() -> None:
+    """F19: the watermark steps back only then, and one lineage is left."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a", "b")
+    brokers.catch_up(2)
+    brokers[1].log.lose(0, 0)
+    brokers[1].log.open()
+    brokers[1].start(2)
+    brokers[1].know(1, 2)
+    brokers.tell(1, 2, (1,), to=(1,))
+    brokers.write(1, "c")
+    brokers.tell(1, 2, (1,), to=(2,))
+    brokers.catch_up(2)
+    assert brokers.content() == {1: ["c"], 2: ["c"]}
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_a_restart_keeps_the_watermark_within_the_log(isr: tuple[int, ...]) -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, isr)
+    brokers.write(1, "a", "b")
+    brokers.catch_up(2)
+    assert brokers[1].partition.high_watermark == 2
+    brokers[1].checkpointed[TP] = 99
+    brokers[1].start(2)
+    brokers[1].tell(2, 2, (2,), replicas=(1, 2))
+    assert brokers[1].partition.high_watermark == 2
+    assert brokers[1].tell(1, 0, (1,)).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
