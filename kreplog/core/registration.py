@@ -1,0 +1,211 @@
+"""How a broker stays registered: its ephemeral node under /brokers/ids and its epoch, the version of its node under
+/brokers/epochs (KIP-380).
+
+A step reads before it writes, and after a lost reply it reads again: what the store says counts, not what was tried
+(F28). A node of another session is never deleted, but waited for until its session ends; it may be that of a former
+process of this broker, or of a second one by mistake (F29).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+from kreplog.core import nodes
+from kreplog.core.messages import (
+    Event,
+    GetNodes,
+    Multi,
+    Registered,
+    SessionLost,
+    SessionStarted,
+    StateChange,
+    Steps,
+    Stopping,
+    Tick,
+    WatchFired,
+)
+from kreplog.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError, SessionExpiredError
+from kreplog.types import Broker, Create, Delete, Node, SetData, StoreOperation
+
+RETRY_MS = 200
+"""The pause after the store did not answer, or others kept changing what was read."""
+
+WAIT_MS = 2000
+"""How often a node that is waited for is looked at although its watch has not fired."""
+
+ATTEMPTS = 5
+
+_RACES = (NodeExistsError, NoNodeError, BadVersionError)
+
+
+class State(Enum):
+    """NO_SESSION: nothing can be done. REGISTERING: due at once or after a pause. WAITING: for another session's node
+    to go. REGISTERED. STOPPING: what is registered is to say that the broker stops. STOPPED: it says so."""
+
+    NO_SESSION = "no session"
+    REGISTERING = "registering"
+    WAITING = "waiting"
+    REGISTERED = "registered"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class Registration:
+    """The registration of `broker`, whose epoch does not matter here.
+
+    After every step the shell looks at `registered`. When it is another than before and not None, the shell gives that
+    event to the broker's ReplicaManager and Controller. It gives them SessionLost as it does to this. `broker_epoch`:
+    of the last registration, -1 before the first. A broker that is stopping does not register any more.
+    `broker.unclean` is repeated in every registration of the process: no controller may have seen the first.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.state = State.NO_SESSION
+        self.session_id = 0
+        self.broker_epoch = -1
+        self.registered: Registered | None = None
+        self._former: set[int] = set()  # sessions of this process that ended without a registration since
+        self._due_ms = 0
+
+    def step(self, event: Event, now_ms: int) -> Steps[None]:
+        """Takes SessionStarted, SessionLost, WatchFired, Stopping and Tick; passes over all else.
+
+        Of watches only those of its own node are taken, so the shell may hand it all.
+        """
+        if isinstance(event, SessionStarted):
+            self._lose_session()
+            self.session_id = event.session_id
+            self._due_ms = now_ms
+            self.state = State.STOPPED if self.broker.stopping else State.REGISTERING
+        elif isinstance(event, SessionLost):
+            self._lose_session()
+        elif isinstance(event, Stopping):
+            self._stop(now_ms)
+        elif isinstance(event, WatchFired):
+            if event.event.path != self._node or self.state is not State.WAITING:
+                return
+            self._due_ms = now_ms
+        elif not isinstance(event, Tick):
+            return
+        due = self._next_due()
+        if due is not None and due <= now_ms:
+            yield from self._try(now_ms)
+
+    def next_wakeup(self, now_ms: int) -> int | None:
+        """When a Tick is wanted, not before `now_ms`; None for never."""
+        due = self._next_due()
+        return None if due is None else max(now_ms, due)
+
+    @property
+    def _node(self) -> str:
+        return nodes.broker(self.broker.id)
+
+    def _next_due(self) -> int | None:
+        return self._due_ms if self.state in (State.REGISTERING, State.WAITING, State.STOPPING) else None
+
+    def _lose_session(self) -> None:
+        if self.session_id:
+            self._former.add(self.session_id)
+        self.session_id = 0
+        self.registered = None
+        self.state = State.NO_SESSION
+
+    def _stop(self, now_ms: int) -> None:
+        self.broker = replace(self.broker, stopping=True)
+        if self.state is State.REGISTERED:
+            self.state = State.STOPPING
+            self._due_ms = now_ms
+        elif self.state in (State.REGISTERING, State.WAITING):
+            # The node may stand, its reply lost; a stopping broker that is not registered stays so.
+            self.state = State.STOPPING
+            self._due_ms = now_ms
+
+    def _try(self, now_ms: int) -> Steps[None]:
+        try:
+            for _ in range(ATTEMPTS):
+                try:
+                    if self.state is State.STOPPING:
+                        yield from self._announce_stop()
+                    else:
+                        yield from self._register(now_ms)
+                    return
+                except _RACES:
+                    continue
+            self._due_ms = now_ms + RETRY_MS
+        except ConnectionLossError:
+            self._due_ms = now_ms + RETRY_MS
+        except SessionExpiredError:
+            self._lose_session()
+
+    def _register(self, now_ms: int) -> Steps[None]:
+        yield from self._make_nodes()
+        epoch, standing = yield from self._read()
+        if standing is None:
+            yield from self._write(epoch, ())
+        elif self._is_own(standing):
+            self._succeed(epoch)
+        elif self._is_former(standing):
+            yield from self._write(epoch, (Delete(self._node),))
+        elif (yield from self._watch()) is None:
+            raise NoNodeError("gone meanwhile", path=self._node)
+        else:
+            if self.state is not State.WAITING:
+                owner = standing.stat.ephemeral_owner
+                yield StateChange("warning", f"broker {self.broker.id} waits for session {owner}, which holds its node")
+            self.state = State.WAITING
+            self._due_ms = now_ms + WAIT_MS
+
+    def _is_own(self, node: Node) -> bool:
+        """Ours already, only the reply was lost (F28)."""
+        return node.stat.ephemeral_owner == self.session_id
+
+    def _is_former(self, node: Node) -> bool:
+        """Of a session of this process that has ended: nobody else's, so it may be replaced (F29)."""
+        return node.stat.ephemeral_owner in self._former
+
+    def _make_nodes(self) -> Steps[None]:
+        """Make the persistent nodes that are missing, in one multi. Raises NodeExistsError in a race."""
+        wanted = dict.fromkeys(nodes.PERSISTENT, b"")
+        wanted[nodes.CONTROLLER_EPOCH] = b"0"
+        wanted[nodes.broker_epoch(self.broker.id)] = b""
+        found = yield GetNodes(tuple(wanted))
+        missing = tuple(
+            Create(path, data) for (path, data), node in zip(wanted.items(), found, strict=True) if node is None
+        )
+        if missing:
+            yield Multi(missing)
+
+    def _read(self) -> Steps[tuple[int, Node | None]]:
+        """The broker epoch and the broker's node, of one moment: a registration between the reads raises the epoch."""
+        epoch = nodes.broker_epoch(self.broker.id)
+        before, standing, after = yield GetNodes((epoch, self._node, epoch))
+        if before is None or after is None or before.stat.version != after.stat.version:
+            raise BadVersionError("changed while it was read", path=epoch)
+        return after.stat.version, standing
+
+    def _watch(self) -> Steps[Node | None]:
+        (standing,) = yield GetNodes((self._node,), watch=True)
+        return standing  # type: ignore[no-any-return]
+
+    def _write(self, epoch: int, before: tuple[StoreOperation, ...]) -> Steps[None]:
+        """Put the node and raise the epoch; only if nobody has registered since `epoch` was read (F16, F29)."""
+        raised = SetData(nodes.broker_epoch(self.broker.id), b"", epoch)
+        yield Multi((*before, Create(self._node, nodes.encode_broker(self.broker), ephemeral=True), raised))
+        self._succeed(epoch + 1)
+
+    def _succeed(self, epoch: int) -> None:
+        self.broker_epoch = epoch
+        self.registered = Registered(epoch, self.session_id)
+        self.state = State.REGISTERED
+        self._former.clear()
+
+    def _announce_stop(self) -> Steps[None]:
+        """Rewrite the own node, so that its version is above 0 and no leader's join goes through (F15, KIP-841)."""
+        (standing,) = yield GetNodes((self._node,))
+        if standing is not None and self._is_own(standing):
+            content = nodes.encode_broker(self.broker)
+            if standing.data != content:
+                yield Multi((SetData(self._node, content, standing.stat.version),))
+        self.state = State.STOPPED

@@ -1,0 +1,401 @@
+"""A broker's registration, over the store in memory: lost replies, races, other sessions' nodes, stopping."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kreplog.coord.memory import MemorySession, MemoryStore
+from kreplog.core import nodes, registration
+from kreplog.core.messages import (
+    Effect,
+    Event,
+    GetNodes,
+    Multi,
+    Registered,
+    SessionLost,
+    SessionStarted,
+    StateChange,
+    Stopping,
+    Tick,
+    WatchFired,
+)
+from kreplog.core.registration import Registration, State
+from kreplog.errors import ConnectionLossError, CoordinationError
+from kreplog.types import Broker, Delete, Node, WatchEvent
+
+BROKER = Broker(3, 0, "host", 9092, "rack")
+OWN = nodes.broker(3)
+EPOCH = nodes.broker_epoch(3)
+
+Fault = Callable[[int, Effect], str]
+"""What becomes of the n-th store effect: "" (it is done), "before" or "after" (the reply is lost, not done or done)."""
+
+
+def no_fault(number: int, effect: Effect) -> str:
+    return ""
+
+
+class Shell:
+    """One broker process: its session, its clock, and the steps of its registration, each run to the end."""
+
+    def __init__(self, store: MemoryStore, fault: Fault = no_fault, broker: Broker = BROKER) -> None:
+        self.store = store
+        self.core = Registration(broker)
+        self.fault = fault
+        self.now_ms = 1000
+        self.effects: list[Effect] = []
+        self.session: MemorySession | None = None
+        self.fired: deque[WatchEvent] = deque()
+
+    def connect(self) -> None:
+        self.session = self.store.connect(1000, now_ms=self.now_ms)
+        self.step(SessionStarted(self.session.id))
+
+    def step(self, event: Event) -> None:
+        steps = self.core.step(event, self.now_ms)
+        answer: Any = None
+        error: CoordinationError | None = None
+        while True:
+            try:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                break
+            answer = error = None
+            try:
+                answer = self.apply(effect)
+            except CoordinationError as raised:
+                error = raised
+
+    def apply(self, effect: Effect) -> Any:
+        if isinstance(effect, StateChange):
+            self.effects.append(effect)
+            return None
+        assert self.session is not None
+        fate = self.fault(sum(isinstance(one, GetNodes | Multi) for one in self.effects), effect)
+        self.effects.append(effect)
+        if fate == "before":
+            raise ConnectionLossError("lost before")
+        answer = self._do(self.session, effect)
+        if fate == "after":
+            raise ConnectionLossError("lost after")
+        return answer
+
+    def _do(self, session: MemorySession, effect: Effect) -> Any:
+        if isinstance(effect, Multi):
+            return session.multi(effect.operations)
+        assert isinstance(effect, GetNodes)
+        if effect.watch:
+            for path in effect.paths:
+                session.exists(path, self.fired.append)
+        return session.get_many(effect.paths)
+
+    def settle(self, rounds: int = 20) -> None:
+        """Deliver the watches that fired, and time for as long as it is asked for."""
+        for _ in range(rounds):
+            if self.fired:
+                self.step(WatchFired(self.fired.popleft()))
+            elif (due := self.core.next_wakeup(self.now_ms)) is not None:
+                self.now_ms = max(self.now_ms + 1, due)
+                self.step(Tick())
+            else:
+                return
+
+    def state_is(self, state: State) -> bool:
+        return self.core.state is state
+
+    @property
+    def wrote(self) -> list[Multi]:
+        return [effect for effect in self.effects if isinstance(effect, Multi)]
+
+
+def node(store: MemoryStore, path: str) -> Node:
+    found = store.peek(path)
+    assert found is not None, path
+    return found
+
+
+def registered(shell: Shell, epoch: int) -> bool:
+    assert shell.session is not None
+    own, version = node(shell.store, OWN), node(shell.store, EPOCH).stat.version
+    return (
+        shell.core.registered == Registered(epoch, shell.session.id)
+        and shell.core.broker_epoch == epoch == version
+        and own.stat.ephemeral_owner == shell.session.id
+        and own.data == nodes.encode_broker(shell.core.broker)
+        and own.stat.version == 0
+    )
+
+
+def test_a_new_cluster() -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+    assert shell.state_is(State.NO_SESSION)
+    shell.connect()
+    assert registered(shell, 1)
+    assert len(shell.wrote) == 2  # the tree, then the registration
+    for path in nodes.PERSISTENT:
+        assert node(store, path) == replace(node(store, path), data=b"")
+    assert node(store, nodes.CONTROLLER_EPOCH).data == b"0"
+    assert nodes.decode_broker(OWN, node(store, OWN), 1) == replace(BROKER, epoch=1)
+    assert shell.core.next_wakeup(shell.now_ms) is None
+
+
+def test_every_registration_has_a_higher_epoch() -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+    for epoch in (1, 2, 3):
+        shell.connect()
+        assert registered(shell, epoch)
+        assert shell.session is not None
+        store.expire(shell.session.id)
+        shell.step(SessionLost())
+        assert shell.core.registered is None
+        assert shell.state_is(State.NO_SESSION)
+        assert shell.core.broker_epoch == epoch
+        shell.step(Tick())  # nothing can be done without a session
+    assert len(shell.wrote) == 4
+
+
+@pytest.mark.parametrize("fate", ["before", "after"])
+@pytest.mark.parametrize("lost", [{0}, {1}, {2}, {3}, {1, 3}, {2, 4}, {3, 5}, set(range(8))])
+@pytest.mark.parametrize("old", [False, True])
+def test_f28_a_lost_reply_is_followed_by_reading(lost: set[int], fate: str, old: bool) -> None:
+    """Whatever is lost, and whether it was done: registered once, under the epoch that stands in the store."""
+    store = MemoryStore()
+    if old:  # a cluster that has been used before
+        before = Shell(store)
+        before.connect()
+        assert before.session is not None
+        before.session.close()
+    shell = Shell(store, lambda number, effect: fate if number in lost else "")
+    shell.connect()
+    shell.settle(40)
+    assert registered(shell, 2 if old else 1)
+
+
+def test_two_new_brokers_race_for_the_tree() -> None:
+    store = MemoryStore()
+    other = Shell(store, broker=replace(BROKER, id=4))
+
+    def meanwhile(number: int, effect: Effect) -> str:
+        if number == 1:
+            other.connect()
+        return ""
+
+    shell = Shell(store, meanwhile)
+    shell.connect()
+    assert registered(shell, 1)
+    assert other.core.registered is not None
+
+
+def test_f29_a_former_process_node_is_waited_for() -> None:
+    store = MemoryStore()
+    former = Shell(store)
+    former.connect()
+    shell = Shell(store)
+    shell.connect()
+    assert shell.core.registered is None
+    assert shell.state_is(State.WAITING)
+    assert [effect.level for effect in shell.effects if isinstance(effect, StateChange)] == ["warning"]
+    shell.settle(2)  # looking at it again changes nothing, and is not told again
+    assert len([effect for effect in shell.effects if isinstance(effect, StateChange)]) == 1
+    assert registered(former, 1)
+    assert former.session is not None
+    store.expire(former.session.id)
+    assert shell.fired
+    shell.step(WatchFired(shell.fired.popleft()))
+    assert registered(shell, 2)
+    assert not any(isinstance(operation, Delete) for multi in shell.wrote for operation in multi.operations)
+
+
+def test_f29_the_node_goes_between_looking_and_watching() -> None:
+    store = MemoryStore()
+    former = Shell(store)
+    former.connect()
+
+    def meanwhile(number: int, effect: Effect) -> str:
+        if isinstance(effect, GetNodes) and effect.watch:
+            assert former.session is not None
+            former.session.close()
+        return ""
+
+    shell = Shell(store, meanwhile)
+    shell.connect()
+    assert registered(shell, 2)
+
+
+def test_f29_a_node_that_is_written_while_it_is_waited_for() -> None:
+    """The watch is spent on "changed": another is left."""
+    store = MemoryStore()
+    former = Shell(store)
+    former.connect()
+    shell = Shell(store)
+    shell.connect()
+    former.step(Stopping())
+    shell.step(WatchFired(shell.fired.popleft()))
+    assert former.session is not None
+    former.session.close()
+    assert shell.fired
+    shell.step(WatchFired(shell.fired.popleft()))
+    assert registered(shell, 2)
+
+
+def test_f29_an_own_former_session_is_replaced_at_once() -> None:
+    """Taken for lost by the broker's own clock, while the store still believes in it."""
+    store = MemoryStore()
+    shell = Shell(store)
+    shell.connect()
+    first = shell.session
+    shell.step(SessionLost())
+    shell.connect()
+    assert first is not None
+    assert not first.expired
+    assert registered(shell, 2)
+    store.expire(first.id)
+    assert registered(shell, 2)
+
+
+def test_f29_a_stranger_that_took_the_place_of_a_former_session_is_left_alone() -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+    shell.connect()
+    first = shell.session
+    assert first is not None
+    stranger = Shell(store)
+
+    def meanwhile(number: int, effect: Effect) -> str:
+        if isinstance(effect, Multi) and not first.expired:
+            store.expire(first.id)
+            stranger.connect()
+        return ""
+
+    shell.step(SessionLost())
+    shell.fault = meanwhile
+    shell.connect()
+    assert shell.state_is(State.WAITING)
+    assert registered(stranger, 2)
+
+
+def test_a_registration_between_two_reads_is_seen() -> None:
+    """Reads are not of one moment in every store: an epoch from before another's node is not believed."""
+    store = MemoryStore()
+    shell = Shell(store)
+    real = shell._do
+    slipped: list[bool] = []
+
+    def do(session: MemorySession, effect: Effect) -> Any:
+        if isinstance(effect, GetNodes) and len(effect.paths) == 3 and not slipped:
+            slipped.append(True)
+            before = session.get_many(effect.paths[:1])
+            other = Shell(store)
+            other.connect()
+            assert other.session is not None
+            other.session.close()
+            return before + session.get_many(effect.paths[1:])
+        return real(session, effect)
+
+    shell._do = do  # type: ignore[method-assign]
+    shell.connect()
+    assert slipped
+    assert registered(shell, 2)
+    assert len(shell.wrote) == 2  # nothing was tried on what could not be believed
+
+
+def test_session_expired_under_a_step() -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+
+    def expire(number: int, effect: Effect) -> str:
+        assert shell.session is not None
+        store.expire(shell.session.id)
+        return ""
+
+    shell.fault = expire
+    shell.connect()
+    assert shell.state_is(State.NO_SESSION)
+    assert shell.core.next_wakeup(shell.now_ms) is None
+    shell.fault = no_fault
+    shell.connect()
+    assert registered(shell, 1)
+
+
+@pytest.mark.parametrize("fate", ["", "before", "after"])
+def test_f15_a_stopping_broker_says_so(fate: str) -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+    shell.connect()
+    first = len(shell.effects)
+    shell.fault = lambda number, effect: fate if number == first + 1 else ""
+    shell.step(Stopping())
+    shell.settle()
+    own = node(store, OWN)
+    assert shell.state_is(State.STOPPED)
+    assert own.stat.version == 1  # a leader that checks for version 0 takes it into no ISR
+    assert nodes.decode_broker(OWN, own, 1).stopping
+    assert shell.core.registered == Registered(1, own.stat.ephemeral_owner)
+    shell.step(Stopping())
+    assert node(store, OWN).stat.version == 1
+    shell.step(SessionLost())
+    shell.connect()  # and it does not come back
+    assert shell.core.registered is None
+    assert shell.core.next_wakeup(shell.now_ms) is None
+
+
+def test_f15_stopping_while_the_registration_is_in_doubt() -> None:
+    store = MemoryStore()
+    shell = Shell(store, lambda number, effect: "after" if number == 3 else "")
+    shell.connect()
+    assert shell.state_is(State.REGISTERING)
+    assert node(store, OWN).stat.version == 0
+    shell.step(Stopping())
+    assert shell.state_is(State.STOPPED)
+    assert node(store, OWN).stat.version == 1
+    assert shell.core.registered is None
+
+
+def test_f15_stopping_while_waiting_for_another_session() -> None:
+    store = MemoryStore()
+    former = Shell(store)
+    former.connect()
+    shell = Shell(store)
+    shell.connect()
+    shell.step(Stopping())
+    assert shell.state_is(State.STOPPED)
+    assert registered(former, 1)
+
+
+def test_others_watches_and_events_are_passed_over() -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+    shell.connect()
+    before = len(shell.effects)
+    for event in (WatchFired(WatchEvent(nodes.CONTROLLER, "deleted")), WatchFired(WatchEvent(OWN, "changed")), Tick()):
+        shell.step(event)
+    shell.step(Registered(1, 1))
+    assert len(shell.effects) == before
+
+
+def test_what_keeps_changing_is_not_chased() -> None:
+    """After some attempts it pauses, so that no step goes on for ever."""
+    store = MemoryStore()
+    shell = Shell(store)
+    real = shell._do
+
+    def do(session: MemorySession, effect: Effect) -> Any:
+        answer = real(session, effect)
+        if isinstance(effect, GetNodes) and EPOCH in effect.paths and store.peek(EPOCH) is not None:
+            session.set_data(EPOCH, b"")
+        return answer
+
+    shell._do = do  # type: ignore[method-assign]
+    shell.connect()
+    assert shell.state_is(State.REGISTERING)
+    assert shell.core.next_wakeup(shell.now_ms) == shell.now_ms + registration.RETRY_MS
+    shell._do = real  # type: ignore[method-assign]
+    shell.settle()
+    assert shell.core.registered is not None
