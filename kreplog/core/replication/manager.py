@@ -94,6 +94,7 @@ class ReplicaManager:
         self._numbers = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: list[Partition] = []
+        self._unsettled: dict[TopicPartition, None] = {}
         self._next_isr_check_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
@@ -125,7 +126,7 @@ class ReplicaManager:
     def next_wakeup(self, now_ms: int) -> int | None:
         """When it wants the next Tick, at the latest; None while there is nothing to wait for."""
         times = [self._deadlines.next_ms(), *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())]
-        if self.partitions:
+        if self._unsettled or self._failures_to_report:
             times.append(self._next_isr_check_ms)
         return min((time for time in times if time is not None), default=None)
 
@@ -462,8 +463,12 @@ class ReplicaManager:
                 yield from self._try_fetch(waiting, now_ms)
         if now_ms >= self._next_isr_check_ms:
             self._next_isr_check_ms = now_ms + max(1, self._isr_check_interval_ms())
-            for topic_partition in sorted(self.partitions):
-                yield from self.partitions[topic_partition].tick(now_ms)
+            for topic_partition in sorted(self._unsettled):
+                partition = self.partitions.get(topic_partition)
+                if partition is not None:
+                    yield from partition.tick(now_ms)
+                if partition is None or not partition.needs_tick():
+                    del self._unsettled[topic_partition]
             for tag in list(self._failures_to_report):
                 yield from self._report(tag)
 
@@ -483,6 +488,8 @@ class ReplicaManager:
     def _settle_partition(self, partition: Partition, now_ms: int) -> Steps[None]:
         news, partition.news = partition.news, set()
         topic_partition = partition.topic_partition
+        if partition.needs_tick():
+            self._unsettled[topic_partition] = None
         if News.ROLE in news:
             self._stop_fetching(topic_partition)
             if partition.role is not Role.LEADER:

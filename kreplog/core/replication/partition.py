@@ -77,11 +77,13 @@ class Role(Enum):
 
 
 class News(Enum):
-    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. SHRUNK: the ISR has become too
-    small to commit. ROLE: it leads, follows or does neither, or does so in another epoch."""
+    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. PROPOSED: an ISR change has no
+    outcome yet. SHRUNK: the ISR has become too small to commit. ROLE: it leads, follows or does neither, or does so in
+    another epoch."""
 
     APPENDED = auto()
     COMMITTED = auto()
+    PROPOSED = auto()
     SHRUNK = auto()
     ROLE = auto()
 
@@ -430,6 +432,13 @@ class Partition:
             yield StateChange("info", f"{self.topic_partition}: {lagging} lag and leave the ISR {self.isr}")
             yield from self._propose([member for member in self.isr if member not in lagging], None)
 
+    def needs_tick(self) -> bool:
+        """Whether time alone can change anything here: somebody in sync is behind, or a write has no outcome."""
+        return self.role is Role.LEADER and (
+            self.pending is not None
+            or any(self.replicas[member].leo < self.log.leo for member in self.isr if member in self.replicas)
+        )
+
     def _lagging(self, now_ms: int) -> list[int]:
         return [
             member
@@ -470,6 +479,7 @@ class Partition:
     def _submit(self, proposed: LeaderAndIsr, operations: tuple[StoreOperation, ...]) -> Steps[None]:
         tag = self._next_tag()
         self.pending = PendingIsr(proposed, operations, tag)
+        self._tell(News.PROPOSED)
         yield SubmitMulti(tag, operations)
 
     def _min_insync_replicas(self) -> int:
