@@ -180,6 +180,8 @@ class Partition:
         self.assigned_replicas = told.replicas
         self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
         wanted = self._role_in(told.state)
+        if wanted is Role.LEADER and self._has_led(told.state.leader_epoch):
+            return ErrorCode.FENCED_LEADER_EPOCH
         if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
             if told.state.partition_epoch > self.partition_epoch:
                 self._adopt(told.state)
@@ -198,6 +200,11 @@ class Partition:
 
     def _is_stale(self, leader_epoch: int) -> bool:
         return leader_epoch < self.leader_epoch
+
+    def _has_led(self, leader_epoch: int) -> bool:
+        """Led in this epoch, and then stepped down or died: never again, since what was written or proposed in it then
+        may be lost, or still on its way. The controller has to raise the epoch."""
+        return self.role is not Role.LEADER and bool(self.log.epochs) and self.log.epochs[-1][0] >= leader_epoch
 
     def _role_in(self, state: LeaderAndIsr) -> Role:
         if state.leader == self.broker_id:
@@ -239,6 +246,7 @@ class Partition:
 
     def step_down(self) -> None:
         """Neither lead nor follow until the controller says so."""
+        self.leader = NO_LEADER
         self._set_role(Role.IDLE)
 
     def go_offline(self) -> None:
@@ -325,7 +333,8 @@ class Partition:
         replica.broker_epoch = broker_epoch
         isr.record_fetch(replica, request.fetch_offset, self.log.leo, now_ms)
         yield from self._advance()
-        yield from self._maybe_expand(replica)
+        if replica_id not in self.isr:
+            yield from self._maybe_expand()
         return None
 
     def _is_old_registration(self, replica: Replica, broker_epoch: int) -> bool:
@@ -427,15 +436,18 @@ class Partition:
             if self.pending.tag is None and now_ms >= self.pending.retry_ms:
                 yield from self._submit(self.pending.proposed, self.pending.operations)
             return
+        yield from self._maybe_expand()
         lagging = self._lagging(now_ms)
-        if lagging:
+        if lagging and self.pending is None:
             yield StateChange("info", f"{self.topic_partition}: {lagging} lag and leave the ISR {self.isr}")
             yield from self._propose([member for member in self.isr if member not in lagging], None)
 
     def needs_tick(self) -> bool:
-        """Whether time alone can change anything here: somebody in sync is behind, or a write has no outcome."""
+        """Whether time alone can change anything here: somebody in sync is behind, somebody else could join, or a write
+        has no outcome."""
         return self.role is Role.LEADER and (
             self.pending is not None
+            or bool(self._joiners())
             or any(self.replicas[member].leo < self.log.leo for member in self.isr if member in self.replicas)
         )
 
@@ -453,15 +465,21 @@ class Partition:
             )
         ]
 
-    def _maybe_expand(self, replica: Replica) -> Steps[None]:
-        if (
-            replica.broker_id not in self.isr
-            and self.pending is None
-            and isr.is_caught_up(replica, self.high_watermark, self.epoch_start)
-            and self._brokers.eligible(replica.broker_id, replica.broker_epoch)
-        ):
-            yield StateChange("info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}")
-            yield from self._propose([*self.isr, replica.broker_id], replica.broker_id)
+    def _maybe_expand(self) -> Steps[None]:
+        """Take in the first that may join; the others follow when the store has answered."""
+        for replica in self._joiners():
+            if self.pending is None and self._brokers.eligible(replica.broker_id, replica.broker_epoch):
+                yield StateChange(
+                    "info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}"
+                )
+                yield from self._propose([*self.isr, replica.broker_id], replica.broker_id)
+
+    def _joiners(self) -> list[Replica]:
+        return [
+            replica
+            for replica in self.replicas.values()
+            if replica.broker_id not in self.isr and isr.is_caught_up(replica, self.high_watermark, self.epoch_start)
+        ]
 
     def _propose(self, members: Collection[int], joiner: int | None) -> Steps[None]:
         """Write a new ISR, on condition that nobody has written since; one change in flight (KIP-497)."""
@@ -556,6 +574,7 @@ class Partition:
         if not self.in_sync_enough():
             self._tell(News.SHRUNK)
         yield from self._advance()
+        yield from self._maybe_expand()
 
     # Following
 
