@@ -1,0 +1,55 @@
+"""Produces and fetches that wait: answered once, in the order of their offsets, and never after their time."""
+
+from __future__ import annotations
+
+from kreplog.core.messages import ProducedPartition
+from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedProduce
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def produce(*partitions: TopicPartition) -> DelayedProduce:
+    return DelayedProduce("client", 100, [ProducedPartition(one, ErrorCode.NONE, 5) for one in partitions])
+
+
+def test_a_produce_to_two_partitions_is_complete_when_both_are() -> None:
+    one = produce(P0, P1)
+    queues = CommitQueue(), CommitQueue()
+    queues[0].push(6, one, 0)
+    queues[1].push(6, one, 1)
+    assert [waiting.settle(index) for waiting, index in queues[0].committed(6)] == [False]
+    assert list(queues[1].committed(5)) == []
+    assert [waiting.settle(index) for waiting, index in queues[1].committed(9)] == [True]
+    assert [answer.base_offset for answer in one.response.partitions] == [5, 5]
+
+
+def test_those_that_wait_come_out_by_offset_and_in_the_order_they_came_in() -> None:
+    queue = CommitQueue()
+    waiting = [produce(P0) for _ in range(4)]
+    for one, offset in zip(waiting, (7, 6, 9, 6), strict=True):
+        queue.push(offset, one, 0)
+    assert [one for one, _ in queue.committed(7)] == [waiting[1], waiting[3], waiting[0]]
+    assert queue.drain() == [(waiting[2], 0)] and len(queue) == 0
+
+
+def test_an_error_or_the_end_of_its_time_settles_it_once() -> None:
+    one = produce(P0, P1)
+    queue = CommitQueue()
+    queue.push(6, one, 0)
+    queue.push(6, one, 1)
+    assert not one.settle(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    one.expire()
+    errors = [answer.error for answer in one.response.partitions]
+    assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
+    assert not any(waiting.settle(index) for waiting, index in queue.committed(6))
+
+
+def test_deadlines_come_due_in_order() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for at, name in ((30, "c"), (10, "a"), (10, "b")):
+        deadlines.push(at, name)
+    assert deadlines.next_ms() == 10
+    assert list(deadlines.due(10)) == ["a", "b"] and list(deadlines.due(29)) == []
+    assert list(deadlines.due(30)) == ["c"] and deadlines.next_ms() is None
