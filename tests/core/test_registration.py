@@ -342,7 +342,7 @@ def test_f15_a_stopping_broker_says_so(fate: str) -> None:
     assert node(store, OWN).stat.version == 1
     shell.step(SessionLost())
     shell.connect()  # and it does not come back
-    assert shell.core.registered is None
+    assert shell.state_is(State.STOPPED)
     assert shell.core.next_wakeup(shell.now_ms) is None
 
 

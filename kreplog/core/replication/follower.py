@@ -395,8 +395,3 @@ class Fetcher:
         entry.due_ms = now_ms + self._config.replica_fetch_backoff_ms
         self._delays += 1
         heappush(self._delayed, (entry.due_ms, self._delays, topic_partition, entry))
-
-
-def fetcher_index(partition: TopicPartition, fetchers: int) -> int:
-    """Which of `fetchers` from one source broker fetches a partition: the same in every process."""
-    return (sum(partition.topic.encode()) + partition.partition) % fetchers

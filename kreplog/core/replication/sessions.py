@@ -120,40 +120,49 @@ class FetchContext:
     def news(self, results: Iterable[FetchedPartition]) -> list[FetchedPartition]:
         """Those of `results` that the fetcher must be told of: all without a session, else those that say anything new.
 
-        results: of the last evaluate(). One that found no room for its records is left out of it, so that it is looked
-        at first for the next answer. What has no news need not be looked at again until it is marked.
+        results: of the last evaluate(), in its order. Those behind where the request's max_bytes ran out count as not
+        looked at, so they are the first for the next answer; they may be left out as well. Any other without news is
+        not looked at again until it is marked.
         """
         session = self._session
         if session is None:
             return list(results)
         told = []
-        for data in results:
-            held = session.held.get(data.partition)
-            if held is None:
-                continue
+        for data, held, had_room in self._held(session, results):
             if has_news(held.high_watermark, held.log_start_offset, data):
                 told.append(data)
-            else:
+            elif had_room:
                 session.clean(data.partition, self._seen)
         return told
 
     def finish(self, results: Iterable[FetchedPartition]) -> FetchResponse:
         """The answer, made of the news in `results`. What came with records or an error stays dirty, at the end of the
         order, until its fetcher lists it from elsewhere or a look finds no more."""
+        results = list(results)
         told = self.news(results)
         session = self._session
         if session is not None:
-            for data in told:
-                held = session.held[data.partition]
+            for data, held, had_room in self._held(session, results):
                 if _is_refusal(data):
                     held.forget_told()
                 else:
                     held.told(data)
                 if _is_refusal(data) or len(data.records):
                     session.dirty[data.partition] = session.dirty.pop(data.partition, session.marks)
-                else:
+                elif had_room:
                     session.clean(data.partition, self._seen)
         return FetchResponse(ErrorCode.NONE, self.session_id, tuple(told))
+
+    def _held(
+        self, session: _Session, results: Iterable[FetchedPartition]
+    ) -> Iterator[tuple[FetchedPartition, _Held, bool]]:
+        """Each result of a partition in the session, and whether there was room for more records than it has."""
+        room = self.request.max_bytes
+        for data in results:
+            held = session.held.get(data.partition)
+            if held is not None:
+                room -= len(data.records)
+                yield data, held, room > 0
 
 
 def has_news(high_watermark: int, log_start_offset: int, data: FetchedPartition) -> bool:
