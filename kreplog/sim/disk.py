@@ -1,0 +1,499 @@
+"""The disk of each broker: replica logs that survive what their broker does not, and the ways in which disks fail.
+
+`Disks` is all disks of one run, on the model log or on the real one in a memory file system; use it as a context
+manager. A `Disk` hands out a `DiskLog` for each replica and keeps what a data directory keeps when the process is gone.
+
+What survives. A crash of the process (`crash(False, rng)`) loses nothing: appends are in the page cache and the high
+watermark in the mapped state page, so a log opens again with all it had. A power cut (`crash(True, rng)`) loses what
+came after the last fsync: each log ends at a batch boundary between what is durable and its end, drawn by `rng`, and
+its high watermark is at most the one of the last `checkpoint_high_watermarks` (truncations and deletions write it back,
+too). Every draw is made for either kind of log, so that a seed means the same with both.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from random import Random
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from kreplog.core.messages import LogState
+from kreplog.errors import LogClosedError, LogFailedError
+from kreplog.sim.model_log import ModelLog
+from kreplog.sim.native_log import NativeLog
+from kreplog.sim.records import Codec, ModelCodec, NativeCodec
+from kreplog.types import AppendInfo, TopicPartition
+
+_logger = logging.getLogger("kreplog")
+
+_HALF = 2  # of a batch is left behind the cut; see NativeLog.lose
+
+
+class ReplicaLog(Protocol):
+    """What a broker does with a replica's log: the answers are those of the log effects of `kreplog.core.messages`.
+
+    All that write raise LogFailedError once the disk or the log has failed; LogClosedError when this handle is no
+    longer the open one (its process is dead, the replica was stopped).
+    """
+
+    @property
+    def topic_id(self) -> str: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def state(self) -> LogState: ...
+
+    def append_as_leader(self, records: Any, leader_epoch: int) -> tuple[AppendInfo, LogState]: ...
+
+    def append_as_follower(self, records: Any) -> LogState: ...
+
+    def assign_leader_epoch(self, leader_epoch: int) -> LogState: ...
+
+    def truncate_to(self, offset: int) -> LogState: ...
+
+    def truncate_fully_and_start_at(self, offset: int) -> LogState: ...
+
+    def delete_records_before(self, offset: int) -> LogState: ...
+
+    def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
+
+    def offset_for_timestamp(self, timestamp: int) -> int: ...
+
+    def advance_high_watermark(self, offset: int) -> None: ...
+
+    def flush(self) -> int:
+        """Make durable all that has been appended; answer the recovery point."""
+
+
+class _Files(Protocol):
+    """ModelLog or NativeLog: an open log, and its files while it is not."""
+
+    @property
+    def leo(self) -> int: ...
+    @property
+    def log_start(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def recovery_point(self) -> int: ...
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]: ...
+    def append_as_leader(self, records: Any, leader_epoch: int) -> AppendInfo: ...
+    def append_as_follower(self, records: Any) -> None: ...
+    def assign_leader_epoch(self, epoch: int) -> None: ...
+    def truncate_to(self, offset: int) -> None: ...
+    def truncate_fully_and_start_at(self, offset: int) -> None: ...
+    def delete_records_before(self, offset: int) -> None: ...
+    def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
+    def offset_for_timestamp(self, timestamp_ms: int) -> int: ...
+    def advance_high_watermark(self, offset: int) -> None: ...
+    def flush(self) -> int: ...
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def crash(self) -> None: ...
+    def write_back(self) -> None: ...
+    def cuts(self, start: int, end: int) -> list[int]: ...
+    def lose(self, offset: int, tear: int) -> None: ...
+    def discard(self) -> None: ...
+
+
+class Loss(NamedTuple):
+    """A power cut took the records [start, end) from a broker's replica."""
+
+    broker: int
+    partition: TopicPartition
+    topic_id: str
+    start: int
+    end: int
+
+
+class Opened(NamedTuple):
+    log: DiskLog
+    state: LogState
+    high_watermark: int
+
+
+class Observer(Protocol):
+    """Told of what happens to logs, at once; for checkers."""
+
+    def appended(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        """Records from `start` to the end are new."""
+
+    def truncated(self, broker: int, partition: TopicPartition, log: DiskLog, end: int) -> None:
+        """What was between the log's end now and `end` is gone."""
+
+    def committed(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        """The high watermark moved up from `start`."""
+
+    def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
+        """The log was recovered, or made."""
+
+
+class _Replica:
+    """A partition directory: its files, who has them open, and what the disk holds of them for certain."""
+
+    __slots__ = ("durable", "failed", "files", "leo", "log", "lost_from", "topic_id")
+
+    def __init__(self, topic_id: str, files: _Files) -> None:
+        self.topic_id = topic_id
+        self.files = files
+        self.log: DiskLog | None = None
+        self.leo = 0  # while no log is open
+        self.durable = 0
+        self.failed = False
+        self.lost_from: int | None = None  # of a torn append that the next start will not find
+
+    def durable_point(self) -> None:
+        """While the log is open: bring `durable` up to date."""
+        self.durable = max(min(self.durable, self.files.leo), self.files.recovery_point)
+
+    def settle_torn(self) -> None:
+        """Nobody has it open: a torn append that is not to be found is cut off."""
+        if self.lost_from is not None:
+            self.files.lose(self.lost_from, _HALF)
+            self.leo, self.lost_from = self.lost_from, None
+            self.durable = min(self.durable, self.leo)
+
+
+class DiskLog:
+    """A ReplicaLog on a disk that may fail. Made by `Disk.open`; the handle ends with close, delete or crash."""
+
+    __slots__ = ("_disk", "_files", "_replica", "partition", "topic_id")
+
+    def __init__(self, disk: Disk, partition: TopicPartition, replica: _Replica) -> None:
+        self.partition = partition
+        self.topic_id = replica.topic_id
+        self._disk = disk
+        self._replica = replica
+        self._files: _Files = replica.files
+
+    def state(self) -> LogState:
+        files = self._open()
+        return LogState(files.leo, files.log_start, files.epochs)
+
+    @property
+    def high_watermark(self) -> int:
+        return self._open().high_watermark
+
+    def append_as_leader(self, records: Any, leader_epoch: int) -> tuple[AppendInfo, LogState]:
+        files = self._open()
+        start = files.leo
+        tear = self._begin_write()
+        info = files.append_as_leader(records, leader_epoch)
+        self._appended(start, tear)
+        return info, self.state()
+
+    def append_as_follower(self, records: Any) -> LogState:
+        files = self._open()
+        start = files.leo
+        tear = self._begin_write()
+        files.append_as_follower(records)
+        self._appended(start, tear)
+        return self.state()
+
+    def assign_leader_epoch(self, leader_epoch: int) -> LogState:
+        return self._change(lambda files: files.assign_leader_epoch(leader_epoch))
+
+    def truncate_to(self, offset: int) -> LogState:
+        return self._change(lambda files: files.truncate_to(offset))
+
+    def truncate_fully_and_start_at(self, offset: int) -> LogState:
+        return self._change(lambda files: files.truncate_fully_and_start_at(offset), everything=True)
+
+    def delete_records_before(self, offset: int) -> LogState:
+        return self._change(lambda files: files.delete_records_before(offset))
+
+    def read(self, offset: int, limit: int, max_bytes: int) -> Any:
+        return self._open().read(offset, limit, max_bytes)
+
+    def offset_for_timestamp(self, timestamp: int) -> int:
+        return self._open().offset_for_timestamp(timestamp)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Ignored once the log has failed: the cell in memory is of no use to anyone then."""
+        files = self._open()
+        before = files.high_watermark
+        if not (self._replica.failed or self._disk.failed):
+            files.advance_high_watermark(offset)
+            if self._disk.observer is not None and offset > before:
+                self._disk.observer.committed(self._disk.broker, self.partition, self, before)
+
+    def flush(self) -> int:
+        files = self._open()
+        if self._begin_write() is not None:
+            raise self._failure("flush")
+        return files.flush()
+
+    def _open(self) -> _Files:
+        if self._replica.log is not self:
+            raise LogClosedError(f"{self.partition}: this log is closed", partition=str(self.partition))
+        return self._files
+
+    def _begin_write(self) -> bool | None:
+        """None: go on. Otherwise this write is torn: do it, say that it failed; the bool tells if a restart finds it.
+
+        Raises LogFailedError.
+        """
+        if self._replica.failed or self._disk.failed:
+            self._replica.failed = True
+            raise self._failure("write")
+        if not self._disk._next_write_fails():
+            return None
+        self._replica.failed = True
+        tear = self._disk._tear
+        if tear is None:
+            raise self._failure("write")
+        return tear
+
+    def _failure(self, what: str) -> LogFailedError:
+        return LogFailedError(
+            f"{self.partition}: the disk of broker {self._disk.broker} failed a {what}; the log takes no more",
+            partition=str(self.partition),
+        )
+
+    def _appended(self, start: int, tear: bool | None) -> None:
+        if tear is not None:
+            if not tear:
+                self._replica.lost_from = start
+                self._files.write_back()
+            raise self._failure("write")
+        if self._disk.observer is not None and self._files.leo > start:
+            self._disk.observer.appended(self._disk.broker, self.partition, self, start)
+
+    def _change(self, change: Callable[[_Files], None], everything: bool = False) -> LogState:
+        files = self._open()
+        tear = self._begin_write()
+        end = files.leo
+        self._replica.durable_point()
+        change(files)
+        files.write_back()
+        if files.leo < end or everything:
+            self._replica.durable = min(self._replica.durable, files.leo)
+            if self._disk.observer is not None:
+                self._disk.observer.truncated(self._disk.broker, self.partition, self, end)
+        if tear is not None:
+            raise self._failure("write")
+        return self.state()
+
+
+class Disk:
+    """The data directory of one broker. Made by `Disks.disk`.
+
+    unclean: a power cut may have taken records since the broker last registered: it says so when it registers, and once
+    that is done the engine sets it to False.
+    slow_ms: what each write and fsync of it takes in virtual time, for the engine to add. observer: may be set.
+    failed: it takes no writes, until `repair` and a restart.
+    """
+
+    def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:
+        self.broker = broker
+        self.slow_ms = 0
+        self.failed = False
+        self.unclean = False
+        self.observer: Observer | None = None
+        self.aside: list[tuple[TopicPartition, str]] = []
+        self._make = make
+        self._replicas: dict[TopicPartition, _Replica] = {}
+        self._fail_in: int | None = None
+        self._tear: bool | None = None
+
+    # What the broker does
+
+    def open(self, partition: TopicPartition, topic_id: str) -> Opened:
+        """Open the replica, recovering it, or make it. One of another topic id is set aside first.
+
+        Opening one that is open gives it anew. Raises LogFailedError.
+        """
+        if self.failed:
+            raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
+        replica = self._replicas.get(partition)
+        if replica is not None and replica.topic_id != topic_id:
+            self._set_aside(partition, replica)
+            replica = None
+        if replica is None:
+            replica = self._replicas[partition] = _Replica(topic_id, self._make(partition, topic_id))
+        elif replica.log is None:
+            replica.settle_torn()
+            replica.files.open()
+        replica.failed = False
+        log = replica.log = DiskLog(self, partition, replica)
+        if self.observer is not None:
+            self.observer.opened(self.broker, partition, log)
+        return Opened(log, log.state(), log.high_watermark)
+
+    def log(self, partition: TopicPartition) -> DiskLog | None:
+        """The open log of a replica."""
+        replica = self._replicas.get(partition)
+        return None if replica is None else replica.log
+
+    def close(self, partition: TopicPartition) -> None:
+        """Stop a replica: its files stay, all durable. One that has failed is only let go."""
+        replica = self._replicas[partition]
+        if replica.log is None:
+            return
+        if replica.failed or self.failed:
+            self._stop(replica)
+        else:
+            replica.leo = replica.durable = replica.files.leo
+            replica.log = None
+            replica.files.write_back()
+            replica.files.close()
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Stop a replica and delete its files; nothing where there is none. Raises LogFailedError."""
+        replica = self._replicas.get(partition)
+        if replica is None:
+            return
+        if replica.failed or self.failed:
+            raise LogFailedError(f"{partition}: cannot delete its files on a failed disk", partition=str(partition))
+        self._set_aside(partition, replica)
+        self.aside.pop()
+
+    def on_disk(self) -> dict[TopicPartition, str]:
+        """Topic id of every replica that has files, open or not, by partition in order."""
+        return {partition: self._replicas[partition].topic_id for partition in sorted(self._replicas)}
+
+    def checkpoint_high_watermarks(self) -> None:
+        """What a broker does on a timer: the high watermarks of now are those that a power cut leaves."""
+        if not self.failed:
+            for replica in self._replicas.values():
+                if replica.log is not None and not replica.failed:
+                    replica.files.write_back()
+
+    # What happens to the broker
+
+    def shutdown(self) -> None:
+        """The process ends cleanly: every log is closed."""
+        for partition in sorted(self._replicas):
+            self.close(partition)
+
+    def crash(self, lose_cache: bool, rng: Random) -> list[Loss]:
+        """The process is killed, and with lose_cache the power fails too: what that took, for the checkers.
+
+        Of a broker that is down already only the power can fail.
+        """
+        losses = []
+        for partition in sorted(self._replicas):
+            replica = self._replicas[partition]
+            if replica.log is not None:
+                self._stop(replica)
+            replica.settle_torn()
+            if lose_cache:
+                end, tear = rng.choice(replica.files.cuts(replica.durable, replica.leo)), rng.randrange(3)
+                if end < replica.leo:
+                    losses.append(Loss(self.broker, partition, replica.topic_id, end, replica.leo))
+                replica.files.lose(end, tear)
+                replica.leo = replica.durable = end
+        self.unclean = self.unclean or lose_cache
+        return losses
+
+    def fail(self) -> None:
+        """Every write from now on fails."""
+        self.failed = True
+
+    def fail_write(self, number: int, torn: bool = False, kept: bool = False) -> None:
+        """The number-th write from now on fails (1: the next one), and all after it.
+
+        torn: it is written and reported as failed; kept: a restart finds an append all the same. Truncations and the
+        like are always found.
+        """
+        self._fail_in = number
+        self._tear = kept if torn else None
+
+    def repair(self) -> None:
+        """The disk works again; a log that has seen it fail does so when it is opened anew."""
+        self.failed = False
+        self._fail_in = None
+
+    def peek(self, partition: TopicPartition) -> DiskLog | None:
+        """The log of a replica for a checker to read, opened if nobody has it open; None where there is none."""
+        replica = self._replicas.get(partition)
+        if replica is None:
+            return None
+        if replica.log is None:
+            replica.settle_torn()
+            replica.files.open()
+            replica.log = DiskLog(self, partition, replica)
+        return replica.log
+
+    def _next_write_fails(self) -> bool:
+        if self._fail_in is None:
+            return False
+        self._fail_in -= 1
+        if self._fail_in:
+            return False
+        self._fail_in = None
+        self.failed = True
+        return True
+
+    def _stop(self, replica: _Replica) -> None:
+        replica.leo = replica.files.leo
+        replica.durable_point()
+        replica.log = None
+        replica.files.crash()
+
+    def _set_aside(self, partition: TopicPartition, replica: _Replica) -> None:
+        replica.log = None
+        del self._replicas[partition]
+        replica.files.discard()
+        self.aside.append((partition, replica.topic_id))
+
+
+class Disks:
+    """The disks of all brokers of one run, and the codec of the records on them.
+
+    kind: "model" or "native". segment_bytes: small ones are rolled, sealed and deleted more often.
+    """
+
+    def __init__(self, kind: str = "model", segment_bytes: int = 1 << 16) -> None:
+        self.kind = kind
+        self.codec: Codec = ModelCodec() if kind == "model" else NativeCodec()
+        self._segment_bytes = segment_bytes
+        self._disks: dict[int, Disk] = {}
+        self._folder: str | None = None
+        self._level = logging.NOTSET
+
+    def disk(self, broker: int) -> Disk:
+        """The disk of a broker, empty at first."""
+        disk = self._disks.get(broker)
+        if disk is None:
+            make: Callable[[TopicPartition, str], _Files] = self._make_model
+            if self.kind != "model":
+                make = self._make_native(broker)
+            disk = self._disks[broker] = Disk(broker, make)
+        return disk
+
+    def __enter__(self) -> Self:
+        if self.kind != "model":
+            memory = "/dev/shm"
+            self._folder = tempfile.mkdtemp(prefix="kreplog-sim-", dir=memory if os.access(memory, os.W_OK) else None)
+            self._level = _logger.level
+            _logger.setLevel(logging.ERROR)  # that recovery cuts torn batches is what is wanted here
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._folder is not None:
+            for disk in self._disks.values():
+                for replica in disk._replicas.values():
+                    replica.log = None
+                    replica.files.crash()
+            shutil.rmtree(self._folder)
+            self._folder = None
+            _logger.setLevel(self._level)
+
+    def _make_model(self, partition: TopicPartition, _topic_id: str) -> ModelLog:
+        return ModelLog(str(partition), self._segment_bytes)
+
+    def _make_native(self, broker: int) -> Callable[[TopicPartition, str], NativeLog]:
+        if self._folder is None:
+            raise LogClosedError("disks on the real log are used in a with statement")
+        folder = os.path.join(self._folder, str(broker))
+        os.mkdir(folder)
+        return lambda partition, topic_id: NativeLog(folder, partition, topic_id, self._segment_bytes)

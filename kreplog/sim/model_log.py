@@ -1,0 +1,402 @@
+"""ModelLog: the log of one replica in memory, which answers as the real one does, file for file.
+
+It stands for the files of a partition directory and for the process that has them open: `crash`, `lose` and `open` are
+what happens to both. What is modelled of the files is what shows: segments (a producer snapshot is written when one is
+rolled, and only whole ones are deleted), the epoch checkpoint (always fsynced), the state page (mapped, so it survives
+a process; what a power cut leaves of it is what `write_back` saw last) and batches (whole, never split).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+from kreplog.errors import (
+    DuplicateSequenceError,
+    FencedLeaderEpochError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UsageError,
+)
+from kreplog.sim.records import ModelBatch, ModelRecords
+from kreplog.types import AppendInfo
+
+_REMEMBERED = 5
+_SEQUENCES = 1 << 31
+_LONGEST_RUN = 1 << 30
+
+
+class _Producer(NamedTuple):
+    """What is known of a producer id: its last batches in `epoch`, oldest first, each (first sequence, last sequence,
+    first offset, last offset), and how many records up to the last were in sequence."""
+
+    epoch: int
+    batches: tuple[tuple[int, int, int, int], ...]
+    run: int
+
+    @property
+    def expected(self) -> int:
+        return (self.batches[-1][1] + 1) % _SEQUENCES if self.batches else 0
+
+
+class _Page(NamedTuple):
+    """The state page as it may be found on the disk after a power cut."""
+
+    high_watermark: int
+    recovery_point: int
+    leader_epoch: int
+    epochs: tuple[tuple[int, int], ...]
+
+
+class ModelLog:
+    """See the module; the methods are those of `kreplog.sim.disk.ReplicaLog`, and below them those of the files."""
+
+    def __init__(self, name: str, segment_bytes: int) -> None:
+        self.name = name
+        self.leo = 0
+        self.log_start = 0
+        self.high_watermark = 0
+        self.recovery_point = 0
+        self._segment_bytes = segment_bytes
+        self._leader_epoch = 0
+        self._epochs: tuple[tuple[int, int], ...] = ()
+        self._batches: list[ModelBatch] = []
+        self._ends: list[int] = []
+        self._segments = [0]
+        self._active_bytes = 0
+        self._producers: dict[int, _Producer] = {}
+        self._snapshots: dict[int, dict[int, _Producer]] = {}
+        self._page = _Page(0, 0, 0, ())
+        self._power_lost = False
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        return self._epochs
+
+    # What the running log does
+
+    def append_as_leader(self, records: Any, leader_epoch: int) -> AppendInfo:
+        batches: tuple[ModelBatch, ...] = records.batches
+        if leader_epoch < self._leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.name}: leader epoch {leader_epoch} is older than the log's {self._leader_epoch}",
+                partition=self.name,
+            )
+        if not batches:
+            raise UsageError(f"{self.name}: there is no batch in an empty buffer")
+        first, count = batches[0], 0
+        if len(batches) > 1 and any(one.producer_id >= 0 for one in batches):
+            raise UsageError(f"{self.name}: an idempotent producer's batch must stand alone in its append")
+        placed = []
+        at = self.leo
+        for one in batches:
+            end = at + one.next_offset - one.base_offset
+            placed.append(one._replace(base_offset=at, next_offset=end, leader_epoch=leader_epoch))
+            count += end - at
+            at = end
+        newest = max(one.timestamp_ms for one in batches)
+        if first.producer_id >= 0:
+            known = self._check(first, count)
+            if known is not None:
+                return AppendInfo(known[0], known[1], count, 0, newest, -1, True)
+        if leader_epoch != self._last_epoch:
+            self._assign(leader_epoch)
+        base = self.leo
+        self._write(placed, len(records))
+        if first.producer_id >= 0:
+            self._note(placed[0])
+        return AppendInfo(base, at - 1, count, len(records), newest, -1, False)
+
+    def append_as_follower(self, records: Any) -> None:
+        batches: tuple[ModelBatch, ...] = records.batches
+        if not batches:
+            raise UsageError(f"{self.name}: there is no batch in an empty buffer")
+        at, epoch = self.leo, self._last_epoch
+        begun = []
+        for one in batches:
+            if one.base_offset != at:
+                raise OffsetOutOfRangeError(
+                    f"{self.name}: the leader's batch begins at offset {one.base_offset}, the log ends at {at}",
+                    partition=self.name,
+                    offset=one.base_offset,
+                )
+            if one.leader_epoch < epoch:
+                raise FencedLeaderEpochError(
+                    f"{self.name}: the batch at offset {at} has leader epoch {one.leader_epoch}, the log has {epoch}",
+                    partition=self.name,
+                    offset=at,
+                )
+            if one.leader_epoch > epoch:
+                epoch = one.leader_epoch
+                begun.append((epoch, at))
+            at = one.next_offset
+        for epoch, start in begun:
+            self._epochs = _assigned(self._epochs, epoch, start)
+            self._leader_epoch = max(self._leader_epoch, epoch)
+        self._write(list(batches), len(records))
+        for one in batches:
+            self._note(one)
+
+    def assign_leader_epoch(self, epoch: int) -> None:
+        if epoch < self._leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.name}: leader epoch {epoch} is older than the log's {self._leader_epoch}", partition=self.name
+            )
+        self._assign(epoch)
+
+    def truncate_to(self, offset: int) -> None:
+        self._check_range(offset)
+        if offset == self.leo:  # an epoch in which nothing was written must not stand in an older one's way
+            self._epochs = _before(self._epochs, offset)
+            return
+        index = bisect_right(self._ends, offset)
+        end = self._batches[index].base_offset
+        del self._segments[bisect_right(self._segments, offset) :]
+        self._keep(index)
+        self.leo = end
+        self.high_watermark = min(self.high_watermark, end)
+        self.recovery_point = min(self.recovery_point, end)
+        self.log_start = min(self.log_start, end)
+        self._epochs = _before(self._epochs, end)
+        self._load_producers()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self.leo = self.log_start = self.high_watermark = self.recovery_point = offset
+        self._segments = [offset]
+        self._keep(0)
+        self._epochs = ()
+        self._snapshots.clear()
+        self._producers = {}
+
+    def delete_records_before(self, offset: int) -> None:
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: records are deleted up to the high watermark {self.high_watermark} at most, not up to "
+                f"{offset}",
+                partition=self.name,
+                offset=offset,
+            )
+        if offset <= self.log_start:
+            return
+        self.log_start = offset
+        gone = bisect_right(self._segments, offset) - 1
+        if gone:
+            first = self._segments[gone]
+            del self._segments[:gone]
+            index = bisect_right(self._ends, first)
+            del self._batches[:index], self._ends[:index]
+            self._snapshots = {at: known for at, known in self._snapshots.items() if at >= first}
+            self._epochs = _from(self._epochs, offset)
+
+    def read(self, offset: int, limit: int, max_bytes: int) -> ModelRecords:
+        self._check_range(offset)
+        first = last = bisect_right(self._ends, offset)
+        size = 0
+        for one in self._batches[first:]:
+            size += one.size
+            if one.next_offset > limit or (size > max_bytes and last > first):
+                break
+            last += 1
+        return ModelRecords(tuple(self._batches[first:last]))
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+        for one in self._batches:
+            if one.timestamp_ms >= timestamp_ms and one.next_offset > self.log_start:
+                offset = max(one.base_offset, self.log_start)
+                return offset if offset < self.high_watermark else -1
+        return -1
+
+    def advance_high_watermark(self, offset: int) -> None:
+        if offset > self.leo:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: the high watermark cannot move to {offset}, past the log end offset {self.leo}",
+                partition=self.name,
+                offset=offset,
+            )
+        self.high_watermark = max(self.high_watermark, offset)
+
+    def flush(self) -> int:
+        self.recovery_point = self.leo
+        return self.leo
+
+    # What happens to its files
+
+    def open(self) -> None:
+        """After `close` or `crash`: what recovery does."""
+        if self._power_lost:
+            self._power_lost = False
+            self._recover()
+        self._load_producers()
+
+    def close(self) -> None:
+        self.recovery_point = self.leo
+        self._snapshots[self.leo] = dict(self._producers)
+
+    def crash(self) -> None:
+        """The process is gone; the page cache is not."""
+
+    def write_back(self) -> None:
+        """The kernel writes the state page to the disk."""
+        self._page = _Page(self.high_watermark, self.recovery_point, self._leader_epoch, self._epochs)
+
+    def cuts(self, start: int, end: int) -> list[int]:
+        """Where a power cut may leave the end of the log: the batch boundaries in [start, end], lowest first."""
+        lowest = max(start, self._segments[0])
+        return [lowest, *(at for at in self._ends if lowest < at <= end)]
+
+    def lose(self, offset: int, tear: int) -> None:
+        """After `crash`: the power failed, and what is left ends at `offset`, where a batch ends. `tear`: see
+        NativeLog; recovery cuts such remains off."""
+        del self._segments[max(bisect_right(self._segments, offset - 1), 1) :]
+        self._keep(bisect_right(self._ends, offset))
+        self.leo = offset
+        self._power_lost = True
+
+    def discard(self) -> None:
+        """Nobody will look for it again."""
+
+    # Inside
+
+    def _recover(self) -> None:
+        """The state page is an older one; the epochs, if it does not agree with them, are found again in the log."""
+        page, latest = self._page, self._last_epoch
+        self.log_start = min(self.log_start, self.leo)
+        self.high_watermark = max(min(page.high_watermark, self.leo), self.log_start)
+        self.recovery_point = min(page.recovery_point, self.leo)
+        trusted = page.epochs == self._epochs
+        self._epochs = _before(self._epochs, self.leo + 1)
+        if not trusted:
+            self._epochs = ()
+            for one in self._batches:
+                if one.leader_epoch > self._last_epoch:
+                    start = max(one.base_offset, self.log_start)
+                    self._epochs = _assigned(self._epochs, one.leader_epoch, start)
+        self._leader_epoch = max(0, latest, self._last_epoch, page.leader_epoch)
+
+    @property
+    def _last_epoch(self) -> int:
+        return self._epochs[-1][0] if self._epochs else -1
+
+    def _assign(self, epoch: int) -> None:
+        self._epochs = _assigned(self._epochs, epoch, self.leo)
+        self._leader_epoch = epoch
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start <= offset <= self.leo:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: offset {offset} is outside the log, which holds {self.log_start} to {self.leo}",
+                partition=self.name,
+                offset=offset,
+            )
+
+    def _keep(self, count: int) -> None:
+        """The first `count` batches stay; the last segment of the list is the active one."""
+        del self._batches[count:], self._ends[count:]
+        base = self._segments[-1]
+        self._active_bytes = sum(one.size for one in self._batches if one.base_offset >= base)
+
+    def _write(self, batches: list[ModelBatch], size: int) -> None:
+        rolled = False
+        pieces = [(batches, size)] if size <= self._segment_bytes else [([one], one.size) for one in batches]
+        for piece, length in pieces:
+            if self._active_bytes and self._active_bytes + length > self._segment_bytes:
+                self._snapshots[self.leo] = dict(self._producers)
+                self._segments.append(self.leo)
+                self._active_bytes = 0
+                rolled = True
+            self._batches += piece
+            self._ends += [one.next_offset for one in piece]
+            self._active_bytes += length
+            self.leo = piece[-1].next_offset
+        if rolled:  # what was sealed before the newest sealed segment is fsynced now
+            self.recovery_point = max(self.recovery_point, self._segments[-2])
+
+    # Producers
+
+    def _check(self, batch: ModelBatch, count: int) -> tuple[int, int] | None:
+        """(first, last) offset of a batch that was written before; None for one that comes next."""
+        producer, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
+        if epoch < 0 or sequence < 0:
+            raise UsageError(f"{self.name}: epoch {epoch} and sequence {sequence} must not be negative")
+        known = self._producers.get(producer)
+        if known is None:
+            return None
+        if epoch < known.epoch:
+            raise ProducerFencedError(f"{self.name}: producer {producer} writes in epoch {epoch}, not {known.epoch}")
+        expected = known.expected if epoch == known.epoch else 0
+        if sequence == expected:
+            return None
+        if epoch == known.epoch:
+            last = (sequence + count - 1) % _SEQUENCES
+            for first_sequence, last_sequence, first_offset, last_offset in known.batches:
+                if (first_sequence, last_sequence) == (sequence, last):
+                    return first_offset, last_offset
+            if known.batches:
+                behind = (expected - sequence) % _SEQUENCES
+                window = (expected - known.batches[0][0]) % _SEQUENCES
+                if behind <= known.run and behind - count >= window:
+                    raise DuplicateSequenceError(f"{self.name}: producer {producer} sent sequence {sequence} again")
+        raise OutOfOrderSequenceError(
+            f"{self.name}: producer {producer} sent sequence {sequence} in epoch {epoch} where {expected} comes next"
+        )
+
+    def _note(self, batch: ModelBatch) -> None:
+        if batch.producer_id >= 0 and batch.base_sequence >= 0:
+            self._producers[batch.producer_id] = _remembered(
+                self._producers.get(batch.producer_id),
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.base_offset,
+                batch.next_offset - 1,
+            )
+
+    def _load_producers(self) -> None:
+        """The newest snapshot that the log still reaches, then the batches after it."""
+        self._snapshots = {at: known for at, known in self._snapshots.items() if at <= self.leo}
+        start = max(self._snapshots, default=-1)
+        self._producers = {}
+        for producer, known in self._snapshots.get(start, {}).items():
+            loaded: _Producer | None = None
+            for first_sequence, _, first_offset, last_offset in known.batches:
+                loaded = _remembered(loaded, known.epoch, first_sequence, first_offset, last_offset)
+            self._producers[producer] = loaded or known
+        for one in self._batches:
+            if one.base_offset >= start:
+                self._note(one)
+
+
+def _remembered(
+    known: _Producer | None, epoch: int, base_sequence: int, first_offset: int, last_offset: int
+) -> _Producer:
+    if known is None or known.epoch != epoch:
+        known = _Producer(epoch, (), 0)
+    count = last_offset - first_offset + 1
+    run = count
+    if known.batches and base_sequence == known.expected:
+        run = min(known.run + count, _LONGEST_RUN)
+    batch = (base_sequence, (base_sequence + count - 1) % _SEQUENCES, first_offset, last_offset)
+    return _Producer(epoch, (*known.batches[-_REMEMBERED + 1 :], batch), run)
+
+
+def _assigned(epochs: tuple[tuple[int, int], ...], epoch: int, start: int) -> tuple[tuple[int, int], ...]:
+    """With the news that `epoch` begins at `start`; entries that this contradicts go."""
+    if epochs and epochs[-1][0] == epoch and epochs[-1][1] <= start:
+        return epochs
+    kept = len(epochs)
+    while kept and (epochs[kept - 1][0] >= epoch or epochs[kept - 1][1] >= start):
+        kept -= 1
+    return (*epochs[:kept], (epoch, start))
+
+
+def _before(epochs: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
+    """Those that begin before `offset`."""
+    return tuple(entry for entry in epochs if entry[1] < offset)
+
+
+def _from(epochs: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
+    """The log begins at `offset` now: its epoch does too, and older ones go."""
+    first = sum(start <= offset for _, start in epochs) - 1
+    if first < 0:
+        return epochs
+    return ((epochs[first][0], offset), *epochs[first + 1 :])

@@ -1,0 +1,207 @@
+"""NativeLog: the real log in a real directory, as a replica of the simulator.
+
+A crash of the process abandons the log without closing it: what was appended is in the page cache, the mapped state
+page is as it was last published. A power cut is done to the files while nobody has them open: the log is cut at a batch
+boundary, perhaps with a torn piece of the next batch behind it or with a hole in the place of it, and the state page
+becomes the one that was last written back; whatever the log makes of that, it does in its own recovery.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog._native.recovery import STATE_NAME
+from kreplog.config import LogConfig
+from kreplog.errors import LogClosedError, StorageError
+from kreplog.log import Log
+from kreplog.sim.records import HEADER, batches, next_offset
+from kreplog.types import AppendInfo, TopicPartition
+
+_HOLE, _TORN = 1, 2
+
+
+class NativeLog:
+    """See the module; the methods are those of `kreplog.sim.disk.ReplicaLog`, and below them those of the files."""
+
+    def __init__(self, folder: str, partition: TopicPartition, topic_id: str, segment_bytes: int) -> None:
+        self.path = os.path.join(folder, str(partition))
+        self._partition = partition
+        # Timestamps are virtual while the log's clock is not: nothing may depend on their difference.
+        self._config = LogConfig(
+            replicated=True, segment_bytes=segment_bytes, segment_ms=2**63 - 1, producer_id_expiration_ms=2**63 - 1
+        )
+        self._page = b""
+        os.mkdir(self.path)
+        with open(os.path.join(self.path, "partition.metadata"), "w", encoding="ascii") as file:
+            file.write(f"version: 0\ntopic_id: {topic_id}\n")
+        self._log: Log | None = Log.open(self.path, self._config)
+        self.write_back()
+
+    @property
+    def log(self) -> Log:
+        if self._log is None:
+            raise LogClosedError(f"{self._partition}: the log is closed", partition=str(self._partition))
+        return self._log
+
+    @property
+    def leo(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def log_start(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        return self.log.recovery_point
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self.log.leader_epochs)
+
+    # What the running log does
+
+    def append_as_leader(self, records: Any, leader_epoch: int) -> AppendInfo:
+        return self.log.append_batches(records, leader_epoch)
+
+    def append_as_follower(self, records: Any) -> None:
+        self.log.append_as_follower(records)
+
+    def assign_leader_epoch(self, epoch: int) -> None:
+        self.log.assign_leader_epoch(epoch)
+
+    def truncate_to(self, offset: int) -> None:
+        self.log.truncate_to(offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self.log.truncate_fully_and_start_at(offset)
+
+    def delete_records_before(self, offset: int) -> None:
+        self.log.delete_records_before(offset)
+
+    def read(self, offset: int, limit: int, max_bytes: int) -> bytes:
+        """A copy, since files are cut while the copy travels; the log itself stops at the end of a segment."""
+        pieces: list[bytes] = []
+        size, at = 0, offset
+        full = False
+        while not full:
+            fetched = self.log.fetch(at, max(max_bytes - size, 0), "log_end")
+            data = bytes(fetched.data)
+            end = 0
+            for _, stop, header in batches(data):
+                full = next_offset(header) > limit or (size + stop > max_bytes and size + end > 0)
+                if full:
+                    break
+                end = stop
+            pieces.append(data[:end])
+            size += end
+            at = fetched.next_offset
+            if not data:
+                break
+        return b"".join(pieces)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+        found = self.log.offset_for_timestamp(timestamp_ms)
+        return -1 if found is None else found
+
+    def advance_high_watermark(self, offset: int) -> None:
+        self.log.advance_high_watermark(offset)
+
+    def flush(self) -> int:
+        self.log.flush()
+        return self.log.recovery_point
+
+    # What happens to its files
+
+    def open(self) -> None:
+        self._log = Log.open(self.path, self._config)
+
+    def close(self) -> None:
+        log, self._log = self.log, None
+        log.close()
+
+    def crash(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            log._abandon()
+
+    def write_back(self) -> None:
+        """What the state page says now is what a power cut will leave of it."""
+        with open(os.path.join(self.path, STATE_NAME), "rb") as file:
+            self._page = file.read()
+
+    def cuts(self, start: int, end: int) -> list[int]:
+        segments = self._segments()
+        found = [max(start, segments[0][0])]
+        for _, path in segments:
+            found += [at for _, at in _whole_batches(path, end) if at > found[0]]
+        return found
+
+    def lose(self, offset: int, tear: int) -> None:
+        """The power failed: the log ends at `offset`, a batch boundary, behind which there may be remains.
+
+        tear: 1 leaves a hole where the next batch was, and what followed; 2 leaves half of the next batch; else none.
+        """
+        segments = self._segments()
+        while len(segments) > 1 and segments[-1][0] >= offset:
+            _, path = segments.pop()
+            for name in (path, path[:-3] + "index", path[:-3] + "timeindex"):
+                os.unlink(name)
+        _, path = segments[-1]
+        cut, after = 0, 0
+        for stop, at in _whole_batches(path, 1 << 62):
+            if at <= offset:
+                cut = after = stop
+            elif after == cut:
+                after = stop
+        if tear == _HOLE:
+            with open(path, "r+b") as file:
+                file.seek(cut)
+                file.write(bytes(after - cut))
+        else:
+            os.truncate(path, cut + (after - cut) // 2 if tear == _TORN else cut)
+        with open(os.path.join(self.path, STATE_NAME), "r+b") as file:
+            file.write(self._page)
+
+    def discard(self) -> None:
+        """Move the directory out of the way and let the data directory's checkpoints forget it. Raises StorageError.
+
+        A real broker must do the same: a log made anew in this place would believe them.
+        """
+        self.crash()
+        folder = os.path.dirname(self.path)
+        aside = f"{self.path}.{len(os.listdir(folder))}.aside"  # the number rises: names are changed, never removed
+        try:
+            os.rename(self.path, aside)
+        except OSError as error:
+            raise StorageError(f"cannot move {self.path} to {aside}: {error.strerror}", path=self.path) from error
+        for name in ("recovery-point", "replication", "log-start"):
+            path = os.path.join(folder, f"{name}-offset-checkpoint")
+            if os.path.exists(path):
+                OffsetCheckpoint(path).update(self._partition, None)
+
+    def _segments(self) -> list[tuple[int, str]]:
+        """(base offset, path) of each, in order."""
+        names = sorted(name for name in os.listdir(self.path) if name.endswith(".log"))
+        return [(int(name[:-4]), os.path.join(self.path, name)) for name in names]
+
+
+def _whole_batches(path: str, end: int) -> list[tuple[int, int]]:
+    """(position, offset) where each batch of a segment ends, up to offset `end`; blocks allocated ahead hold none."""
+    with open(path, "rb") as file:
+        data = file.read()
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at + HEADER.size <= len(data) and data[at + 16] == 2:
+        header = HEADER.unpack_from(data, at)
+        at += 12 + header[1]
+        if at > len(data) or next_offset(header) > end:
+            break
+        found.append((at, next_offset(header)))
+    return found

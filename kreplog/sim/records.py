@@ -1,0 +1,197 @@
+"""Records as the simulator's disks keep them: real encoded batches, or small objects with the same facts.
+
+The cores never look into records; clients and checkers do, through a `Codec`, so that neither knows which kind of log a
+run uses. A batch here has one producer, values that tell records apart ("producer:sequence"), and no keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Any, NamedTuple, Protocol
+
+from kreplog._native import batch as native
+from kreplog.errors import CorruptBatchError
+
+HEADER = Struct(">qiibIhiqqqhii")
+"""Of a record batch, magic 2: base offset, length of what follows it, leader epoch, magic, CRC, attributes, last offset
+delta, first and largest timestamp, producer id, producer epoch, base sequence, number of records."""
+
+_LENGTH_FROM = 12
+
+
+class Record(NamedTuple):
+    """One record, with what its batch says of it. sequence: of this record; -1, as the producer id, for none."""
+
+    offset: int
+    leader_epoch: int
+    producer_id: int
+    sequence: int
+    value: bytes
+
+
+class Codec(Protocol):
+    """Makes and reads the records of one kind of log."""
+
+    def encode(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        values: Sequence[bytes],
+        timestamp_ms: int = 0,
+        *,
+        base_offset: int = 0,
+        leader_epoch: int = 0,
+    ) -> Any:
+        """One batch of at least one record. A leader sets offset and epoch anew, a follower keeps them."""
+
+    def decode(self, records: Any) -> list[Record]:
+        """All records of whole batches. Raises CorruptBatchError."""
+
+    def size(self, records: Any) -> int:
+        """Bytes, as they would be in a file."""
+
+
+class ModelBatch(NamedTuple):
+    """A batch as the model log keeps it: offsets [base_offset, next_offset); size in bytes, as Kafka would write it."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    timestamp_ms: int
+    size: int
+    values: tuple[bytes, ...]
+
+
+class ModelRecords:
+    """Whole batches in a row, immutable; as long, and as true, as the bytes that they stand for."""
+
+    __slots__ = ("_size", "batches")
+
+    def __init__(self, batches: tuple[ModelBatch, ...] = ()) -> None:
+        self.batches = batches
+        self._size = sum(one.size for one in batches)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelRecords) and self.batches == other.batches
+
+    def __hash__(self) -> int:
+        return hash(self.batches)
+
+    def __repr__(self) -> str:
+        if not self.batches:
+            return "ModelRecords()"
+        return f"ModelRecords([{self.batches[0].base_offset}, {self.batches[-1].next_offset}), {self._size} bytes)"
+
+
+class ModelCodec:
+    """Of ModelLog."""
+
+    def encode(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        values: Sequence[bytes],
+        timestamp_ms: int = 0,
+        *,
+        base_offset: int = 0,
+        leader_epoch: int = 0,
+    ) -> ModelRecords:
+        one = ModelBatch(
+            base_offset,
+            base_offset + len(values),
+            leader_epoch,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            timestamp_ms,
+            HEADER.size + sum(_record_size(index, len(value)) for index, value in enumerate(values)),
+            tuple(values),
+        )
+        return ModelRecords((one,))
+
+    def decode(self, records: Any) -> list[Record]:
+        if not records:
+            return []
+        return [
+            Record(offset, epoch, producer, first + offset - base if first >= 0 else -1, value)
+            for base, _, epoch, producer, _, first, _, _, values in records.batches
+            for offset, value in enumerate(values, base)
+        ]
+
+    def size(self, records: Any) -> int:
+        return len(records)
+
+
+class NativeCodec:
+    """Of the real log: Kafka's bytes."""
+
+    def encode(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        values: Sequence[bytes],
+        timestamp_ms: int = 0,
+        *,
+        base_offset: int = 0,
+        leader_epoch: int = 0,
+    ) -> bytes:
+        return native.build(
+            list(values),
+            timestamps_ms=[timestamp_ms] * len(values),
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+    def decode(self, records: Any) -> list[Record]:
+        found = []
+        for start, stop, header in batches(records):
+            base, _, epoch, _, _, _, _, _, _, producer, _, first, _ = header
+            for index, value in enumerate(native.decode_values(records[start:stop])):
+                sequence = first + index if first >= 0 else -1
+                found.append(Record(base + index, epoch, producer, sequence, value or b""))
+        return found
+
+    def size(self, records: Any) -> int:
+        return len(records)
+
+
+def batches(data: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """(start, stop, header) of each whole batch in `data`. Raises CorruptBatchError where one does not fit in."""
+    at = 0
+    while at < len(data):
+        stop = len(data) + 1
+        if len(data) - at >= HEADER.size:
+            header = HEADER.unpack_from(data, at)
+            stop = at + _LENGTH_FROM + header[1]
+        if not at + HEADER.size <= stop <= len(data):
+            raise CorruptBatchError(f"no whole batch at byte {at} of {len(data)}", position=at)
+        yield at, stop, header
+        at = stop
+
+
+def next_offset(header: tuple[int, ...]) -> int:
+    """The offset that follows the batch with this header."""
+    return header[0] + header[6] + 1
+
+
+def _record_size(index: int, length: int) -> int:
+    """Bytes of a record without key or headers whose timestamp is its batch's: varints are zigzag, so one bit less."""
+    body = 1 + 1 + _varint(index) + 1 + _varint(length) + length + 1
+    return _varint(body) + body
+
+
+def _varint(value: int) -> int:
+    return max((value.bit_length() + 7) // 7, 1)
