@@ -106,6 +106,24 @@ class InvalidTopicError(UsageError):
     kafka_code = 17  # INVALID_TOPIC_EXCEPTION
 
 
+class InvalidReplicationFactorError(UsageError):
+    """A replication factor below 1 or above the number of brokers; nothing was changed."""
+
+    kafka_code = 38  # INVALID_REPLICATION_FACTOR
+
+
+class InvalidPartitionsError(UsageError):
+    """A number of partitions below 1; nothing was changed."""
+
+    kafka_code = 37  # INVALID_PARTITIONS
+
+
+class InvalidReplicaAssignmentError(UsageError):
+    """An assignment that names a broker twice, an unknown one, or none; `partition` says where. Nothing was changed."""
+
+    kafka_code = 39  # INVALID_REPLICA_ASSIGNMENT
+
+
 class RecordTooLargeError(UsageError):
     """A record or batch is larger than max_message_bytes; nothing was written."""
 

@@ -1,0 +1,151 @@
+"""Where the replicas of new partitions lie, and whether a given assignment is one.
+
+Brokers are a mapping from id to rack or None. An assignment lists a partition's brokers, the preferred leader first,
+then in the order in which they follow it should it die.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from kreplog.core.controller.layout import Layout, level, level_successors, racks_of
+from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from kreplog.types import TopicPartition
+
+
+def assign(
+    brokers: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    first_partition: int = 0,
+    start: int = 0,
+    existing: Mapping[int, Sequence[int]] | None = None,
+) -> dict[int, tuple[int, ...]]:
+    """Place `partitions` new partitions of one topic; return their replicas by number, from `first_partition` on.
+
+    brokers: the live ones, id to rack or None; one without a rack counts as a rack of its own.
+    start: how many partitions the cluster has already. It says which broker comes first and at what distance its
+    followers are, so that many topics of one partition lie as evenly as one topic of many.
+    existing: the partitions that the topic has already, when it is to get more; they stay, and count for evenness.
+
+    The same input gives the same result, in which
+    - no partition is on a broker twice, and each is in as many racks as there are, or as it has replicas;
+    - brokers lead within 1 of each other, the topic's existing partitions included if they allow it;
+    - replicas per broker are as even as that and racks of different size allow: within 1 in a new topic, and hardly
+      ever 2 in one that was given more partitions;
+    - in a new topic without racks, those who come next where a broker leads, should it die, are spread over all others
+      within 2, and all who follow it within 3: of fifteen partitions with three replicas on five brokers, the three
+      that one broker leads are followed by all four others.
+
+    Raises InvalidPartitionsError (partitions < 1) and InvalidReplicationFactorError (not 1 to the number of brokers).
+    Source: the replication design, "Replica placements", with racks after KIP-36 (F34).
+    """
+    if partitions < 1:
+        raise InvalidPartitionsError(f"a topic cannot have {partitions} more partitions: ask for at least 1")
+    if not 1 <= replication_factor <= len(brokers):
+        raise InvalidReplicationFactorError(
+            f"replication factor {replication_factor} with {len(brokers)} live brokers: choose 1 to {len(brokers)}, or "
+            "start more brokers"
+        )
+    old = [replicas for _, replicas in sorted((existing or {}).items())]
+    new = islice(_around(brokers, old, replication_factor, start), partitions)
+    layout = Layout(brokers, [*old, *new])
+    pairs = Counter((replicas[0], follower) for replicas in layout.replicas for follower in replicas[1:])
+
+    def options(item: int, source: int, among: Iterable[int]) -> list[int]:
+        leader = layout.replicas[item][0]
+        if item < len(old) or leader == source:
+            return []
+        return sorted(layout.options(item, source, among), key=lambda broker: pairs[leader, broker])
+
+    def move(item: int, source: int, target: int) -> None:
+        layout.move(item, source, target)
+        leader = layout.replicas[item][0]
+        pairs[leader, source] -= 1
+        pairs[leader, target] += 1
+
+    level(layout.held, options, move, layout.fair())
+    level_successors(layout, len(old))
+    return {first_partition + i: tuple(replicas) for i, replicas in enumerate(layout.replicas[len(old) :])}
+
+
+def check_assignment(assignment: Mapping[TopicPartition, Sequence[int]], brokers: Collection[int]) -> None:
+    """Raise InvalidReplicaAssignmentError unless `assignment` can be carried out as it is given.
+
+    Every partition needs a broker, different ones and only such as are among `brokers`; the partitions of a topic need
+    equally many. Racks and evenness are the giver's business. Source: Kafka, ReplicationControlManager.
+    """
+    sizes: dict[str, tuple[int, TopicPartition]] = {}
+    for partition, replicas in assignment.items():
+        check_replicas(partition, replicas, brokers)
+        size, other = sizes.setdefault(partition.topic, (len(replicas), partition))
+        if len(replicas) != size:
+            raise InvalidReplicaAssignmentError(
+                f"{partition} is given {len(replicas)} replicas, but {other} has {size}: give all partitions of "
+                f"{partition.topic} equally many",
+                partition=str(partition),
+            )
+
+
+def check_replicas(partition: TopicPartition, replicas: Sequence[int], brokers: Collection[int]) -> None:
+    """Raise InvalidReplicaAssignmentError unless `replicas` are one broker or more, all different, all of `brokers`."""
+    unknown = sorted(set(replicas).difference(brokers))
+    if not replicas:
+        problem = "no replica: give at least one broker"
+    elif len(set(replicas)) < len(replicas):
+        problem = f"replicas {list(replicas)}: name each broker once"
+    elif unknown:
+        problem = f"replicas {list(replicas)}, of which {unknown} are no brokers here: choose from {sorted(brokers)}"
+    else:
+        return
+    raise InvalidReplicaAssignmentError(f"{partition} is given {problem}", partition=str(partition))
+
+
+def _around(
+    brokers: Mapping[int, str | None], existing: Sequence[Sequence[int]], rf: int, start: int
+) -> Iterator[list[int]]:
+    """The replicas of one new partition after the other, going round the brokers.
+
+    In every round each broker leads once, and all find their followers at the same distances, so a whole round is even.
+    The next round takes the next distances, so in time a broker's followers are everywhere. A distance is a number of
+    racks further and of places along within that rack; of successive ones, as many as there are other racks lead to
+    different racks. Replicas beyond one a rack go to whoever is left, by turns.
+    """
+    rings: dict[str | int, list[int]] = {}
+    for broker, rack in racks_of(brokers).items():
+        rings.setdefault(rack, []).append(broker)
+    racks = list(rings.values())
+    places = {broker: (place, rack) for rack, ring in enumerate(racks) for place, broker in enumerate(ring)}
+    order = sorted(places, key=places.__getitem__)  # racks taking turns
+    elsewhere = len(racks) - 1
+    distances = elsewhere * max(map(len, racks))
+    apart = min(rf - 1, elsewhere)
+    for number, leader in enumerate(_leaders(order, existing, start)):
+        place, rack = places[leader]
+        turn = start // len(order) + number // len(order)
+        replicas = [leader]
+        for distance in range(turn * apart, (turn + 1) * apart):
+            along, further = divmod(distance % distances, elsewhere)
+            ring = racks[(rack + 1 + further) % len(racks)]
+            replicas.append(ring[(place + along) % len(ring)])
+        beside = rf - len(replicas)
+        if beside:
+            at = order.index(leader)
+            others = [broker for broker in order[at:] + order[:at] if broker not in replicas]
+            replicas += [others[(turn * beside + i) % len(others)] for i in range(beside)]
+        yield replicas
+
+
+def _leaders(order: Sequence[int], existing: Sequence[Sequence[int]], start: int) -> Iterator[int]:
+    """Always the broker that leads least; of those the one with the fewest replicas; then in order, from `start` on."""
+    leads = Counter(replicas[0] for replicas in existing)
+    loads = Counter(broker for replicas in existing for broker in replicas)
+    heap = [(leads[broker], (loads[broker], (turn - start) % len(order)), broker) for turn, broker in enumerate(order)]
+    heapq.heapify(heap)
+    while True:
+        count, rank, broker = heap[0]
+        yield broker
+        heapq.heapreplace(heap, (count + 1, rank, broker))
