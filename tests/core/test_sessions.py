@@ -1,0 +1,394 @@
+"""The leader's fetch sessions (KIP-227): what is looked at, what is told, who is remembered, and what a round costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from kreplog.core.messages import CONSUMER, FetchedPartition, FetchPartition, FetchRequest, PartitionState
+from kreplog.core.messages import UpdateMetadataRequest as Update
+from kreplog.core.replication import sessions
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.sessions import FetchContext, FetchSessions
+from kreplog.errors import ErrorCode
+from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr, TopicPartition
+
+FOLLOWER = 2
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+def ask(number: int, offset: int = 0, epoch: int = 1, topic_id: str = "id") -> FetchPartition:
+    return FetchPartition(tp(number), topic_id, epoch, offset)
+
+
+def request(
+    listed: Iterable[FetchPartition] = (),
+    session: tuple[int, int] = (0, 0),
+    forgotten: Iterable[int] = (),
+    replica: int = FOLLOWER,
+    max_bytes: int = 1000,
+) -> FetchRequest:
+    return FetchRequest(replica, 1, 500, 1, max_bytes, tuple(listed), tuple(map(tp, forgotten)), *session)
+
+
+def answer(number: int, high_watermark: int = 0, records: bytes = b"", log_start: int = 0) -> FetchedPartition:
+    return FetchedPartition(tp(number), ErrorCode.NONE, high_watermark, log_start, records=records)
+
+
+def cache(slots: int = 10) -> FetchSessions:
+    return FetchSessions(slots, itertools.count(7))
+
+
+def begin(fetches: FetchSessions, asked: FetchRequest, now_ms: int = 0) -> FetchContext:
+    context = fetches.begin(asked, now_ms)
+    assert isinstance(context, FetchContext)
+    context.evaluate()
+    return context
+
+
+def looked_at(context: FetchContext) -> list[int]:
+    return [one.partition.partition for one in context.evaluate()]
+
+
+def told(context: FetchContext, results: Iterable[FetchedPartition]) -> list[int]:
+    response = context.finish(results)
+    assert response.session_id == context.session_id
+    return [one.partition.partition for one in response.partitions]
+
+
+def test_sessionless_everything_is_looked_at_and_told() -> None:
+    fetches = cache()
+    context = begin(fetches, request([ask(1), ask(0)], (0, -1)))
+    assert (context.session_id, looked_at(context)) == (0, [1, 0])
+    assert context.news([answer(1, -1, b"", -1)]) == [answer(1, -1, b"", -1)]
+    assert told(context, [answer(1), answer(0)]) == [1, 0]
+    assert len(fetches) == 0
+    assert fetches.mark(tp(1)) == ()
+
+
+def test_a_session_from_beginning_to_end() -> None:
+    fetches = cache()
+    full = begin(fetches, request([ask(0), ask(1), ask(2)]))
+    assert (full.session_id, looked_at(full)) == (7, [0, 1, 2])
+    assert told(full, [answer(0), answer(1), answer(2, 5, b"xx")]) == [0, 1, 2]
+
+    second = begin(fetches, request([ask(2, 5)], (7, 1)))
+    assert looked_at(second) == [2]  # it moved on; the others have no news
+    assert told(second, [answer(2, 5)]) == []
+
+    third = begin(fetches, request((), (7, 2)))
+    assert looked_at(third) == []
+    assert list(fetches.mark(tp(1))) == [7]  # while it is parked
+    assert list(fetches.mark(tp(9))) == []
+    assert looked_at(third) == [1]
+    assert told(third, [answer(1, 0, b"x")]) == [1]
+
+    fourth = begin(fetches, request([ask(1, 1), ask(3)], (7, 3), forgotten=[0, 8]))
+    assert looked_at(fourth) == [1, 3]
+    assert [one.partition.partition for one in fetches.partitions(7)] == [1, 2, 3]
+    assert list(fetches.mark(tp(0))) == []
+    assert told(fourth, [answer(1, 1), answer(3, -1, b"", 0)]) == [1, 3]
+
+    final = begin(fetches, request([ask(5)], (7, -1)))
+    assert (final.session_id, looked_at(final), told(final, [answer(5)])) == (0, [5], [5])
+    assert fetches.partitions(7) == []
+    assert list(fetches.mark(tp(1))) == []
+    assert fetches.begin(request((), (7, 4)), 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("why", "session", "replica", "error"),
+    [
+        ("the next", (7, 1), FOLLOWER, None),
+        ("one that was answered already", (7, 0), FOLLOWER, None),  # 0 begins anew
+        ("one too far", (7, 2), FOLLOWER, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        ("below all that mean anything", (7, -2), FOLLOWER, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        ("unknown", (8, 1), FOLLOWER, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ("no session, but an epoch", (0, 1), FOLLOWER, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ("another broker's", (7, 1), 3, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ("a broker's, by a consumer", (7, 1), CONSUMER, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+    ],
+)
+def test_session_epochs(why: str, session: tuple[int, int], replica: int, error: ErrorCode | None) -> None:
+    fetches = cache()
+    begin(fetches, request([ask(0)]))
+    got = fetches.begin(request([ask(1)], session, replica=replica), 0)
+    assert (got if isinstance(got, ErrorCode) else None) is error, why
+    if error is not None:  # it changed nothing
+        assert looked_at(begin(fetches, request((), (7, 1)))) == [0]
+
+
+def test_an_epoch_is_used_once() -> None:
+    fetches = cache()
+    begin(fetches, request([ask(0)]))
+    begin(fetches, request((), (7, 1)))
+    assert fetches.begin(request((), (7, 1)), 0) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    begin(fetches, request((), (7, 2)))
+
+
+def test_epochs_go_on_at_one_after_the_last() -> None:
+    assert sessions.next_epoch(0) == 1
+    assert sessions.next_epoch(2**31 - 2) == 2**31 - 1
+    assert sessions.next_epoch(2**31 - 1) == 1
+    fetches = cache()
+    begin(fetches, request([ask(0)]))
+    fetches._followers[7].epoch = 2**31 - 1
+    begin(fetches, request((), (7, 2**31 - 1)))
+    begin(fetches, request((), (7, 1)))
+
+
+def test_beginning_anew_ends_the_old_session_but_only_ones_own() -> None:
+    fetches = cache()
+    begin(fetches, request([ask(0)]))
+    begin(fetches, request([ask(1)], (7, 0), replica=3))
+    assert len(fetches) == 2
+    assert begin(fetches, request([ask(2)], (7, 0))).session_id == 9
+    assert len(fetches) == 2
+    assert fetches.partitions(7) == []
+    assert [one.partition for one in fetches.partitions(9)] == [tp(2)]
+
+
+@pytest.mark.parametrize(
+    ("why", "data", "news"),
+    [
+        ("nothing", answer(0, 3, log_start=1), False),
+        ("records", answer(0, 3, b"x", 1), True),
+        ("the high watermark moved", answer(0, 4, log_start=1), True),
+        ("it may fall, after an unclean election", answer(0, 2, log_start=1), True),
+        ("the log start moved", answer(0, 3, log_start=2), True),
+        ("an error", FetchedPartition(tp(0), ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, 1), True),
+        ("divergence", FetchedPartition(tp(0), ErrorCode.NONE, 3, 1, EpochEndOffset(1, 2)), True),
+    ],
+)
+def test_what_is_news(why: str, data: FetchedPartition, news: bool) -> None:
+    assert sessions.has_news(3, 1, data) is news, why
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        FetchedPartition(tp(0), ErrorCode.FENCED_LEADER_EPOCH),
+        FetchedPartition(tp(0), ErrorCode.NONE, 9, 0, EpochEndOffset(1, 0)),
+    ],
+)
+def test_a_refused_partition_stays_dirty_and_is_told_all_afterwards(refusal: FetchedPartition) -> None:
+    fetches = cache()
+    assert told(begin(fetches, request([ask(0), ask(1)])), [answer(0, 9), answer(1)]) == [0, 1]
+    fetches.mark(tp(0))
+    assert told(begin(fetches, request((), (7, 1))), [refusal]) == [0]
+    again = begin(fetches, request((), (7, 2)))
+    assert looked_at(again) == [0]
+    assert told(again, [answer(0, 9)]) == [0]  # although that is what it was told before
+    assert looked_at(begin(fetches, request((), (7, 3)))) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "listed", "is_told"),
+    [
+        ("it moved on", ask(0, 6), False),
+        ("it was added again where it stood", ask(0, 5), True),
+        ("it was cut", ask(0, 4), True),
+        ("in a new leader epoch", ask(0, 6, epoch=2), True),
+        ("of another topic of that name", ask(0, 6, topic_id="other"), True),
+    ],
+)
+def test_what_a_relisted_partition_is_told(why: str, listed: FetchPartition, is_told: bool) -> None:
+    fetches = cache()
+    told(begin(fetches, request([ask(0, 5)])), [answer(0, 9)])
+    context = begin(fetches, request([listed], (7, 1)))
+    assert looked_at(context) == [0]
+    assert told(context, [answer(0, 9)]) == ([0] if is_told else []), why
+
+
+def test_what_got_records_is_looked_at_until_there_are_no_more() -> None:
+    """Its fetcher may have dropped them; it need not list what has not changed for it."""
+    fetches = cache()
+    told(begin(fetches, request([ask(0)])), [answer(0, 0, b"x")])
+    again = begin(fetches, request((), (7, 1)))
+    assert looked_at(again) == [0]
+    assert told(again, [answer(0, 0, b"x")]) == [0]
+    assert told(begin(fetches, request([ask(0, 1)], (7, 2))), [answer(0, 0)]) == []
+    assert looked_at(begin(fetches, request((), (7, 3)))) == []
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_fair_when_there_is_not_room_for_all(left_out: bool) -> None:
+    """Those without room come first for the next answer, those that were served last."""
+    fetches = cache()
+    results = [answer(0, 1, b"xxx"), answer(1, 1, b"xx"), answer(2, 1), answer(3, 1)]
+    context = begin(fetches, request([ask(number) for number in range(4)], max_bytes=5))
+    looked_at(context)
+    told(context, results[:2] if left_out else results)
+    orders = [looked_at(begin(fetches, request([ask(0, 1), ask(1, 1)], (7, 1), max_bytes=5)))]
+    assert orders == [[2, 3, 0, 1]]
+
+
+def test_a_mark_between_looking_and_answering_stands() -> None:
+    fetches = cache()
+    told(begin(fetches, request([ask(0)])), [answer(0, 1)])
+    context = begin(fetches, request([ask(0, 1)], (7, 1)))
+    looked_at(context)
+    fetches.mark(tp(0))
+    assert told(context, [answer(0, 1)]) == []
+    assert looked_at(begin(fetches, request((), (7, 2)))) == [0]
+
+
+def test_parked_what_has_no_news_is_looked_at_once() -> None:
+    fetches = cache()
+    told(begin(fetches, request([ask(0), ask(1)])), [answer(0), answer(1)])
+    context = begin(fetches, request([ask(0, 1), ask(1, 1)], (7, 1)))
+    looked_at(context)
+    assert context.news([answer(0), answer(1)]) == []
+    fetches.mark(tp(1))
+    assert looked_at(context) == [1]
+    assert told(context, [answer(1, 1)]) == [1]
+
+
+def test_a_partition_that_was_not_asked_for_is_not_told() -> None:
+    assert told(begin(cache(), request([ask(0)])), [answer(0), answer(1, 0, b"x")]) == [0]
+
+
+def test_slots_are_never_exceeded_and_followers_go_before_consumers() -> None:
+    fetches = cache(2)
+    consumers = [begin(fetches, request([ask(0)], replica=CONSUMER), 0).session_id for _ in range(3)]
+    assert consumers == [7, 8, 0]  # a third is served, but not remembered
+    begin(fetches, request((), (7, 1), replica=CONSUMER), 1)
+    assert begin(fetches, request([ask(1)]), 2).session_id == 9  # takes the place of 8, the least recently used
+    assert fetches.partitions(8) == []
+    assert list(fetches.mark(tp(0))) == [7]
+    assert begin(fetches, request([ask(1)], replica=3), 3).session_id == 10  # and of 7
+    assert begin(fetches, request([ask(1)], replica=CONSUMER), 4).session_id == 0
+    assert begin(fetches, request([ask(1)], replica=4), 5).session_id == 11  # followers among themselves
+    assert fetches.begin(request((), (9, 1)), 6) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(fetches) == 2
+
+
+def test_an_idle_consumer_gives_way_to_another() -> None:
+    fetches = cache(1)
+    begin(fetches, request([ask(0)], replica=CONSUMER), 0)
+    last = sessions.EVICTION_MS - 1
+    assert begin(fetches, request([ask(0)], replica=CONSUMER), last).session_id == 0
+    assert begin(fetches, request([ask(0)], replica=CONSUMER), last + 1).session_id == 8
+    assert len(fetches) == 1
+
+
+def test_no_slots_no_sessions() -> None:
+    fetches = cache(0)
+    context = begin(fetches, request([ask(0)]))
+    assert (context.session_id, told(context, [answer(0)]), len(fetches)) == (0, [0], 0)
+
+
+def test_an_evicted_session_can_still_be_answered() -> None:
+    fetches = cache(1)
+    parked = begin(fetches, request([ask(0)]))
+    begin(fetches, request([ask(0)], replica=3))
+    assert told(parked, [answer(0, 1)]) == [0]
+
+
+def test_ids_in_use_are_passed_over() -> None:
+    fetches = FetchSessions(3, iter([5, 5, 6]))
+    assert [begin(fetches, request([ask(0)])).session_id for _ in range(2)] == [5, 6]
+
+
+def test_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
+    """What is looked at in a round is what changed or was marked, whatever the session holds."""
+    fetches = cache()
+    context = begin(fetches, request(map(ask, range(10_000))))
+    told(context, [answer(one.partition.partition) for one in context.evaluate()])
+    looks, positions = 0, {0: 0}
+    for epoch in range(1, 101):
+        if epoch % 2:
+            fetches.mark(tp(epoch))  # a record is appended to it
+        context = begin(fetches, request([ask(*one) for one in positions.items()], (7, epoch)))
+        found = looked_at(context)
+        looks += len(found)
+        new = epoch if epoch % 2 else -1
+        told(context, [answer(number, epoch, b"x" if number == new else b"") for number in found])
+        positions = {new: 1} if epoch % 2 else {}
+    assert looks == 101  # each of the fifty when it got its record and when it asked for the next; the first once
+    assert len(fetches.partitions(7)) == 10_000
+
+
+# --- the metadata cache ---------------------------------------------------------------------------------------------
+
+
+def state(number: int, leader: int, epochs: tuple[int, int], topic_id: str = "id") -> PartitionState:
+    return PartitionState(
+        tp(number), topic_id, LeaderAndIsr(leader, epochs[0], (1, 2), partition_epoch=epochs[1]), (1, 2)
+    )
+
+
+BROKERS = (Broker(1, 10), Broker(2, 11), Broker(3, 12, stopping=True))
+
+
+def test_update_metadata() -> None:
+    metadata = MetadataCache()
+    assert (metadata.controller_id, metadata.controller_epoch, metadata.brokers) == (-1, -1, {})
+    first = Update(1, 4, 10, BROKERS, (state(0, 1, (1, 0)), state(1, 2, (1, 0))))
+    assert metadata.apply(first) is ErrorCode.NONE
+    assert metadata.brokers == {1: BROKERS[0], 2: BROKERS[1], 3: BROKERS[2]}
+    assert metadata.partitions == {tp(0): state(0, 1, (1, 0)), tp(1): state(1, 2, (1, 0))}
+    assert metadata.apply(Update(2, 5, 10, BROKERS[:1], (state(0, 2, (2, 1)),), (tp(1),))) is ErrorCode.NONE
+    assert (metadata.controller_id, metadata.controller_epoch) == (2, 5)
+    assert metadata.brokers == {1: BROKERS[0]}
+    assert metadata.partitions == {tp(0): state(0, 2, (2, 1))}
+
+
+def test_f26_a_stale_controller_changes_nothing() -> None:
+    metadata = MetadataCache()
+    metadata.apply(Update(1, 4, 10, BROKERS, (state(0, 1, (1, 0)),)))
+    assert metadata.apply(Update(2, 3, 10, (), (state(0, 2, (9, 9)),), (tp(0),))) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert (metadata.controller_id, metadata.controller_epoch, len(metadata.brokers)) == (1, 4, 3)
+    assert metadata.partitions == {tp(0): state(0, 1, (1, 0))}
+
+
+@pytest.mark.parametrize(
+    ("why", "entry", "taken"),
+    [
+        ("the same again", state(0, 2, (3, 5)), True),
+        ("a newer leader epoch", state(0, 2, (4, 6)), True),
+        ("a newer partition epoch", state(0, 2, (3, 6)), True),
+        ("an older leader epoch", state(0, 2, (2, 5)), False),
+        ("an older leader epoch with a newer partition epoch", state(0, 2, (2, 9)), False),
+        ("an older partition epoch", state(0, 2, (3, 4)), False),
+        ("KIP-516: another topic of that name", state(0, 2, (0, 0), "other"), True),
+    ],
+)
+def test_older_entries_are_ignored(why: str, entry: PartitionState, taken: bool) -> None:
+    metadata = MetadataCache()
+    held = state(0, 1, (3, 5))
+    metadata.apply(Update(1, 4, 10, BROKERS, (held,)))
+    assert metadata.apply(Update(1, 4, 10, BROKERS, (entry,))) is ErrorCode.NONE
+    assert metadata.partitions[tp(0)] is (entry if taken else held), why
+
+
+def test_deleted_and_made_again_in_one_request() -> None:
+    metadata = MetadataCache()
+    metadata.apply(Update(1, 4, 10, BROKERS, (state(0, 1, (3, 5)),)))
+    made = state(0, 2, (0, 0), "other")
+    metadata.apply(Update(1, 4, 10, BROKERS, (made,), (tp(0),)))
+    assert metadata.partitions == {tp(0): made}
+
+
+@pytest.mark.parametrize(
+    ("why", "broker", "eligible"),
+    [
+        ("registered", (1, 10), True),
+        ("F16: an earlier registration", (1, 9), False),
+        ("a registration not heard of yet", (1, 11), False),
+        ("F15: stopping", (3, 12), False),
+        ("unknown", (4, 1), False),
+    ],
+)
+def test_f15_f16_who_may_join_an_isr(why: str, broker: tuple[int, int], eligible: bool) -> None:
+    metadata = MetadataCache()
+    metadata.apply(Update(1, 4, 10, BROKERS))
+    assert metadata.eligible(*broker) is eligible, why
+    metadata.apply(Update(1, 4, 10, tuple(replace(one, stopping=True) for one in BROKERS)))
+    assert not metadata.eligible(*broker)
