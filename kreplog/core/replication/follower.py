@@ -101,7 +101,7 @@ class FollowerPartition(Protocol):
 
 
 class _Entry:
-    """listed: in a request since it was added, so that answers are meant for it."""
+    """listed: in a request since it was added, or was delayed, so that answers are meant for it."""
 
     __slots__ = ("due_ms", "listed", "partition", "state")
 
@@ -246,6 +246,7 @@ class Fetcher:
             if self._is_delayed(*item):
                 _, _, topic_partition, entry = item
                 entry.state = State.TRUNCATING
+                entry.listed = False  # what it was told may have been lost with the error
                 self._activate(topic_partition, entry)
 
     def _pause(self, now_ms: int) -> None:

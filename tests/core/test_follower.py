@@ -1,0 +1,617 @@
+"""A fetcher: what it asks for and what it makes of answers, errors, late ones; with a leader's sessions, at random."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kreplog.config import ReplicationConfig
+from kreplog.core.messages import (
+    Effect,
+    Fetched,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Send,
+    StateChange,
+    Steps,
+)
+from kreplog.core.replication import epochs
+from kreplog.core.replication.follower import AFTER, Fetcher, FetchOutcome, FetchPosition, State
+from kreplog.core.replication.sessions import FetchContext, FetchSessions
+from kreplog.errors import ErrorCode, InvariantError, LogFailedError
+from kreplog.types import NO_EPOCH, EpochEndOffset, TopicPartition
+
+ME, LEADER, BROKER_EPOCH = 2, 1, 77
+CONFIG = ReplicationConfig(replica_fetch_wait_max_ms=500, replica_fetch_backoff_ms=100, replica_fetch_max_bytes=10)
+WAIT, BACK_OFF = 500, 100
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+@dataclass
+class Scripted:
+    """A follower partition that moves on by a record for PROGRESS and AWAIT_FLUSH, back by one for TRUNCATED."""
+
+    number: int
+    outcomes: list[FetchOutcome | Exception] = field(default_factory=list)
+    offset: int = 5
+    leader_epoch: int = 1
+    topic_id: str = "id"
+    looks: int = 0
+    taken: list[tuple[FetchPartition, FetchedPartition]] = field(default_factory=list)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return tp(self.number)
+
+    def fetch_position(self) -> FetchPosition:
+        self.looks += 1
+        return FetchPosition(self.offset, 1, 0)
+
+    def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
+        self.taken.append((request, data))
+        yield StateChange("info", f"took {self.number}")
+        outcome = self.outcomes.pop(0) if self.outcomes else FetchOutcome.IDLE
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome in (FetchOutcome.PROGRESS, FetchOutcome.AWAIT_FLUSH):
+            self.offset += 1
+        elif outcome is FetchOutcome.TRUNCATED:
+            self.offset -= 1
+        return outcome
+
+
+def data(number: int, records: bytes = b"") -> FetchedPartition:
+    return FetchedPartition(tp(number), ErrorCode.NONE, 5, 0, records=records)
+
+
+class Shell:
+    """A fetcher with some partitions, its clock, and what it sent."""
+
+    def __init__(self, *partitions: Scripted, config: ReplicationConfig = CONFIG) -> None:
+        self.fetcher = Fetcher(ME, LEADER, config, itertools.count(100), 0)
+        self.now_ms = 1000
+        self.effects: list[Effect] = []
+        for partition in partitions:
+            self.fetcher.add(partition, self.now_ms)
+
+    def run(self, steps: Steps[None]) -> FetchRequest | None:
+        effects = list(steps)
+        self.effects += effects
+        sent = [effect for effect in effects if isinstance(effect, Send)]
+        assert len(sent) <= 1
+        if not sent:
+            return None
+        assert sent[0].leader == LEADER
+        assert sent[0].correlation == self.fetcher.in_flight
+        return sent[0].request
+
+    def poll(self, at_ms: int | None = None) -> FetchRequest | None:
+        self.now_ms = self.now_ms if at_ms is None else at_ms
+        return self.run(self.fetcher.poll(self.now_ms, BROKER_EPOCH))
+
+    def answer(
+        self,
+        *answers: FetchedPartition,
+        error: ErrorCode = ErrorCode.NONE,
+        session: int = 9,
+        correlation: int | None = None,
+        lost: bool = False,
+    ) -> FetchRequest | None:
+        if correlation is None:
+            assert self.fetcher.in_flight is not None
+            correlation = self.fetcher.in_flight
+        response = None if lost else FetchResponse(error, session, answers)
+        return self.run(self.fetcher.on_fetched(Fetched(LEADER, correlation, response), self.now_ms, BROKER_EPOCH))
+
+    @property
+    def wakeup(self) -> int | None:
+        return self.fetcher.next_wakeup(self.now_ms)
+
+
+def listed(request: FetchRequest | None) -> list[int]:
+    assert request is not None
+    return [one.partition.partition for one in request.partitions]
+
+
+def session(request: FetchRequest | None) -> tuple[int, int]:
+    assert request is not None
+    return request.session_id, request.session_epoch
+
+
+def forgotten(request: FetchRequest | None) -> list[int]:
+    assert request is not None
+    return [one.partition for one in request.forgotten]
+
+
+def test_nothing_to_fetch() -> None:
+    shell = Shell()
+    assert (shell.poll(), shell.wakeup, list(shell.fetcher.partitions)) == (None, None, [])
+
+
+def test_the_first_request_lists_everything_and_begins_a_session() -> None:
+    shell = Shell(Scripted(0), Scripted(1))
+    assert shell.wakeup == shell.now_ms
+    assert shell.poll() == FetchRequest(
+        ME,
+        BROKER_EPOCH,
+        WAIT,
+        1,
+        CONFIG.replica_fetch_response_max_bytes,
+        (FetchPartition(tp(0), "id", 1, 5, 1, 0, 10), FetchPartition(tp(1), "id", 1, 5, 1, 0, 10)),
+        (),
+        0,
+        0,
+    )
+    assert shell.poll() is None  # one request is in flight
+    assert shell.wakeup is None
+
+
+def test_in_a_session_only_what_changed_is_listed() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS]), Scripted(1), Scripted(2, [FetchOutcome.TRUNCATED]))
+    shell.poll()
+    second = shell.answer(data(0), data(1), data(2))
+    assert (session(second), listed(second)) == ((9, 1), [0, 2])
+    assert second is not None
+    assert [one.fetch_offset for one in second.partitions] == [6, 4]
+    third = shell.answer()
+    assert (session(third), listed(third), forgotten(third)) == ((9, 2), [], [])
+    shell.fetcher.add(Scripted(3), shell.now_ms)
+    shell.fetcher.remove(tp(0))
+    fourth = shell.answer()
+    assert (session(fourth), listed(fourth), forgotten(fourth)) == ((9, 3), [3], [0])
+    assert set(shell.fetcher.partitions) == {tp(1), tp(2), tp(3)}
+
+
+def test_a_leader_without_sessions_is_asked_for_everything() -> None:
+    """And what was served goes behind the others, for a leader that answers no more than fits."""
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS]), Scripted(1), Scripted(2))
+    shell.poll()
+    second = shell.answer(data(0), session=0)
+    assert (session(second), listed(second)) == ((0, 0), [1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "is_listed", "is_forgotten"),
+    [
+        (FetchOutcome.PROGRESS, State.FETCHING, True, False),
+        (FetchOutcome.IDLE, State.FETCHING, False, False),
+        (FetchOutcome.TRUNCATED, State.TRUNCATING, True, False),
+        (FetchOutcome.AWAIT_FLUSH, State.AWAITING_FLUSH, False, True),
+        (FetchOutcome.BACK_OFF, State.DELAYED, False, True),
+        (FetchOutcome.REMOVE, None, False, True),
+    ],
+)
+def test_every_outcome(outcome: FetchOutcome, state: State | None, is_listed: bool, is_forgotten: bool) -> None:
+    other = Scripted(1, [FetchOutcome.PROGRESS])
+    shell = Shell(Scripted(0, [outcome]), other)
+    assert shell.fetcher.state(tp(0)) is State.TRUNCATING
+    shell.poll()
+    request = shell.answer(data(0), data(1))
+    assert shell.fetcher.state(tp(0)) is state is AFTER[outcome]
+    assert (0 in listed(request), 0 in forgotten(request)) == (is_listed, is_forgotten)
+    assert 1 in listed(request)
+
+
+def test_every_outcome_is_in_the_table() -> None:
+    assert set(AFTER) == set(FetchOutcome)
+
+
+def test_a_delayed_partition_comes_back() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.BACK_OFF]), Scripted(1))
+    shell.poll()
+    assert forgotten(shell.answer(data(0))) == [0]
+    shell.now_ms += BACK_OFF
+    back = shell.answer()
+    assert (listed(back), shell.fetcher.state(tp(0))) == ([0], State.TRUNCATING)
+
+
+def test_when_all_are_delayed_nothing_is_sent_before_the_time() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.BACK_OFF]))
+    shell.poll()
+    assert shell.answer(data(0)) is None
+    assert shell.wakeup == 1000 + BACK_OFF
+    assert shell.poll(1000 + BACK_OFF - 1) is None
+    assert listed(shell.poll(1000 + BACK_OFF)) == [0]
+
+
+def test_a_delayed_partition_that_is_removed_or_added_again() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.BACK_OFF]), Scripted(1, [FetchOutcome.BACK_OFF]))
+    shell.poll()
+    shell.answer(data(0), data(1))
+    shell.fetcher.remove(tp(0))
+    assert shell.wakeup == 1000 + BACK_OFF
+    shell.fetcher.add(Scripted(1), shell.now_ms)
+    assert shell.wakeup == 1000
+    assert (listed(shell.poll()), shell.fetcher.state(tp(1))) == ([1], State.TRUNCATING)
+    shell.now_ms += BACK_OFF
+    assert listed(shell.answer()) == []
+
+
+def test_a_flush_that_runs_holds_back_a_request_with_nothing_else_to_tell() -> None:
+    """Else its end would be told when the leader answers a request that waits for records of others."""
+    shell = Shell(Scripted(0, [FetchOutcome.AWAIT_FLUSH]), Scripted(1))
+    shell.poll()
+    assert shell.answer(data(0), data(1)) is None
+    assert shell.wakeup == 1000 + WAIT  # a disk that hangs does not stop the others
+    shell.fetcher.resume(tp(0))
+    assert shell.wakeup == 1000
+    request = shell.poll()
+    assert (listed(request), forgotten(request), shell.fetcher.state(tp(0))) == ([0], [], State.FETCHING)
+    assert request is not None
+    assert (request.max_wait_ms, request.partitions[0].fetch_offset) == (WAIT, 6)
+
+
+def test_what_else_there_is_to_tell_goes_at_once_and_waits_for_nothing() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.AWAIT_FLUSH]), Scripted(1, [FetchOutcome.PROGRESS]))
+    shell.poll()
+    request = shell.answer(data(0), data(1))
+    assert request is not None
+    assert (listed(request), forgotten(request), request.max_wait_ms) == ([1], [0], 0)
+    assert shell.answer() is None
+    assert shell.poll(1000 + WAIT - 1) is None
+    request = shell.poll(1000 + WAIT)
+    assert request is not None
+    assert request.max_wait_ms == 0
+    shell.fetcher.resume(tp(0))
+    shell.fetcher.resume(tp(0))  # again, or of one that does not wait: nothing
+    shell.fetcher.resume(tp(7))
+    assert listed(shell.answer()) == [0]
+
+
+def test_a_lost_connection_pauses_and_begins_a_new_session() -> None:
+    one, two = Scripted(0, [FetchOutcome.PROGRESS]), Scripted(1)
+    shell = Shell(one, two)
+    shell.poll()
+    shell.answer(data(0), data(1))
+    assert shell.answer(lost=True) is None
+    assert shell.wakeup == 1000 + BACK_OFF
+    shell.fetcher.add(Scripted(2), shell.now_ms)
+    assert shell.poll(1000 + BACK_OFF - 1) is None
+    request = shell.poll(1000 + BACK_OFF)
+    assert (session(request), set(listed(request)), forgotten(request)) == ((9, 0), {0, 1, 2}, [])  # and ends the old
+    assert session(shell.answer(session=11)) == (11, 1)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
+def test_a_session_that_the_leader_lost_is_begun_anew_at_once(error: ErrorCode) -> None:
+    shell = Shell(Scripted(0), Scripted(1))
+    shell.poll()
+    shell.answer(data(0))
+    request = shell.answer(error=error)
+    assert (session(request), listed(request)) == ((0, 0), [0, 1])
+    assert shell.answer(error=error) is None  # but not over and over
+    assert shell.wakeup == 1000 + BACK_OFF
+
+
+def test_a_request_refused_as_a_whole_pauses() -> None:
+    shell = Shell(Scripted(0))
+    shell.poll()
+    shell.answer(data(0))
+    assert shell.answer(error=ErrorCode.STALE_BROKER_EPOCH) is None
+    assert session(shell.poll(1000 + BACK_OFF)) == (0, 0)
+    assert any(isinstance(effect, StateChange) and "STALE_BROKER_EPOCH" in effect.text for effect in shell.effects)
+
+
+def test_a_leader_that_answers_in_another_session_is_not_believed() -> None:
+    shell = Shell(Scripted(0))
+    shell.poll()
+    shell.answer()
+    assert session(shell.answer(session=10)) == (0, 0)
+
+
+def test_f7_an_answer_to_another_request_is_dropped() -> None:
+    partition = Scripted(0)
+    shell = Shell(partition)
+    shell.poll()
+    late = shell.fetcher.in_flight
+    shell.answer(lost=True)
+    assert shell.answer(data(0), correlation=late) is None
+    shell.poll(1000 + BACK_OFF)
+    now = shell.fetcher.in_flight
+    assert shell.answer(data(0), correlation=late) is None
+    shell.run(shell.fetcher.on_fetched(Fetched(3, now or 0, FetchResponse(ErrorCode.NONE, 9)), 1100, BROKER_EPOCH))
+    assert (partition.taken, shell.fetcher.in_flight) == ([], now)
+
+
+def test_f7_partitions_get_what_was_asked_for_them() -> None:
+    partition = Scripted(0)
+    shell = Shell(partition)
+    shell.poll()
+    partition.offset, partition.leader_epoch = 3, 2  # it changes while the request is under way
+    request = shell.answer(data(0, b"x"))
+    ((asked, got),) = partition.taken
+    assert (asked.fetch_offset, asked.current_leader_epoch, got.records) == (5, 1, b"x")
+    assert request is not None  # it was dropped there, and is asked for from where it is now
+    assert [(one.fetch_offset, one.current_leader_epoch) for one in request.partitions] == [(3, 2)]
+
+
+def test_f7_answers_for_what_was_removed_or_added_again_are_dropped() -> None:
+    removed, old, stays = Scripted(0), Scripted(1), Scripted(2)
+    shell = Shell(removed, old, stays)
+    shell.poll()
+    new = Scripted(1, leader_epoch=2)
+    shell.fetcher.remove(tp(0))
+    shell.fetcher.add(new, shell.now_ms)
+    request = shell.answer(data(0), data(1), data(2), data(8))
+    assert (removed.taken, old.taken, new.taken, len(stays.taken)) == ([], [], [], 1)
+    assert (listed(request), forgotten(request)) == ([1], [0])
+    shell.answer(data(1))
+    assert len(new.taken) == 1
+
+
+def test_f5_added_again_where_it_stood_is_listed_again() -> None:
+    """Same leader, same position, same epoch even: the answer under way is dropped, so all must be told anew."""
+    shell = Shell(Scripted(0), Scripted(1))
+    shell.poll()
+    shell.answer(data(0), data(1))
+    shell.fetcher.add(Scripted(0), shell.now_ms)
+    assert shell.fetcher.state(tp(0)) is State.TRUNCATING
+    request = shell.answer(data(0))
+    assert (listed(request), forgotten(request)) == ([0], [])
+
+
+def test_f7_an_answer_for_what_was_left_out_is_dropped() -> None:
+    flushing = Scripted(0, [FetchOutcome.AWAIT_FLUSH])
+    shell = Shell(flushing, Scripted(1, [FetchOutcome.PROGRESS]))
+    shell.poll()
+    shell.answer(data(0), data(1))
+    shell.answer(data(0))
+    assert len(flushing.taken) == 1
+
+
+def test_f10_an_error_of_one_partition_stops_no_other() -> None:
+    failing, fine = Scripted(0, [LogFailedError("disk")]), Scripted(1, [FetchOutcome.PROGRESS])
+    shell = Shell(failing, fine)
+    shell.poll()
+    assert listed(shell.answer(data(0), data(1))) == [1]
+    assert shell.fetcher.state(tp(0)) is State.DELAYED
+    assert any(isinstance(effect, StateChange) and effect.level == "error" for effect in shell.effects)
+
+
+def test_a_broken_invariant_is_not_swallowed() -> None:
+    shell = Shell(Scripted(0, [InvariantError("bug")]))
+    shell.poll()
+    with pytest.raises(InvariantError):
+        shell.answer(data(0))
+
+
+def test_a_partition_removed_while_it_takes_its_answer() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.BACK_OFF]), Scripted(1))
+    shell.poll()
+    event = Fetched(LEADER, shell.fetcher.in_flight or 0, FetchResponse(ErrorCode.NONE, 9, (data(0),)))
+    steps = shell.fetcher.on_fetched(event, shell.now_ms, BROKER_EPOCH)
+    assert next(steps) == StateChange("info", "took 0")
+    shell.fetcher.remove(tp(0))
+    request = shell.run(steps)
+    assert (forgotten(request), list(shell.fetcher.partitions)) == ([0], [tp(1)])
+
+
+def test_kip_227_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
+    """Counted: how often the position of a partition is looked at, and how many are listed."""
+    partitions = [Scripted(number) for number in range(10_000)]
+    shell = Shell(*partitions)
+    assert len(listed(shell.poll())) == 10_000
+    shell.answer(*(data(number) for number in range(10_000)))
+    looks = sum(partition.looks for partition in partitions)
+    mentioned = 0
+    for number in range(100):
+        partitions[number].outcomes = [FetchOutcome.PROGRESS]
+        request = shell.answer(data(number, b"x"))
+        mentioned += len(listed(request))
+    assert mentioned == 100
+    assert sum(partition.looks for partition in partitions) - looks == 200  # after taking, and for the request
+    assert sum(partition.looks for partition in partitions[100:]) == 2 * 9_900
+
+
+# --- with a leader's sessions: whatever is lost, added, removed, flushed or cut, logs become the leader's -----------
+
+
+class ToyLog:
+    """A log as the epochs of its records."""
+
+    def __init__(self, records: Iterable[int] = ()) -> None:
+        self.records = list(records)
+
+    @property
+    def leo(self) -> int:
+        return len(self.records)
+
+    @property
+    def epochs(self) -> epochs.Epochs:
+        log = self.records
+        return tuple((epoch, at) for at, epoch in enumerate(log) if not at or log[at - 1] != epoch)
+
+
+class Follower:
+    """A replica with a log of its own, which checks that nothing is appended but where it fits."""
+
+    topic_id = "id"
+
+    def __init__(self, number: int, log: ToyLog, flushes: bool, leader_epoch: int) -> None:
+        self.topic_partition = tp(number)
+        self.log = log
+        self.flushes = flushes
+        self.leader_epoch = leader_epoch
+        self.high_watermark = 0
+
+    def fetch_position(self) -> FetchPosition:
+        return FetchPosition(self.log.leo, epochs.epoch_at(self.log.epochs, self.log.leo - 1), 0)
+
+    def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
+        yield StateChange("info", "taken")
+        if request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo:
+            return FetchOutcome.IDLE
+        if data.error != ErrorCode.NONE:
+            return FetchOutcome.BACK_OFF
+        if data.diverging is not None:
+            del self.log.records[epochs.truncation_offset(self.log.epochs, self.log.leo, data.diverging) :]
+            return FetchOutcome.TRUNCATED
+        self.log.records += data.records
+        self.high_watermark = min(data.high_watermark, self.log.leo)
+        if not data.records:
+            return FetchOutcome.IDLE
+        return FetchOutcome.AWAIT_FLUSH if self.flushes else FetchOutcome.PROGRESS
+
+
+class Leader:
+    """Answers at once, from its logs and through its sessions; leads every partition in `epoch`."""
+
+    def __init__(self, logs: list[ToyLog], slots: int) -> None:
+        self.logs = logs
+        self.epoch = 1
+        self.sessions = FetchSessions(slots, itertools.count(1))
+
+    def append(self, number: int) -> None:
+        self.logs[number].records.append(self.epoch)
+        self.sessions.mark(tp(number))
+
+    def answer(self, request: FetchRequest, now_ms: int) -> FetchResponse:
+        context = self.sessions.begin(request, now_ms)
+        if not isinstance(context, FetchContext):
+            return FetchResponse(context)
+        room, results = request.max_bytes, []
+        for asked in context.evaluate():
+            results.append(self._read(asked, room))
+            room -= len(results[-1].records)
+        return context.finish(results)
+
+    def _read(self, asked: FetchPartition, room: int) -> FetchedPartition:
+        log = self.logs[asked.partition.partition]
+        if asked.current_leader_epoch != self.epoch:
+            return FetchedPartition(asked.partition, ErrorCode.FENCED_LEADER_EPOCH)
+        parted = epochs.diverging(log.epochs, log.leo, asked.fetch_offset, asked.last_fetched_epoch)
+        if parted is not None:
+            return FetchedPartition(asked.partition, ErrorCode.NONE, diverging=parted)
+        end = asked.fetch_offset + max(0, min(room, asked.max_bytes))
+        return FetchedPartition(
+            asked.partition, ErrorCode.NONE, log.leo, 0, records=log.records[asked.fetch_offset : end]
+        )
+
+
+class World:
+    """One follower broker, one leader, seven partitions, and what chance does to them."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now_ms = 0
+        self.leader = Leader([ToyLog() for _ in range(7)], self.random.choice([0, 1, 1, 1]))
+        config = ReplicationConfig(
+            replica_fetch_backoff_ms=20,
+            replica_fetch_max_bytes=self.random.choice([1, 3]),
+            replica_fetch_response_max_bytes=self.random.choice([2, 5, 100]),
+        )
+        self.fetcher = Fetcher(ME, LEADER, config, itertools.count())
+        self.followers = [Follower(number, ToyLog(), number % 3 == 0, 1) for number in range(7)]
+        self.sent: Send | None = None
+        self.rounds = 0
+        for follower in self.followers:
+            self.fetcher.add(follower, 0)
+
+    def run(self, steps: Steps[None]) -> None:
+        for effect in steps:
+            if isinstance(effect, Send):
+                assert self.sent is None
+                self.sent = effect
+
+    def round(self, calm: bool) -> None:
+        chance = self.random.random
+        self.now_ms += 1
+        self.rounds += 1
+        if self.sent is not None:
+            sent, self.sent = self.sent, None
+            lost = not calm and chance() < 0.1
+            response = None if lost and chance() < 0.5 else self.leader.answer(sent.request, self.now_ms)
+            event = Fetched(LEADER, sent.correlation, None if lost else response)
+            if not calm and chance() < 0.2:
+                self.disturb()  # while the answer is under way
+            self.run(self.fetcher.on_fetched(event, self.now_ms, BROKER_EPOCH))
+        for follower in self.followers:
+            if self.fetcher.state(follower.topic_partition) is State.AWAITING_FLUSH and (calm or chance() < 0.3):
+                self.fetcher.resume(follower.topic_partition)
+        due = self.fetcher.next_wakeup(self.now_ms)
+        if due is not None and calm:
+            self.now_ms = due
+        self.run(self.fetcher.poll(self.now_ms, BROKER_EPOCH))
+
+    def disturb(self) -> None:
+        follower = self.random.choice(self.followers)
+        what = self.random.randrange(5)
+        if what == 0:
+            self.fetcher.remove(follower.topic_partition)
+        elif what == 1:
+            self.fetcher.add(follower, self.now_ms)
+        elif what == 2:  # the leader leads in a new epoch, with one of the logs made otherwise; not all hear of it
+            self.leader.epoch += 2
+            log = self.random.choice(self.leader.logs)
+            del log.records[self.random.randint(0, log.leo) :]
+            for number in range(7):
+                self.leader.append(number)
+            for each in self.followers:
+                if self.random.random() < 0.7:
+                    each.leader_epoch = self.leader.epoch
+                    self.fetcher.add(each, self.now_ms)
+        elif what == 3:  # the follower led for a moment, and wrote what nobody else has
+            self.fetcher.remove(follower.topic_partition)
+            follower.log.records += [self.leader.epoch + 1] * 2
+            self.leader.epoch += 2
+            self.leader.sessions.mark(follower.topic_partition)
+        else:
+            self.leader.sessions = FetchSessions(1, itertools.count(self.rounds * 100 + 100))
+
+    def settle(self) -> None:
+        """Nothing is disturbed any more; only what has to be added is, so what was told before must not be lost."""
+        for follower in self.followers:
+            if follower.leader_epoch != self.leader.epoch or follower.topic_partition not in self.fetcher.partitions:
+                follower.leader_epoch = self.leader.epoch
+                self.fetcher.add(follower, self.now_ms)
+        for appended in [None, *self.random.choices(range(7), k=5)]:
+            if appended is not None:
+                self.leader.append(appended)
+            for _ in range(120):
+                self.round(calm=True)
+            for follower, log in zip(self.followers, self.leader.logs, strict=True):
+                assert follower.log.records == log.records
+                assert follower.high_watermark == log.leo
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_happens_logs_become_the_leaders(seed: int) -> None:
+    world = World(seed)
+    for _ in range(300):
+        if world.random.random() < 0.3:
+            world.leader.append(world.random.randrange(7))
+        if world.random.random() < 0.05:
+            world.disturb()
+        world.round(calm=False)
+    world.settle()
+
+
+def test_when_all_is_told_nothing_is_looked_at() -> None:
+    """Both sides at rest: requests list nothing, and the leader looks at nothing."""
+    world = World(3)
+    world.leader.sessions = FetchSessions(1, itertools.count(1))
+    for number in range(7):
+        world.leader.append(number)
+    for _ in range(50):
+        world.round(calm=True)
+    assert world.sent is not None
+    assert (world.sent.request.partitions, world.sent.request.forgotten) == ((), ())
+    context = world.leader.sessions.begin(world.sent.request, world.now_ms)
+    assert isinstance(context, FetchContext)
+    assert list(context.evaluate()) == []
+
+
+def test_a_fetcher_asks_with_no_epoch_of_an_empty_log() -> None:
+    follower = Follower(0, ToyLog(), False, 1)
+    assert follower.fetch_position() == FetchPosition(0, NO_EPOCH, 0)
+    assert epochs.diverging(((4, 0),), 9, 0, NO_EPOCH) is None
+    assert epochs.diverging(((4, 0),), 9, 3, 2) == EpochEndOffset(2, 0)
