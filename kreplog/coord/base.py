@@ -23,7 +23,7 @@ MAX_PATH_CHARS = 1024
 """The longest path."""
 
 Watch = Callable[[WatchEvent], None]
-"""Called once, for the first event that it waits for; given again to the same read before that, it counts once."""
+"""Hashable. Called once, for the first event that it waits for; given again to the same read before, it counts once."""
 
 Result = str | NodeStat | None
 """What one operation of a multi gives: the path of a Create, the new stat of a SetData, None otherwise."""

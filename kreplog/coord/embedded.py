@@ -423,7 +423,7 @@ class EmbeddedSession:
             watch(event)
 
     def _wake(self) -> None:
-        liveness.ring(self._files, self._token)
+        self._pulse.ring()
 
     def _finish(self) -> None:
         """The session has ended: let go of everything, so that the others see it, and tell whoever wants to know."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ class Pulse:
     def __init__(self, directory: Path, token: str, now_ms: int) -> None:
         self.bell = self._ringer = self._alive = self._beat = -1
         self._directory, self._token = directory, token
+        self._lock = threading.Lock()
         remove(directory, token)
         try:
             self._beat = os.open(directory / f"{token}.beat", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -66,16 +68,23 @@ class Pulse:
     def quieten(self) -> None:
         """Empty the bell."""
         with suppress(BlockingIOError):
-            while os.read(self.bell, _BELL_FULL):
+            while len(os.read(self.bell, _BELL_FULL)) == _BELL_FULL:
                 pass
+
+    def ring(self) -> None:
+        """Ring one's own bell. Thread-safe; does nothing when closed."""
+        with self._lock, suppress(OSError):
+            if self._ringer >= 0:
+                os.write(self._ringer, b"!")
 
     def close(self) -> None:
         """Let go of the files and remove them: to all others the session is dead."""
-        self.let_go()
+        with self._lock:
+            self.let_go()
         remove(self._directory, self._token)
 
     def let_go(self) -> None:
-        """Close the files and leave them."""
+        """Close the files and leave them. In the child of a fork, where a lock may be held by a thread that is not."""
         for fd in (self._alive, self._beat, self.bell, self._ringer):
             if fd >= 0:
                 os.close(fd)

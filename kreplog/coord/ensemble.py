@@ -1,0 +1,497 @@
+"""A session with a ZooKeeper ensemble: kazoo's client, and three things that it leaves to its user.
+
+**Fencing.** kazoo says that a session is lost only when it reaches a server again, so one that is cut off would believe
+in itself for as long as the cut lasts. Here a session knows when it last heard from the ensemble: when the last request
+that was answered was sent. A timeout after that it has ended, for ever, whatever kazoo finds out later; no new session
+takes its place. To hear often enough a keeper thread asks for '/' five times per timeout. Safety does not rest on that
+clock: the versions and epochs that writes are conditional on are what fences.
+
+**Watches.** kazoo drops all watches when it loses a connection. The keeper leaves them again on the next one, and calls
+those whose node is no longer what it was.
+
+**Errors.** The results of a multi are looked at one by one: kazoo's commit() does not raise.
+
+A write under way when the connection breaks raises ConnectionLossError; calls made while there is no connection wait
+for one, until the session has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState
+
+from kreplog.coord.base import Result, Watch, check_operation, check_operations, check_path, parent_of
+from kreplog.coord.delivery import Deliveries, run_logged
+from kreplog.coord.tree import ephemeral_parent, no_node, same_failure
+from kreplog.errors import (
+    BadVersionError,
+    ConnectionLossError,
+    CoordinationError,
+    NodeExistsError,
+    NotEmptyError,
+    SessionExpiredError,
+    UsageError,
+)
+from kreplog.errors import NoNodeError as NoNode
+from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
+
+_log = logging.getLogger(__name__)
+
+_HEARTBEATS_PER_TIMEOUT = 5
+_CREATE_BYTES, _OTHER_BYTES = 64, 32
+"""What an operation takes in a packet besides path and data, at most."""
+
+_KINDS = {
+    EventType.CREATED: "created",
+    EventType.CHANGED: "changed",
+    EventType.DELETED: "deleted",
+    EventType.CHILD: "children",
+}
+
+
+class ZooKeeperSession:
+    """A Session of a ZooKeeperStore; made by its connect(). Thread-safe. get_many's nodes are of different moments.
+
+    timeout_ms: what the ensemble agreed to.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        root: str,
+        timeout_ms: int,
+        on_expired: Callable[[], None] | None,
+        connect_timeout_ms: int,
+        max_multi_bytes: int,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self._hosts = hosts
+        self._root = "" if root == "/" else root
+        self._on_expired = on_expired
+        self._max_multi_bytes = max_multi_bytes
+        self._ended = self._closed = False
+        self._begun = False
+        self._heard = time.monotonic()
+        self._connected = threading.Event()
+        self._agreed = threading.Event()
+        self._wake = threading.Event()
+        self._heartbeat: Any = None
+        self._watch_lock = threading.Lock()
+        self._orphans: deque[_Watch] = deque()
+        self._event: Any = None
+        self._told: set[Watch] = set()
+        self._client = KazooClient(hosts=hosts, timeout=timeout_ms / 1000, handler=_Handler(self))
+        self._client.add_listener(self._on_state)
+        self._listen_for_timeout()
+        try:
+            self._client.start(timeout=connect_timeout_ms / 1000)
+            if not self._agreed.wait(connect_timeout_ms / 1000):
+                raise zk.ConnectionLoss
+            names = self._root.split("/")
+            for depth in range(2, len(names) + 1):
+                with suppress(zk.NodeExistsError):
+                    self._client.create_async("/".join(names[:depth])).get(timeout=connect_timeout_ms / 1000)
+        except (SequentialThreadingHandler.timeout_exception, zk.ConnectionLoss, zk.SessionExpiredError) as error:
+            self._ended = True
+            self._stop_client()
+            raise ConnectionLossError(
+                f"no ZooKeeper server at {hosts} answered within {connect_timeout_ms} ms: look whether one runs there"
+            ) from error
+        self._begun = True
+        known = self._client.client_id
+        self.id: int = known[0] if known else 0
+        if not known:
+            self._ended = True
+            self._stop_client()
+            raise ConnectionLossError(f"the connection to {hosts} broke at once; try again")
+        self._deliveries = Deliveries(f"kreplog-watches-{self.id:x}")
+        self._keeper = threading.Thread(target=self._keep, name=f"kreplog-session-{self.id:x}", daemon=True)
+        self._keeper.start()
+
+    @property
+    def expired(self) -> bool:
+        """As Session.expired; on this host's monotonic clock, whether or not the ensemble can be reached."""
+        if not self._ended and self._remaining() <= 0:
+            self._ended = True
+            self._wake.set()
+        return self._ended
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        """As Session.create."""
+        operation = Create(path, data, ephemeral, sequential)
+        check_operation(operation)
+        if path == "/":
+            raise _translate(zk.NodeExistsError(), operation)
+        send = partial(self._client.create_async, self._full(path), data, ephemeral=ephemeral, sequence=sequential)
+        return self._short(self._ask(send, operation))
+
+    def set_data(self, path: str, data: bytes, version: int = -1) -> NodeStat:
+        """As Session.set_data."""
+        operation = SetData(path, data, version)
+        check_operation(operation)
+        return _stat(self._ask(partial(self._client.set_async, self._full(path), data, version), operation))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """As Session.delete."""
+        operation = Delete(path, version)
+        check_operation(operation)
+        self._ask(partial(self._client.delete_async, self._full(path), version), operation)
+
+    def multi(self, operations: Sequence[StoreOperation]) -> list[Result]:
+        """As Session.multi. UsageError when it is larger than the servers take in one packet."""
+        check_operations(operations)
+        if not operations:
+            self._check_alive()
+            return []
+        size = sum(self._size(operation) for operation in operations)
+        if size > self._max_multi_bytes:
+            raise UsageError(
+                f"{len(operations)} operations of about {size} bytes are too much for one multi: the servers take "
+                f"{self._max_multi_bytes}; make several of it, or raise their jute.maxbuffer and max_multi_bytes"
+            )
+        results = self._ask(partial(self._send_multi, operations), operations[0])
+        for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
+            if isinstance(result, Exception) and not isinstance(result, zk.RolledBackError | zk.RuntimeInconsistency):
+                raise same_failure(_translate(result, operation), index)
+        if any(isinstance(result, Exception) for result in results):
+            raise CoordinationError("ZooKeeper refused the multi without saying which operation; read, then try again")
+        return [self._result(operation, result) for operation, result in zip(operations, results, strict=True)]
+
+    def get(self, path: str, watch: Watch | None = None) -> Node:
+        """As Session.get."""
+        return _node(self._read("data", self._client.get_async, path, watch))
+
+    def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        """As Session.exists."""
+        stat = self._read("data", self._client.exists_async, path, watch)
+        return None if stat is None else _stat(stat)
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """As Session.children."""
+        names, _ = self._read("children", partial(self._client.get_children_async, include_data=True), path, watch)
+        return sorted(names)
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """As Session.get_many; all requests are sent before the first answer is waited for."""
+        for path in paths:
+            check_path(path)
+        self._await_connection()
+        sent = time.monotonic()
+        asked = [self._client.get_async(self._full(path)) for path in paths]
+        nodes: list[Node | None] = []
+        for path, result in zip(paths, asked, strict=True):
+            try:
+                nodes.append(_node(self._answer(result, sent, path)))
+            except NoNode:
+                nodes.append(None)
+        return nodes
+
+    def close(self) -> None:
+        """As Session.close. When no server can be reached the ephemeral nodes go when the session times out there."""
+        if self._closed:
+            return
+        self._closed = self._ended = True
+        self._wake.set()
+        if threading.current_thread() is not self._keeper:
+            self._keeper.join(self.timeout_ms / 1000)  # kazoo takes long where nobody answers
+
+    # Asking
+
+    def _full(self, path: str) -> str:
+        return path if not self._root else self._root if path == "/" else self._root + path
+
+    def _short(self, path: str) -> str:
+        return path[len(self._root) :] or "/"
+
+    def _size(self, operation: StoreOperation) -> int:
+        size = len(self._root) + len(operation.path.encode())
+        if isinstance(operation, Create):
+            return size + len(operation.data) + _CREATE_BYTES
+        return size + _OTHER_BYTES + (len(operation.data) if isinstance(operation, SetData) else 0)
+
+    def _send_multi(self, operations: Sequence[StoreOperation]) -> Any:
+        transaction = self._client.transaction()
+        for operation in operations:
+            path = self._full(operation.path)
+            if isinstance(operation, SetData):
+                transaction.set_data(path, operation.data, operation.version)
+            elif isinstance(operation, Create):
+                transaction.create(path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequential)
+            elif isinstance(operation, Delete):
+                transaction.delete(path, operation.version)
+            else:
+                transaction.check(path, operation.version)
+        return transaction.commit_async()
+
+    def _result(self, operation: StoreOperation, result: Any) -> Result:
+        if isinstance(operation, Create):
+            return self._short(result)
+        return _stat(result) if isinstance(operation, SetData) else None
+
+    def _ask(self, send: Callable[[], Any], about: StoreOperation | str) -> Any:
+        self._await_connection()
+        sent = time.monotonic()
+        return self._answer(send(), sent, about)
+
+    def _answer(self, result: Any, sent: float, about: StoreOperation | str) -> Any:
+        try:
+            answer = result.get(timeout=self.timeout_ms / 1000)
+        except (zk.KazooException, SequentialThreadingHandler.timeout_exception) as error:
+            translated = _translate(error, about)
+            if not isinstance(translated, ConnectionLossError | SessionExpiredError):
+                self._heard_from(sent)
+            if isinstance(translated, SessionExpiredError):
+                self._ended = True
+                self._wake.set()
+            raise translated from None
+        self._heard_from(sent)
+        return answer
+
+    def _read(self, kind: str, ask: Callable[..., Any], path: str, watch: Watch | None) -> Any:
+        check_path(path)
+        if watch is None:
+            return self._ask(partial(ask, self._full(path)), path)
+        return self._ask(partial(self._leave, _Watch(self, kind, path, watch), ask), path)
+
+    def _leave(self, left: _Watch, ask: Callable[..., Any]) -> Any:
+        with self._watch_lock:  # held until the result is known to the watch, which may be called before
+            left.result = ask(self._full(left.path), left)
+        return left.result
+
+    def _await_connection(self) -> None:
+        while True:
+            self._check_alive()
+            if self._connected.wait(max(0.0, self._remaining())):
+                self._check_alive()
+                return
+
+    def _check_alive(self) -> None:
+        if self.expired:
+            raise _expired(self.id)
+
+    # Living and dying
+
+    def _remaining(self) -> float:
+        """Seconds until the session has to be taken for ended."""
+        timeout = self.timeout_ms / 1000
+        return self._heard + timeout - time.monotonic() if self._begun else timeout
+
+    def _heard_from(self, sent: float) -> None:
+        """The ensemble answered what was asked at `sent`."""
+        if not self.expired:
+            self._heard = max(self._heard, sent)
+
+    def _on_state(self, state: str) -> None:  # on kazoo's connection thread, which must not wait
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        if state == KazooState.LOST:
+            self._ended = True
+        self._wake.set()
+
+    def _listen_for_timeout(self) -> None:
+        """Learn what timeout the servers agree to: kazoo keeps it to itself, but for two thirds of it."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_tell(*arguments: Any) -> Any:
+            asked = time.monotonic()
+            read_timeout, connect_timeout = connect(*arguments)
+            self.timeout_ms = round(read_timeout * 3 / 2)
+            self._heard = max(self._heard, asked)
+            self._agreed.set()
+            return read_timeout, connect_timeout
+
+        connection._connect = connect_and_tell
+
+    def _keep(self) -> None:
+        try:
+            while not self.expired:
+                pause = self.timeout_ms / 1000 / _HEARTBEATS_PER_TIMEOUT
+                if self._connected.is_set():
+                    self._beat()
+                    if self._orphans:
+                        self._leave_again()
+                self._wake.wait(max(0.001, min(pause, self._remaining())))
+                self._wake.clear()
+        except Exception:
+            _log.exception("coordination session %x cannot be kept alive", self.id)
+        self._ended = True
+        self._deliveries.stop()
+        if not self._closed and self._on_expired is not None:
+            run_logged(self._on_expired)
+        self._stop_client()
+
+    def _beat(self) -> None:
+        if self._heartbeat is not None and not self._heartbeat.ready():
+            return
+        sent = time.monotonic()
+        self._heartbeat = self._client.exists_async("/")
+        self._heartbeat.rawlink(lambda result: self._heard_from(sent) if result.successful() else None)
+
+    def _stop_client(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:
+            _log.warning("closing the connection to %s: %s", self._hosts, error)
+
+    # Watches
+
+    def on_event(self, left: _Watch, event: Any) -> None:
+        """For _Watch: kazoo called it, on its own thread for watches, in order."""
+        with self._watch_lock:
+            if left.done or left.result is None or left.result.exception is not None:
+                return
+            left.done = True
+            if event.type == EventType.NONE:  # the connection broke
+                self._orphans.append(left)
+                self._wake.set()
+                return
+            if event is not self._event:
+                self._event, self._told = event, set()
+            if left.watch not in self._told:
+                self._told.add(left.watch)
+                self._deliver(left.watch, WatchEvent(left.path, _KINDS[event.type]))
+
+    def _leave_again(self) -> None:
+        """Leave the orphaned watches on the new connection; call those whose nodes have changed meanwhile."""
+        asked = []
+        for _ in range(len(self._orphans)):
+            old = self._orphans.popleft()
+            new = _Watch(self, old.kind, old.path, old.watch)
+            ask = self._client.exists_async
+            if old.kind == "children":
+                ask = partial(self._client.get_children_async, include_data=True)
+            self._leave(new, ask)
+            asked.append((old, new))
+        told = set()
+        for old, new in asked:
+            try:
+                new.result.get(timeout=self.timeout_ms / 1000)
+            except zk.NoNodeError:
+                pass
+            except (zk.KazooException, SequentialThreadingHandler.timeout_exception):
+                self._orphans.append(old)
+                continue
+            with self._watch_lock:
+                kind = None if new.done else _difference(old, new)
+                if kind is not None:
+                    new.done = True
+                    event = WatchEvent(old.path, kind)
+                    if (event, old.watch) not in told:
+                        told.add((event, old.watch))
+                        self._deliver(old.watch, event)
+
+    def _deliver(self, watch: Watch, event: WatchEvent) -> None:
+        self._deliveries.put(partial(self._call, watch, event))
+
+    def _call(self, watch: Watch, event: WatchEvent) -> None:
+        if not self.expired:
+            watch(event)
+
+
+class _Watch:
+    """A watch as given to kazoo: once for each read, so that it is known which answer it belongs to.
+
+    kind: "data" or "children". result: kazoo's, of the read. done: called, or to be left again. Both are guarded by the
+    session's lock for watches.
+    """
+
+    __slots__ = ("done", "kind", "path", "result", "session", "watch")
+
+    def __init__(self, session: ZooKeeperSession, kind: str, path: str, watch: Watch) -> None:
+        self.session, self.kind, self.path, self.watch = session, kind, path, watch
+        self.result: Any = None
+        self.done = False
+
+    def __call__(self, event: Any) -> None:
+        self.session.on_event(self, event)
+
+    def stat(self) -> Any:
+        """ZooKeeper's stat of the node when it was read, None where there was none."""
+        if self.result.exception is not None:
+            return None
+        value = self.result.value
+        return value[1] if type(value) is tuple else value
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Makes no connection for a session that has ended: kazoo would begin a new one in its place."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        if self._session.expired:
+            raise ConnectionRefusedError("the session has ended")
+        return super().create_connection(*args, **kwargs)
+
+
+def _difference(old: _Watch, new: _Watch) -> str | None:
+    """The kind of event that turned what `old` saw into what `new` saw; None when nothing did."""
+    before, after = old.stat(), new.stat()
+    if after is None:
+        return None if before is None else "deleted"
+    if before is None:
+        return "created"
+    if old.kind == "children":
+        return None if before.pzxid == after.pzxid else "children"
+    return None if before.mzxid == after.mzxid else "changed"
+
+
+def _stat(stat: Any) -> NodeStat:
+    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren)
+
+
+def _node(answer: Any) -> Node:
+    data, stat = answer
+    return Node(data or b"", _stat(stat))
+
+
+def _expired(id: int) -> SessionExpiredError:
+    return SessionExpiredError(f"session {id:x} has ended, its ephemeral nodes go: connect again for a new one")
+
+
+def _translate(error: Exception, about: StoreOperation | str) -> CoordinationError:
+    """kreplog's error for kazoo's; `about` is the operation, or the path that was read."""
+    path = about if isinstance(about, str) else about.path
+    if isinstance(error, zk.NoNodeError):
+        if isinstance(about, Create):
+            return NoNode(f"{path} cannot be created: create its parent {parent_of(path)} first", path=path)
+        try:
+            no_node(path)
+        except NoNode as missing:
+            return missing
+    if isinstance(error, zk.NodeExistsError):
+        return NodeExistsError(f"{path} exists already; read it, or write it with set_data", path=path)
+    if isinstance(error, zk.BadVersionError):
+        version = getattr(about, "version", -1)
+        return BadVersionError(f"{path} is not at version {version}: somebody else wrote it; read it again", path=path)
+    if isinstance(error, zk.NotEmptyError):
+        return NotEmptyError(f"{path} has children: delete them first, in the same multi if need be", path=path)
+    if isinstance(error, zk.NoChildrenForEphemeralsError):
+        return ephemeral_parent(path, parent_of(path))
+    if isinstance(error, zk.SessionExpiredError):
+        return SessionExpiredError(f"{path}: the session has ended; connect again for a new one", path=path)
+    lost = zk.ConnectionLoss | zk.OperationTimeoutError | zk.RequestTimeoutError | zk.SessionMovedError
+    if isinstance(error, lost | SequentialThreadingHandler.timeout_exception):
+        return ConnectionLossError(
+            f"{path}: the connection to ZooKeeper broke before it answered ({type(error).__name__}); read it before "
+            "trying again",
+            path=path,
+        )
+    return CoordinationError(f"{path}: ZooKeeper refused ({type(error).__name__}: {error})", path=path)
