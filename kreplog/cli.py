@@ -281,6 +281,34 @@ def tail(
             return
 
 
+@app.command()
+def simulate(
+    seeds: Annotated[str, typer.Option("--seeds", help="One seed, or first:stop.")] = "0:100",
+    brokers: Annotated[str, typer.Option("--brokers", help="Brokers at the start, one number or a range.")] = "3..5",
+    faults: Annotated[str, typer.Option("--faults", help="Kinds of fault a seed may draw, or all, or none.")] = "all",
+    log: Annotated[str, typer.Option("--log", help="model, native or both-by-seed.")] = "both-by-seed",
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the first failing seed, or the last one, as JSON.")
+    ] = None,
+    mutate: Annotated[str | None, typer.Option("--mutate", help="Turn this rule wrong; it should be found.")] = None,
+    list_mutations: Annotated[bool, typer.Option("--list-mutations", help="Print the rules, one a line.")] = False,
+    only: Annotated[str | None, typer.Option("--only", help="Of the seed's faults only these, by number.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes.")] = 1,
+    keep_going: Annotated[bool, typer.Option("--keep-going", "-k", help="Do not stop at a seed that fails.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a cluster in virtual time under seeded faults and check every promise; leaves with 1 when one is broken."""
+    from kreplog.sim import mutations, report
+
+    if list_mutations:
+        for name in mutations.names():
+            print(name)
+        return
+    options = report.options_of(brokers, faults, log, mutate, only)
+    if not report.run(report.seeds_of(seeds), options, jobs, trace, as_json, keep_going):
+        raise typer.Exit(1)
+
+
 # Reading
 
 

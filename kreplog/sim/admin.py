@@ -1,0 +1,154 @@
+"""What operators ask of the cluster, written to the store as its tools write it, by a session of their own."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kreplog.core import nodes
+from kreplog.errors import CoordinationError
+from kreplog.sim.faults import TopicPlan
+from kreplog.sim.scheduler import MS
+from kreplog.types import Create, SetData, StoreOperation, TopicPartition
+
+if TYPE_CHECKING:
+    from kreplog.sim.cluster import Cluster
+
+
+class Admin:
+    """Requests to the controller, by way of the store. Each method says whether the store took it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._session = cluster.store.store.connect(2**31 - 1)
+        self._names = 0
+
+    def create_topic(self, plan: TopicPlan, brokers: Sequence[int]) -> bool:
+        """Partitions go around the brokers, each starting with another leader."""
+        random = self._cluster.scheduler.random
+        start = random.randrange(len(brokers))
+        partitions = {
+            number: nodes.Assignment(
+                tuple(brokers[(start + number + index) % len(brokers)] for index in range(plan.replication_factor))
+            )
+            for number in range(plan.partitions)
+        }
+        topic_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
+        content = nodes.encode_topic(nodes.Topic(topic_id, partitions))
+        done = self._write(
+            Create(nodes.topic_config(plan.name), nodes.encode_topic_config(plan.config)),
+            Create(nodes.topic(plan.name), content),
+        )
+        if done:
+            self._cluster.topic_created(plan.name, topic_id, plan.config, len(partitions))
+        return done
+
+    def delete_topic(self, name: str) -> bool:
+        if self._cluster.store.store.peek(nodes.topic(name)) is None:
+            return False
+        done = self._write(Create(f"{nodes.DELETED_TOPICS}/{name}"))
+        if done:
+            self._cluster.topic_deleted(name)
+        return done
+
+    def replicas_of(self, partition: TopicPartition) -> tuple[int, ...]:
+        """What it is assigned to, or about to be."""
+        topic = self._topic(partition.topic)
+        found = None if topic is None else topic.partitions.get(partition.partition)
+        return () if found is None else found.target
+
+    def reassign(self, partition: TopicPartition, target: Sequence[int]) -> bool:
+        return self._reassign(partition, nodes.encode_replicas(target))
+
+    def cancel_reassignment(self, partition: TopicPartition) -> bool:
+        return self._reassign(partition, nodes.encode_replicas(()))
+
+    def elect_preferred(self) -> bool:
+        return self._write(Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(())))
+
+    def add_partition(self, topic_draw: float, broker_draw: float) -> bool:
+        """One more partition for a topic, with as many replicas as its first has."""
+        names = self._cluster.topic_names()
+        if not names:
+            return False
+        name = names[int(topic_draw * len(names))]
+        topic = self._topic(name)
+        if topic is None or not topic.partitions:
+            return False
+        brokers = list(self._cluster.machines)
+        start = int(broker_draw * len(brokers))
+        count = min(len(topic.partitions[min(topic.partitions)].target), len(brokers))
+        replicas = [brokers[(start + index) % len(brokers)] for index in range(count)]
+        partition = TopicPartition(name, max(topic.partitions) + 1)
+        done = self._under(nodes.ADDED, partition, nodes.encode_replicas(replicas))
+        if done:
+            self._cluster.partition_added(partition)
+        return done
+
+    def change_topics(self, draws: Sequence[float], duration_ms: int) -> bool:
+        """Make an extra topic; or delete it; or delete one and make it anew at once, while its brokers may be down."""
+        cluster = self._cluster
+        if draws[0] < 0.4:
+            return self._create_extra(draws, f"x{self._names}")
+        names = [name for name in cluster.topic_names() if name.startswith("x")] or cluster.topic_names()
+        if not names:
+            return False
+        name = names[int(draws[1] * len(names))]
+        done = self.delete_topic(name)
+        if draws[2] < 0.8 or not name.startswith("x"):
+            plan = cluster.topic_plan(name)
+            cluster.scheduler.after(duration_ms * MS // 4, self._create_when_gone, plan)
+        return done
+
+    def pending(self) -> str | None:
+        """The path of a request that the controller has not dealt with; None when there is none."""
+        children = self._session.children
+        if self._cluster.store.store.peek(nodes.CONTROLLER_EPOCH) is None:
+            return nodes.CONTROLLER_EPOCH
+        for name in children(nodes.DELETED_TOPICS):
+            return f"{nodes.DELETED_TOPICS}/{name}"
+        for root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
+            for name in children(root):
+                for number in children(f"{root}/{name}"):
+                    return f"{root}/{name}/{number}"
+        return None if self._session.exists(nodes.PREFERRED_ELECTION) is None else nodes.PREFERRED_ELECTION
+
+    def _create_extra(self, draws: Sequence[float], name: str) -> bool:
+        self._names += 1
+        plan = self._cluster.extra_topic(name, draws)
+        return self.create_topic(plan, list(self._cluster.machines))
+
+    def _create_when_gone(self, plan: TopicPlan) -> None:
+        if self._cluster.store.store.peek(nodes.topic(plan.name)) is not None:
+            self._cluster.scheduler.after(100 * MS, self._create_when_gone, plan)
+        else:
+            self.create_topic(plan, list(self._cluster.machines))
+
+    def _reassign(self, partition: TopicPartition, data: bytes) -> bool:
+        return self._under(nodes.REASSIGNED, partition, data)
+
+    def _under(self, root: str, partition: TopicPartition, data: bytes) -> bool:
+        """Put a request for a partition under `root`, in place of one that stands already."""
+        peek = self._cluster.store.store.peek
+        path = nodes.partition(partition, root)
+        parent = path.rpartition("/")[0]
+        operations: list[StoreOperation] = []
+        if peek(parent) is None:
+            operations.append(Create(parent))
+        operations.append(Create(path, data) if peek(path) is None else SetData(path, data))
+        return self._write(*operations)
+
+    def _topic(self, name: str) -> nodes.Topic | None:
+        path = nodes.topic(name)
+        node = self._cluster.store.store.peek(path)
+        return None if node is None else nodes.decode_topic(path, node)
+
+    def _write(self, *operations: StoreOperation) -> bool:
+        if not self._cluster.store.available:
+            return False
+        try:
+            self._session.multi(operations)
+        except CoordinationError:
+            return False
+        return True

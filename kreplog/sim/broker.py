@@ -1,0 +1,577 @@
+"""The shell of one broker process in virtual time: three cores, their queues, and everything that a core may ask for.
+
+A `Runner` steps one core, effect by effect, and suspends the step while the store or a slow disk takes its time; the
+cores of one process do not wait for each other. A `BrokerProcess` lives from its start to its crash or clean shutdown;
+what outlives it (its disk, what the next start must know) is the `Machine`'s. A crash can come between any two effects:
+the steps under way are dropped, and whatever the disk did not keep is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kreplog.config import ReplicationConfig
+from kreplog.core import messages as m
+from kreplog.core.controller.controller import Controller
+from kreplog.core.nodes import CONTROLLER
+from kreplog.core.registration import Registration
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogClosedError, StorageError, check
+from kreplog.sim.channels import ControlChannels
+from kreplog.sim.disk import Disk, DiskLog
+from kreplog.sim.scheduler import MS, Timer
+from kreplog.sim.store import StoreLink
+from kreplog.sim.trace import describe_effect, describe_event, partitions_of
+from kreplog.types import Broker, TopicPartition, WatchEvent
+
+if TYPE_CHECKING:
+    from kreplog.sim.cluster import Cluster
+
+FETCH_SLACK_MS = 700
+"""What a fetch may take beyond its max_wait before its connection is closed."""
+
+CHECKPOINT_MS = 700
+SHUTDOWN_TRIES = 4
+SHUTDOWN_WAIT_MS = 300
+
+
+class Core(Protocol):
+    """What the three cores have in common."""
+
+    def step(self, event: Any, now_ms: int) -> m.Steps[None]: ...
+
+    def next_wakeup(self, now_ms: int) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """A client asks what a broker knows; the answer is a copy of its MetadataCache."""
+
+
+class _Awaited:
+    """The answer of an effect that comes later."""
+
+
+AWAITED = _Awaited()
+
+
+class Machine:
+    """What a broker is when its process is gone. clock_us: how far its clock is ahead of virtual time.
+    lost_power: and has perhaps not caught up since."""
+
+    def __init__(self, broker_id: int, disk: Disk, rack: str | None) -> None:
+        self.id = broker_id
+        self.disk = disk
+        self.rack = rack
+        self.process: BrokerProcess | None = None
+        self.clock_us = 0
+        self.lost_power = False
+
+    @property
+    def host(self) -> str:
+        return f"b{self.id}"
+
+
+class Runner:
+    """One core, its queue of events, and the step under way."""
+
+    def __init__(self, process: BrokerProcess, name: str, core: Core) -> None:
+        self.core = core
+        self.who = f"{name} {process.id}"
+        self._process = process
+        self._inbox: deque[m.Event] = deque()
+        self.event: m.Event | None = None
+        self._steps: m.Steps[None] | None = None
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self._awaiting = False
+        self._running = False
+        self._timer: Timer | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._steps is None and not self._inbox
+
+    def put(self, event: m.Event) -> None:
+        """Queue an event; it is stepped now if nothing is before it."""
+        self._inbox.append(event)
+        if not self._running:
+            self.run()
+
+    def on_watch(self, event: WatchEvent) -> None:
+        self.put(m.WatchFired(event))
+
+    def run(self) -> None:
+        """Go on as far as it goes."""
+        if self._running or not self._may_run():
+            return
+        self._running = True
+        try:
+            while self._may_run():
+                if self._steps is None:
+                    if not self._inbox:
+                        break
+                    self._begin(self._inbox.popleft())
+                self._advance()
+        finally:
+            self._running = False
+        if self._may_run():
+            self.arm()
+
+    def _may_run(self) -> bool:
+        return self._process.running and not self._awaiting
+
+    def resume(self, answer: Any, error: BaseException | None = None) -> None:
+        """The answer that the step was waiting for."""
+        self._awaiting = False
+        self._answer, self._error = answer, error
+        self.run()
+
+    def arm(self) -> None:
+        """See to it that the core gets its Tick when it wants one."""
+        process = self._process
+        wakeup_ms = self.core.next_wakeup(process.now_ms)
+        timer = self._timer
+        if wakeup_ms is None:
+            return
+        # Never at the same instant again: a core that is never content must not stop the time.
+        at_us = max(process.instant_of(wakeup_ms), process.cluster.scheduler.now_us + MS)
+        if timer is not None and timer.pending:
+            if timer.at_us <= at_us:
+                return
+            timer.cancel()
+        self._timer = process.cluster.scheduler.at(at_us, self._tick)
+
+    def _tick(self) -> None:
+        process = self._process
+        if not process.running or self._awaiting or self._steps is not None:
+            return  # it is armed again when it goes on
+        now_ms = process.now_ms
+        wakeup_ms = self.core.next_wakeup(now_ms)
+        if wakeup_ms is not None and wakeup_ms <= now_ms:
+            self.put(m.Tick())
+        else:
+            self.arm()
+
+    def _begin(self, event: m.Event) -> None:
+        process = self._process
+        trace = process.cluster.trace
+        if trace.enabled and not isinstance(event, m.Tick):
+            trace.note(self.who, describe_event(event), *partitions_of(event))
+        self.event = event
+        self._steps = self.core.step(event, process.now_ms)
+        self._answer = self._error = None
+
+    def _advance(self) -> None:
+        """Run the step to its end, or to where it waits, or to where its process stops."""
+        process, steps = self._process, self._steps
+        assert steps is not None
+        answer, error = self._answer, self._error
+        while True:
+            try:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                self._steps = None
+                process.stepped(self)
+                return
+            except Exception as failure:
+                process.cluster.core_failed(process, self.who, failure)
+                return
+            answer = error = None
+            try:
+                answer = process.apply(self, effect)
+            except KreplogError as refused:
+                error = refused
+            if process.cluster.trace.enabled:
+                self._note(effect, answer, error)
+            if answer is AWAITED:
+                self._awaiting = True
+                return
+            if process.fuse is not None:
+                process.burn()
+            if not process.running:
+                self._answer, self._error = answer, error
+                return
+
+    def _note(self, effect: m.Effect, answer: Any, error: BaseException | None) -> None:
+        if isinstance(effect, m.GetNodes | m.GetChildren):
+            return
+        answer = None if answer is AWAITED else answer
+        self._process.cluster.trace.note(self.who, describe_effect(effect, answer, error), *partitions_of(effect))
+
+
+class BrokerProcess:
+    """One life of a broker.
+
+    running: neither stopped for ever nor paused. fuse: effects until `blow` is called; None for no such plan.
+    """
+
+    def __init__(self, cluster: Cluster, machine: Machine, config: ReplicationConfig) -> None:
+        self.cluster = cluster
+        self.machine = machine
+        self.id = machine.id
+        self.host = machine.host
+        self.disk = machine.disk
+        self.alive = True
+        self.paused = False
+        self.running = True
+        self.stopping = False
+        self.fuse: int | None = None
+        self.blow: Callable[[], None] = lambda: None
+        scheduler = cluster.scheduler
+        self._scheduler = scheduler
+        self._rate = 1000
+        self._base_us = scheduler.now_us
+        self._base_local_us = machine.clock_us + scheduler.now_us
+        self.link = StoreLink(
+            cluster.store,
+            cluster.network,
+            scheduler,
+            self.host,
+            cluster.plan.session_timeout_ms,
+            cluster.plan.fence_late_ms * MS,
+            self._connected,
+            self._session_lost,
+        )
+        self.manager = ReplicaManager(self.id, config, on_disk=dict(self.disk.on_disk()))
+        self.controller = Controller(self.id, config)
+        broker = Broker(self.id, -1, f"host{self.id}", 9092, machine.rack, unclean=self.disk.unclean)
+        self.registration = Registration(broker)
+        self._registered: m.Registered | None = None
+        self._controls = False
+        self.replicas = Runner(self, "broker", self.manager)
+        self.control = Runner(self, "controller", self.controller)
+        self.register = Runner(self, "registration", self.registration)
+        self.runners = (self.replicas, self.control, self.register)
+        self.channels = ControlChannels(cluster.network, scheduler, self.host, lambda: self.running, self.control.put)
+        self._flushing: dict[TopicPartition, bool] = {}
+        self._effects: dict[type, Callable[[Runner, Any], Any]] = {
+            **dict.fromkeys(_LOG_EFFECTS, self._log),
+            m.AdvanceHighWatermark: self._advance_high_watermark,
+            m.Flush: self._flush,
+            m.CloseLog: self._close_log,
+            m.Send: self._send,
+            m.Reply: self._reply,
+            m.SendControl: self._send_control,
+            m.SubmitMulti: self._submit_multi,
+            m.SubmitRead: self._submit_read,
+            m.Multi: self._multi,
+            m.GetNodes: self._get_nodes,
+            m.GetChildren: self._get_children,
+            m.StateChange: self._state_change,
+            m.UncleanElection: self._unclean_election,
+        }
+
+    # Clock
+
+    @property
+    def now_ms(self) -> int:
+        """This broker's monotonic clock."""
+        return (self._base_local_us + (self._scheduler.now_us - self._base_us) * self._rate // 1000) // MS
+
+    def instant_of(self, local_ms: int) -> int:
+        """When (us of virtual time) the broker's clock shows `local_ms`."""
+        ahead_us = local_ms * MS - self._base_local_us
+        return self._base_us + -(-ahead_us * 1000 // self._rate)
+
+    def set_clock(self, jump_ms: int, rate: int) -> None:
+        """Jump forward, and go on at `rate` thousandths of the true speed."""
+        now_us = self._scheduler.now_us
+        self._base_local_us += (now_us - self._base_us) * self._rate // 1000 + jump_ms * MS
+        self._base_us = now_us
+        self._rate = rate
+        if self.running:
+            for runner in self.runners:
+                runner.arm()
+
+    # Life
+
+    def start(self) -> None:
+        """Attach to the network and ask the store for a session."""
+        self.cluster.network.attach(self.host, self._requested)
+        self.link.connect()
+        self._checkpoint_later()
+
+    def crash(self, notice_us: int | None) -> None:
+        """Gone, now, wherever its steps are. notice_us: as of StoreLink.kill."""
+        self._end()
+        self.link.kill(notice_us)
+
+    def pause(self) -> None:
+        """Stop as SIGSTOP does: messages queue up, the clock goes on."""
+        self.paused = True
+        self.running = False
+        self.link.paused = True
+
+    def resume(self) -> None:
+        """All that queued up is worked off at once."""
+        if not self.paused or not self.alive:
+            return
+        self.paused = False
+        self.running = True
+        self.link.resume()
+        for runner in self.runners:
+            if self.running:
+                runner.run()
+        if self.running:
+            self.channels.resume()
+
+    def burn(self) -> None:
+        """One more effect is done."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse <= 0:
+                self.fuse = None
+                self.blow()
+
+    def shut_down(self, done: Callable[[], None]) -> None:
+        """Announce it, hand over the leaders, close the logs, exit; `done` is called at the end, unless it crashes."""
+        self.stopping = True
+        self.register.put(m.Stopping())
+        self._ask_to_stop(SHUTDOWN_TRIES, done)
+
+    def _ask_to_stop(self, tries: int, done: Callable[[], None]) -> None:
+        if not self.alive:
+            return
+        if tries == 0:
+            self._exit(done)
+            return
+        if self.paused:
+            self._scheduler.after(SHUTDOWN_WAIT_MS * MS, self._ask_to_stop, tries, done)
+            return
+        again = partial(self._ask_to_stop, tries - 1, done)
+
+        def found(nodes: Any, error: CoordinationError | None) -> None:
+            if not self.alive:
+                return
+            if error is not None or nodes is None or nodes[0] is None:
+                self._scheduler.after(SHUTDOWN_WAIT_MS * MS, again)
+                return
+            controller = json.loads(nodes[0].data)["broker_id"]
+            request = m.ControlledShutdownRequest(self.id, self.registration.broker_epoch)
+            self.cluster.network.call(self.host, f"b{controller}", "shutdown", request, answered, 1000 * MS)
+
+        def answered(response: m.ControlledShutdownResponse | None) -> None:
+            if not self.alive:
+                return
+            if response is not None and response.error is ErrorCode.NONE and not response.remaining:
+                self._exit(done)
+            else:
+                self._scheduler.after(SHUTDOWN_WAIT_MS * MS, again)
+
+        self.link.get_nodes((CONTROLLER,), None, found)
+
+    def _exit(self, done: Callable[[], None]) -> None:
+        if self.paused:
+            self._scheduler.after(SHUTDOWN_WAIT_MS * MS, self._exit, done)
+            return
+        if not self.alive:
+            return
+        self.disk.shutdown()
+        self._end()
+        self.link.close()
+        done()
+
+    def _end(self) -> None:
+        self.alive = self.running = False
+        self.channels.close()
+        self.cluster.network.detach(self.host)
+        self.machine.process = None
+
+    # Events
+
+    def _requested(self, reply_to: int, request: Any) -> None:
+        if isinstance(request, MetadataRequest):
+            self._tell_metadata(reply_to)
+        elif isinstance(request, m.ControlledShutdownRequest):
+            self.control.put(m.Received(reply_to, request))
+        else:
+            self.replicas.put(m.Received(reply_to, request))
+
+    def _tell_metadata(self, reply_to: int) -> None:
+        if self.paused:
+            self._scheduler.after(200 * MS, self._tell_metadata, reply_to)
+        elif self.alive:
+            self.cluster.network.reply(reply_to, self.cluster.metadata_of(self))
+
+    def _connected(self, session_id: int) -> None:
+        self.register.put(m.SessionStarted(session_id))
+
+    def stepped(self, runner: Runner) -> None:
+        """A step has ended: what the shell must look at then."""
+        if runner is self.register:
+            registered = self.registration.registered
+            if registered is not self._registered:
+                self._registered = registered
+                if registered is not None:
+                    self.replicas.put(registered)
+                    self.control.put(registered)
+        elif runner is self.control and self._controls != self.controller.active:
+            self._controls = self.controller.active
+            if not self._controls:
+                self.channels.close()
+
+    def _session_lost(self) -> None:
+        if not self.alive:
+            return
+        for runner in self.runners:
+            runner.put(m.SessionLost())
+        self.channels.close()
+        if not self.stopping:
+            self.link.connect(int(300 * MS * self._scheduler.random.random()))
+
+    # Effects
+
+    def apply(self, runner: Runner, effect: m.Effect) -> Any:
+        """Carry out one effect; its answer, AWAITED if that comes later, None if there is none. Throws KreplogError."""
+        handler = self._effects.get(type(effect))
+        return handler(runner, effect) if handler is not None else None
+
+    def _log(self, runner: Runner, effect: Any) -> Any:
+        """Writes happen at once and are answered, on a slow disk, later: a crash in between leaves them on the disk."""
+        answer: Any = None
+        error: KreplogError | None = None
+        try:
+            answer = _LOG_EFFECTS[type(effect)](self.disk, effect)
+        except KreplogError as failed:
+            error = failed
+        slow_ms = self.disk.slow_ms
+        if slow_ms:
+            delay_us = int(slow_ms * MS * (0.5 + self._scheduler.random.random()))
+            self._scheduler.after(delay_us, self._resume, runner, answer, error)
+            return AWAITED
+        if error is not None:
+            raise error
+        return answer
+
+    def _advance_high_watermark(self, _runner: Runner, effect: m.AdvanceHighWatermark) -> None:
+        log = self.disk.log(effect.partition)
+        if log is not None:
+            log.advance_high_watermark(effect.offset)
+
+    def _close_log(self, _runner: Runner, effect: m.CloseLog) -> None:
+        self.disk.close(effect.partition)
+
+    def _flush(self, _runner: Runner, effect: m.Flush) -> None:
+        """One fsync at a time for each log; those asked for meanwhile share the next."""
+        partition = effect.partition
+        if partition in self._flushing:
+            self._flushing[partition] = True
+            return
+        self._flushing[partition] = False
+        delay_us = int((500 + 4000 * self._scheduler.random.random()) + 2 * self.disk.slow_ms * MS)
+        self._scheduler.after(delay_us, self._flushed, partition, self.disk.log(partition))
+
+    def _flushed(self, partition: TopicPartition, log: DiskLog | None) -> None:
+        if not self.alive:
+            return
+        again = self._flushing.pop(partition)
+        try:
+            if log is not None:
+                self.replicas.put(m.Flushed(partition, log.flush()))
+        except LogClosedError:
+            pass  # the replica was stopped or deleted
+        except StorageError:
+            self.replicas.put(m.LogFailed(partition))
+        if again and self.alive:
+            self._flush(self.replicas, m.Flush(partition))
+
+    def _send(self, _runner: Runner, effect: m.Send) -> None:
+        def answered(response: m.FetchResponse | None) -> None:
+            self.replicas.put(m.Fetched(effect.leader, effect.correlation, response))
+
+        timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
+        self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
+
+    def _reply(self, runner: Runner, effect: m.Reply) -> None:
+        assert isinstance(effect.reply_to, int)
+        if self.disk.unclean and isinstance(runner.event, m.Received):
+            self._may_be_clean(runner.event.request, effect.response)
+        self.cluster.network.reply(effect.reply_to, effect.response)
+
+    def _may_be_clean(self, request: m.Request, response: m.Response) -> None:
+        """The controller that sends INIT has read this registration, so it knows what may be lost; until then a
+        further start must say so again."""
+        if isinstance(request, m.LeaderAndIsrRequest) and isinstance(response, m.LeaderAndIsrResponse):
+            current = request.broker_epoch == self.registration.broker_epoch
+            if request.is_init and current and response.error is ErrorCode.NONE:
+                self.disk.unclean = False
+
+    def _send_control(self, _runner: Runner, effect: m.SendControl) -> None:
+        self.channels.put(effect)
+
+    def _submit_multi(self, runner: Runner, effect: m.SubmitMulti) -> None:
+        self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag))
+
+    def _submit_read(self, runner: Runner, effect: m.SubmitRead) -> None:
+        self.link.get_nodes(effect.paths, None, partial(self._store_replied, runner, effect.tag))
+
+    def _store_replied(self, runner: Runner, tag: Hashable, results: Any, error: CoordinationError | None) -> None:
+        if self.alive:
+            runner.put(m.StoreReplied(tag, () if results is None else tuple(results), error))
+
+    def _multi(self, runner: Runner, effect: m.Multi) -> Any:
+        self.link.multi(effect.operations, partial(self._resume, runner))
+        return AWAITED
+
+    def _get_nodes(self, runner: Runner, effect: m.GetNodes) -> Any:
+        watcher = runner.on_watch if effect.watch else None
+        self.link.get_nodes(effect.paths, watcher, partial(self._resume, runner))
+        return AWAITED
+
+    def _get_children(self, runner: Runner, effect: m.GetChildren) -> Any:
+        watcher = runner.on_watch if effect.watch else None
+        self.link.get_children(effect.path, watcher, partial(self._resume, runner))
+        return AWAITED
+
+    def _resume(self, runner: Runner, answer: Any, error: KreplogError | None) -> None:
+        if self.alive:
+            runner.resume(answer, error)
+
+    def _state_change(self, _runner: Runner, effect: m.StateChange) -> None:
+        pass  # in the trace it is
+
+    def _unclean_election(self, _runner: Runner, effect: m.UncleanElection) -> None:
+        self.cluster.unclean_election(effect)
+
+    # The high watermark checkpoint
+
+    def _checkpoint_later(self) -> None:
+        self._scheduler.after(CHECKPOINT_MS * MS, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        if self.alive:
+            if not self.paused:
+                self.disk.checkpoint_high_watermarks()
+            self._checkpoint_later()
+
+
+def _open_log(disk: Disk, effect: m.OpenLog) -> m.OpenedLog:
+    opened = disk.open(effect.partition, effect.topic_id)
+    return m.OpenedLog(opened.state, opened.high_watermark)
+
+
+def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
+    log = disk.log(partition)
+    check(log is not None, f"{partition}: a core asks for a log that is not open")
+    assert log is not None
+    return log
+
+
+_LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
+    m.OpenLog: _open_log,
+    m.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(e.records, e.leader_epoch),
+    m.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),
+    m.AssignLeaderEpoch: lambda disk, e: _on(disk, e.partition).assign_leader_epoch(e.leader_epoch),
+    m.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),
+    m.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
+    m.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
+    m.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
+    m.OffsetForTimestamp: lambda disk, e: _on(disk, e.partition).offset_for_timestamp(e.timestamp),
+    m.DeleteLog: lambda disk, e: disk.delete(e.partition),
+}

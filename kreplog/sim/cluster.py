@@ -1,0 +1,276 @@
+"""A whole cluster in virtual time: machines, network, store, clients, and those who watch them.
+
+The cluster owns nothing of what is decided; it wires the parts together, answers "who leads this partition now?" from
+the store for those who need a target, and knows when everything has come to rest.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from kreplog.config import TopicConfig
+from kreplog.core import messages as m
+from kreplog.core import nodes
+from kreplog.core.replication.partition import Role
+from kreplog.sim.admin import Admin
+from kreplog.sim.broker import BrokerProcess, Machine
+from kreplog.sim.disk import Disks
+from kreplog.sim.faults import Plan, TopicPlan
+from kreplog.sim.injector import Injector
+from kreplog.sim.network import Network
+from kreplog.sim.scheduler import MS, Scheduler
+from kreplog.sim.store import StoreServer
+from kreplog.sim.trace import Trace
+from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
+
+
+class Cluster:
+    """All of one seed. `failures`: what a core or the shell could not survive, in plain words."""
+
+    def __init__(self, plan: Plan, disks: Disks, traced: bool) -> None:
+        self.plan = plan
+        self.disks = disks
+        self.scheduler = Scheduler(plan.seed)
+        self.trace = Trace(self.scheduler, traced)
+        self.network = Network(self.scheduler)
+        self.network.jitter = (plan.late, 150 * MS)
+        self.store = StoreServer(self.scheduler, self.network)
+        self.machines: dict[int, Machine] = {}
+        self.failures: list[tuple[str, str, tuple[TopicPartition, ...]]] = []
+        self.elections = 0
+        self.crashes = 0
+        self.admin = Admin(self)
+        self.injector = Injector(self)
+        self._plans: dict[str, TopicPlan] = {plan.name: plan for plan in plan.topics}
+        self._states_at = -1
+        self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._topics: dict[str, nodes.Topic] = {}
+
+    # Machines
+
+    def start(self) -> None:
+        """Start the brokers, then make the topics, and let the faults of the plan come."""
+        for _ in range(self.plan.brokers):
+            self.add_machine()
+        for host in self.plan.starved:
+            self.network.starved[f"b{host}"] = 1500 * MS
+        for topic in self.plan.topics:
+            self.scheduler.after(20 * MS, self._create_topic, topic)
+        self.injector.schedule(self.plan.actions)
+
+    def add_machine(self) -> None:
+        broker_id = len(self.machines) + 1
+        rack = f"r{broker_id % self.plan.racks}" if self.plan.racks else None
+        machine = self.machines[broker_id] = Machine(broker_id, self.disks.disk(broker_id), rack)
+        self.start_machine(machine)
+
+    def start_machine(self, machine: Machine) -> None:
+        self.trace.note("fault", f"broker {machine.id} is started")
+        process = machine.process = BrokerProcess(self, machine, self.plan.config)
+        process.start()
+
+    def crash_machine(self, machine: Machine, lost_cache: bool) -> None:
+        """Kill the process; with lost_cache what was not fsynced is lost with it."""
+        process = machine.process
+        random = self.scheduler.random
+        if process is not None:
+            self.crashes += 1
+            process.crash(5 * MS + int(30 * MS * random.random()) if self.plan.quick_notice else None)
+        machine.lost_power = machine.lost_power or lost_cache
+        for loss in machine.disk.crash(lost_cache, random):
+            self.trace.note("fault", f"broker {machine.id} lost [{loss.start}, {loss.end})", loss.partition)
+
+    def processes(self) -> Iterator[BrokerProcess]:
+        for machine in self.machines.values():
+            if machine.process is not None:
+                yield machine.process
+
+    def core_failed(self, process: BrokerProcess, who: str, error: BaseException) -> None:
+        """A core raised what it must not raise: the broker stops for good, and the seed has failed."""
+        lines = traceback.format_exception(error)
+        where = lines[-2].strip().split("\n")[0] if len(lines) > 1 else ""
+        what = f"{who} raised {type(error).__name__}: {error} ({where})"
+        self.trace.note(who, what)
+        self.trace.note(who, "".join(lines))
+        self.failures.append(("core failed", what, ()))
+        self.crash_machine(process.machine, lost_cache=False)
+
+    # What the store says
+
+    def _read_store(self) -> None:
+        store = self.store.store
+        if store.transaction == self._states_at:
+            return
+        self._states_at = store.transaction
+        self._topics, self._states = {}, {}
+        for path, node in sorted(store.dump().items()):
+            names = path.split("/")
+            if path.startswith(nodes.TOPICS + "/"):
+                if len(names) == 4:
+                    self._topics[names[3]] = nodes.decode_topic(path, node)
+                elif len(names) == 6:
+                    partition = TopicPartition(names[3], int(names[4]))
+                    self._states[partition] = nodes.decode_leader_and_isr(path, node)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those assigned to brokers now."""
+        self._read_store()
+        return [
+            TopicPartition(name, number) for name, topic in self._topics.items() for number in sorted(topic.partitions)
+        ]
+
+    def topics(self) -> dict[str, nodes.Topic]:
+        self._read_store()
+        return self._topics
+
+    def topic_names(self) -> list[str]:
+        self._read_store()
+        return list(self._topics)
+
+    def state_of(self, partition: TopicPartition) -> LeaderAndIsr | None:
+        self._read_store()
+        return self._states.get(partition)
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        state = self.state_of(partition)
+        return NO_LEADER if state is None else state.leader
+
+    def controller(self) -> int:
+        node = self.store.store.peek(nodes.CONTROLLER)
+        return -1 if node is None else int(json.loads(node.data)["broker_id"])
+
+    def may_lose_power(self, machine: Machine) -> bool:
+        """Whether a power cut here keeps the promise: with min.insync.replicas in memory all but one may be lost, so
+        nobody else may still be catching up after one (reliability notes, 0.10)."""
+        self._read_store()
+        for other in self.machines.values():
+            if other is machine or not other.lost_power:
+                continue
+            if not self._is_in_sync(other):
+                return False
+            other.lost_power = False
+        return True
+
+    def _is_in_sync(self, machine: Machine) -> bool:
+        if machine.process is None or machine.disk.unclean:
+            return False
+        for name, topic in self._topics.items():
+            for number, assignment in topic.partitions.items():
+                state = self._states.get(TopicPartition(name, number))
+                if machine.id in assignment.replicas and (state is None or machine.id not in state.isr):
+                    return False
+        return True
+
+    # Topics
+
+    def _create_topic(self, plan: TopicPlan) -> None:
+        if not self.admin.create_topic(plan, list(self.machines)):
+            self.scheduler.after(50 * MS, self._create_topic, plan)
+
+    def topic_plan(self, name: str) -> TopicPlan:
+        return self._plans[name]
+
+    def extra_topic(self, name: str, draws: Any) -> TopicPlan:
+        config = TopicConfig(
+            min_insync_replicas=2, flush_messages=1 if draws[3] < 0.3 else TopicConfig().flush_messages
+        )
+        plan = self._plans[name] = TopicPlan(name, 1 + int(2 * draws[4]), min(3, len(self.machines)), config)
+        return plan
+
+    def topic_created(self, name: str, topic_id: str, config: TopicConfig, partitions: int) -> None:
+        self.trace.note("admin", f"topic {name} is created: {partitions} partitions, {config}, id {topic_id}")
+
+    def topic_deleted(self, name: str) -> None:
+        self.trace.note("admin", f"topic {name} is to be deleted")
+
+    def partition_added(self, partition: TopicPartition) -> None:
+        self.trace.note("admin", f"partition {partition} is to be added", partition)
+
+    def unclean_election(self, effect: m.UncleanElection) -> None:
+        pass
+
+    # Clients
+
+    def client_hosts(self) -> list[str]:
+        return []
+
+    def metadata_of(self, process: BrokerProcess) -> Any:
+        cache = process.manager.metadata
+        return dict(cache.brokers), dict(cache.partitions)
+
+    def stop_clients(self) -> None:
+        pass
+
+    def clients_done(self) -> bool:
+        return True
+
+    def stats(self) -> dict[str, int]:
+        return {"crashes": self.crashes}
+
+    def verdict(self, at_rest: bool) -> list[Any]:
+        return []
+
+    # At rest
+
+    def unrest(self) -> tuple[str, tuple[TopicPartition, ...]] | None:
+        """Why the cluster has not come to rest yet, and where; None when it has.
+
+        At rest: all brokers live and registered, one of them controls, no request of an operator is open, every
+        partition has a leader and its whole ISR, all logs end together and are committed, and nothing is on a disk
+        that belongs to nobody.
+        """
+        for machine in self.machines.values():
+            process = machine.process
+            if process is None or process.registration.registered is None:
+                return f"broker {machine.id} is not registered", ()
+        controller = self.machines.get(self.controller())
+        if controller is None or controller.process is None or not controller.process.controller.active:
+            return "nobody controls", ()
+        pending = self.admin.pending()
+        if pending is not None:
+            return f"{pending} still stands", ()
+        self._read_store()
+        for name, topic in self._topics.items():
+            for number, assignment in sorted(topic.partitions.items()):
+                partition = TopicPartition(name, number)
+                reason = self._unrest_of(partition, topic.topic_id, assignment)
+                if reason is not None:
+                    return f"{partition}: {reason}", (partition,)
+        for machine in self.machines.values():
+            for partition in machine.disk.on_disk():
+                owner = self._topics.get(partition.topic)
+                assigned = None if owner is None else owner.partitions.get(partition.partition)
+                if assigned is None or machine.id not in assigned.replicas:
+                    return f"broker {machine.id} still has {partition}", (partition,)
+        if not controller.process.channels.idle:
+            return "the controller has messages to send", ()
+        return None
+
+    def _unrest_of(self, partition: TopicPartition, topic_id: str, assignment: nodes.Assignment) -> str | None:
+        state = self._states.get(partition)
+        if state is None or state.leader == NO_LEADER:
+            return "it has no leader"
+        if assignment.adding or assignment.removing:
+            return "it is being reassigned"
+        if state.isr != tuple(sorted(assignment.replicas)):
+            return f"in sync are {list(state.isr)} of {list(assignment.replicas)}"
+        ends = {}
+        for broker_id in assignment.replicas:
+            process = self.machines[broker_id].process
+            assert process is not None
+            replica = process.manager.partitions.get(partition)
+            if replica is None or replica.topic_id != topic_id:
+                return f"broker {broker_id} has no replica of it"
+            wanted = Role.LEADER if state.leader == broker_id else Role.FOLLOWER
+            if replica.role is not wanted or replica.leader_epoch != state.leader_epoch:
+                return f"broker {broker_id} is {replica.role.name} in epoch {replica.leader_epoch}"
+            if replica.role is Role.LEADER and replica.isr != state.isr:
+                return f"its leader takes {list(replica.isr)} for in sync, the store says {list(state.isr)}"
+            ends[broker_id] = (replica.log.leo, replica.high_watermark)
+        if len({offset for pair in ends.values() for offset in pair}) > 1:
+            told = ", ".join(f"{broker}: {leo} and {watermark}" for broker, (leo, watermark) in ends.items())
+            return f"log ends and high watermarks differ ({told})"
+        return None

@@ -1,0 +1,167 @@
+"""What a seed does to its cluster: drawn whole before it begins, carried out when its time comes.
+
+Swarm testing: each seed draws which kinds of fault it has, how dense they are, and the shape of the cluster, so that
+some seeds have much of one thing and nothing of the rest. Uniform schedules miss what needs several things at once
+(reliability notes, F6), so the draw is biased: leaders and controllers are hit more often than others, leadership moves
+often, and in many seeds one broker is starved of the controller's messages.
+
+An `Action` holds its time and its random numbers, not its target: "the leader of the second partition" is looked up
+when it strikes. So any subset of a plan's actions can be run again, which is how a failing seed is made small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from kreplog.config import ReplicationConfig, TopicConfig
+
+KINDS: dict[str, int] = {
+    "late": 2,
+    "drop": 4,
+    "cut": 4,
+    "isolate": 4,
+    "slow_link": 2,
+    "starve": 4,
+    "crash": 8,
+    "power": 4,
+    "crash_step": 8,
+    "pause": 6,
+    "pause_step": 4,
+    "expire": 4,
+    "slow_disk": 2,
+    "disk_fail": 2,
+    "clock": 2,
+    "store_cut": 4,
+    "store_down": 2,
+    "store_loss": 4,
+    "shutdown": 4,
+    "preferred": 6,
+    "reorder": 6,
+    "reassign": 3,
+    "topic": 2,
+    "grow": 1,
+    "broker": 1,
+}
+"""Every kind of fault, and how often it comes compared with the others of its seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One fault. number: its place in the plan. at_ms, duration_ms: virtual time. draws: numbers in [0, 1)."""
+
+    number: int
+    at_ms: int
+    kind: str
+    duration_ms: int
+    draws: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic that stands from the start."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole seed.
+
+    starved: brokers whose control messages are late all the time. fence_late_ms: how long after its session's end a
+    broker still takes it for alive. quick_notice: a dead process is noticed at once, as by the embedded store.
+    """
+
+    seed: int
+    brokers: int
+    racks: int
+    topics: tuple[TopicPlan, ...]
+    config: ReplicationConfig
+    session_timeout_ms: int
+    fence_late_ms: int
+    quick_notice: bool
+    native: bool
+    producers: int
+    consumers: int
+    duration_ms: int
+    late: float
+    starved: tuple[int, ...]
+    kinds: tuple[str, ...]
+    actions: tuple[Action, ...]
+
+
+def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> Plan:
+    """The plan of a seed. kinds: those it may have; brokers: how few, how many; log: model, native, both-by-seed."""
+    random = Random(f"kreplog-{seed}")
+    count = random.randint(*brokers)
+    duration_ms = random.randint(6000, 14000)
+    chosen = tuple(kind for kind in kinds if random.random() < 0.4)
+    if kinds and not chosen:
+        chosen = (random.choice(list(kinds)),)
+    gap_ms = 10 ** random.uniform(2.1, 3.2)
+    late = random.choice((0.0, 0.01, 0.05, 0.2))
+    starved = random.random() < 0.3
+    power = "power" in chosen
+    topics = tuple(_draw_topic(random, f"t{number}", count, power) for number in range(random.choice((1, 1, 2))))
+    config = ReplicationConfig(
+        replica_lag_time_max_ms=random.choice((500, 1000, 2000)),
+        replica_lag_max_bytes=random.choice((-1, -1, -1, 5)),
+        replica_fetch_wait_max_ms=random.choice((100, 300, 500)),
+        replica_fetch_max_bytes=random.choice((200, 1000, 1 << 20)),
+        replica_fetch_backoff_ms=random.choice((20, 100, 300)),
+        max_incremental_fetch_session_cache_slots=random.choice((0, 2, 1000)),
+        auto_leader_rebalance_enable=random.random() < 0.5,
+        leader_imbalance_check_interval_ms=random.choice((400, 1500, 5000)),
+        leader_imbalance_per_broker_percentage=0,
+    )
+    session_timeout_ms = random.choice((600, 1000, 1500))
+    plan = Plan(
+        seed=seed,
+        brokers=count,
+        racks=random.choice((0, 0, 2)),
+        topics=topics,
+        config=config,
+        session_timeout_ms=session_timeout_ms,
+        fence_late_ms=random.choice((0, 0, 0, 300, 2000)) if kinds else 0,
+        quick_notice=random.random() < 0.5,
+        native={"native": True, "model": False}.get(log, random.random() < 0.25),
+        producers=random.randint(1, 3),
+        consumers=random.randint(1, 2),
+        duration_ms=duration_ms,
+        late=late if "late" in chosen else 0.0,
+        starved=(random.randint(1, count),) if starved and "starve" in kinds else (),
+        kinds=chosen,
+        actions=(),
+    )
+    return replace(plan, actions=tuple(_draw_actions(random, plan, gap_ms)))
+
+
+def _draw_topic(random: Random, name: str, brokers: int, power: bool) -> TopicPlan:
+    replication_factor = min(brokers, random.choice((2, 3, 3, 3)))
+    min_insync_replicas = min(replication_factor, random.choice((1, 2, 2)))
+    flush_messages = (
+        1 if random.random() < 0.25 or (power and min_insync_replicas == 1) else TopicConfig().flush_messages
+    )
+    unclean = random.random() < 0.1
+    config = TopicConfig(min_insync_replicas, unclean, flush_messages)
+    return TopicPlan(name, random.choice((1, 1, 2)), replication_factor, config)
+
+
+def _draw_actions(random: Random, plan: Plan, gap_ms: float) -> list[Action]:
+    actions: list[Action] = []
+    if not plan.kinds:
+        return actions
+    weights = [KINDS[kind] * random.choice((1, 1, 1, 4)) for kind in plan.kinds]
+    at_ms = random.randint(100, 2500)
+    while at_ms < plan.duration_ms:
+        kind = random.choices(plan.kinds, weights)[0]
+        duration_ms = int(10 ** random.uniform(1.3, 3.5))
+        draws = tuple(random.random() for _ in range(6))
+        actions.append(Action(len(actions), at_ms, kind, duration_ms, draws))
+        # Faults come in bursts: what breaks a protocol is often the second failure, just after the first.
+        at_ms += int(random.expovariate(1 / gap_ms) * (0.1 if random.random() < 0.3 else 1.2)) + 1
+    return actions

@@ -1,0 +1,403 @@
+"""Faults striking: each `Action` of a plan is looked up here by its kind and done to the cluster as it then is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kreplog.sim.faults import Action
+from kreplog.sim.scheduler import MS
+from kreplog.sim.store import STORE
+from kreplog.types import NO_LEADER, TopicPartition
+
+if TYPE_CHECKING:
+    from kreplog.sim.broker import BrokerProcess, Machine
+    from kreplog.sim.cluster import Cluster
+
+
+class Injector:
+    """Does to one cluster what its plan says. `heal` ends whatever is still going on; nothing new begins after it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._scheduler = cluster.scheduler
+        self._healed = False
+        self.counts: dict[str, int] = {}
+
+    def schedule(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            self._scheduler.at(action.at_ms * MS, self._strike, action)
+
+    def heal(self) -> None:
+        """End all faults: links, store, disks, pauses, and every machine is up."""
+        self._healed = True
+        cluster = self._cluster
+        cluster.trace.note("fault", "all faults end")
+        cluster.network.heal_all()
+        cluster.network.jitter = (0.0, 0)
+        cluster.network.starved.clear()
+        if not cluster.store.available:
+            cluster.store.resume()
+        for machine in list(cluster.machines.values()):
+            process = machine.process
+            machine.disk.slow_ms = 0
+            if process is not None:
+                process.fuse = None
+                process.link.lose_replies(0)
+                process.resume()
+                process.set_clock(0, 1000)
+            if machine.disk.failed:
+                self._restart_with_new_disk(machine)
+        for machine in list(cluster.machines.values()):
+            if machine.process is None:
+                cluster.start_machine(machine)
+
+    # Who is hit
+
+    def _strike(self, action: Action) -> None:
+        if self._healed:
+            return
+        done: bool = getattr(self, f"_{action.kind}")(action)
+        if done:
+            self.counts[action.kind] = self.counts.get(action.kind, 0) + 1
+
+    def _note(self, action: Action, what: str, *partitions: TopicPartition) -> None:
+        self._cluster.trace.note("fault", f"#{action.number} {what}", *partitions)
+
+    def _machine(self, draw: float, pick: float) -> Machine:
+        """Often a partition's leader, sometimes the controller, otherwise anyone."""
+        cluster = self._cluster
+        machines = list(cluster.machines.values())
+        chosen = NO_LEADER
+        if draw < 0.4:
+            partitions = cluster.partitions()
+            if partitions:
+                chosen = cluster.leader_of(partitions[int(pick * len(partitions))])
+        elif draw < 0.55:
+            chosen = cluster.controller()
+        if chosen in cluster.machines:
+            return cluster.machines[chosen]
+        return machines[int(pick * len(machines))]
+
+    def _process(self, action: Action) -> BrokerProcess | None:
+        return self._machine(action.draws[0], action.draws[1]).process
+
+    def _other(self, machine: Machine, pick: float) -> Machine:
+        others = [one for one in self._cluster.machines.values() if one is not machine]
+        return others[int(pick * len(others))]
+
+    def _partition(self, pick: float) -> TopicPartition | None:
+        partitions = self._cluster.partitions()
+        return partitions[int(pick * len(partitions))] if partitions else None
+
+    def _later(self, action: Action, end: Callable[..., object], *arguments: object) -> None:
+        """`end` comes when the fault's time is over, unless all faults have ended before."""
+
+        def at_end() -> None:
+            if not self._healed:
+                end(*arguments)
+
+        self._scheduler.after(action.duration_ms * MS, at_end)
+
+    # The network
+
+    def _late(self, action: Action) -> bool:
+        network = self._cluster.network
+        before = network.jitter
+        network.jitter = (action.draws[0], int(400 * MS * action.draws[1]))
+        self._note(action, f"messages are late for {action.duration_ms} ms")
+
+        def end() -> None:
+            network.jitter = before
+
+        self._later(action, end)
+        return True
+
+    def _drop(self, action: Action) -> bool:
+        connections = self._cluster.network.connections()
+        if not connections:
+            return False
+        connection = connections[int(action.draws[0] * len(connections))]
+        self._note(action, f"the connection {connection} is lost")
+        self._cluster.network.close(connection)
+        return True
+
+    def _cut_links(self, action: Action, links: list[tuple[str, str]], what: str) -> bool:
+        network = self._cluster.network
+        for link in links:
+            network.cut(*link)
+        self._note(action, f"{what} for {action.duration_ms} ms")
+
+        def end() -> None:
+            self._note(action, f"healed: {what}")
+            for link in links:
+                network.heal(*link)
+
+        self._later(action, end)
+        return True
+
+    def _cut(self, action: Action) -> bool:
+        one = self._machine(action.draws[0], action.draws[1])
+        other = self._other(one, action.draws[2])
+        there, back = (one.host, other.host), (other.host, one.host)
+        if action.draws[3] < 0.4:
+            return self._cut_links(action, [there, back], f"no link between {one.host} and {other.host}")
+        link = there if action.draws[4] < 0.5 else back
+        return self._cut_links(action, [link], f"no link from {link[0]} to {link[1]}")
+
+    def _isolate(self, action: Action) -> bool:
+        cluster = self._cluster
+        one = self._machine(action.draws[0], action.draws[1])
+        others = [other.host for other in cluster.machines.values() if other is not one]
+        if action.draws[2] < 0.3:
+            others.append(STORE)
+        if action.draws[3] < 0.2:
+            others += cluster.client_hosts()
+        links = []
+        if action.draws[4] < 0.7:
+            links += [(one.host, other) for other in others]
+        if action.draws[4] > 0.3:
+            links += [(other, one.host) for other in others]
+        return self._cut_links(action, links, f"{one.host} is cut off from {', '.join(others)}")
+
+    def _slow_link(self, action: Action) -> bool:
+        network = self._cluster.network
+        one = self._machine(action.draws[0], action.draws[1])
+        link = (one.host, self._other(one, action.draws[2]).host)
+        network.slow[link] = int(500 * MS * action.draws[3])
+        self._note(action, f"the link from {link[0]} to {link[1]} is slow for {action.duration_ms} ms")
+        self._later(action, network.slow.pop, link, None)
+        return True
+
+    def _starve(self, action: Action) -> bool:
+        network = self._cluster.network
+        host = self._machine(1.0, action.draws[1]).host
+        if host in network.starved:
+            return False
+        network.starved[host] = int(1500 * MS * action.draws[2])
+        self._note(action, f"control messages to {host} are late for {action.duration_ms} ms")
+        self._later(action, network.starved.pop, host, None)
+        return True
+
+    # Processes
+
+    def _crash(self, action: Action) -> bool:
+        process = self._process(action)
+        if process is None:
+            return False
+        self._kill(action, process, lost_cache=False)
+        return True
+
+    def _kill(self, action: Action, process: BrokerProcess, lost_cache: bool) -> None:
+        cluster = self._cluster
+        if not process.alive:
+            return
+        machine = process.machine
+        down_ms = int(action.duration_ms * (0.02 if action.draws[3] < 0.3 else 1))
+        what = "loses power" if lost_cache else "crashes"
+        self._note(action, f"broker {machine.id} {what}, for {down_ms} ms")
+        cluster.crash_machine(machine, lost_cache)
+
+        def restart() -> None:
+            if not self._healed and machine.process is None:
+                cluster.start_machine(machine)
+
+        self._scheduler.after(down_ms * MS, restart)
+
+    def _power(self, action: Action) -> bool:
+        process = self._process(action)
+        if process is None or not self._cluster.may_lose_power(process.machine):
+            return False
+        self._kill(action, process, lost_cache=True)
+        return True
+
+    def _light_fuse(self, action: Action, blow: Callable[[BrokerProcess], None], what: str) -> bool:
+        process = self._process(action)
+        if process is None or process.fuse is not None:
+            return False
+        process.fuse = 1 + int(40 * action.draws[2] ** 2)
+        process.blow = lambda: blow(process)
+        self._note(action, f"broker {process.id} will {what} after {process.fuse} effects")
+        return True
+
+    def _crash_step(self, action: Action) -> bool:
+        return self._light_fuse(action, lambda process: self._kill(action, process, lost_cache=False), "crash")
+
+    def _pause(self, action: Action) -> bool:
+        process = self._process(action)
+        if process is None or process.paused:
+            return False
+        self._stop(action, process)
+        return True
+
+    def _pause_step(self, action: Action) -> bool:
+        return self._light_fuse(action, lambda process: self._stop(action, process), "pause")
+
+    def _stop(self, action: Action, process: BrokerProcess) -> None:
+        if process.paused or not process.alive:
+            return
+        self._note(action, f"broker {process.id} is paused for {action.duration_ms} ms")
+        process.pause()
+
+        def resume() -> None:
+            if process.alive and process.paused:
+                self._note(action, f"broker {process.id} goes on")
+                process.resume()
+
+        self._later(action, resume)
+
+    def _shutdown(self, action: Action) -> bool:
+        process = self._process(action)
+        cluster = self._cluster
+        if process is None or process.stopping or process.paused:
+            return False
+        machine = process.machine
+        self._note(action, f"broker {machine.id} is shut down")
+
+        def stopped() -> None:
+            cluster.trace.note("fault", f"broker {machine.id} is down")
+            self._scheduler.after(int(action.duration_ms * MS * 0.3), restart)
+
+        def restart() -> None:
+            if machine.process is None:
+                cluster.start_machine(machine)
+
+        process.shut_down(stopped)
+        return True
+
+    def _clock(self, action: Action) -> bool:
+        process = self._process(action)
+        if process is None:
+            return False
+        jump_ms = action.duration_ms if action.draws[2] < 0.5 else 0
+        rate = 1000 if jump_ms else int(500 + 1500 * action.draws[3])
+        self._note(action, f"the clock of broker {process.id} jumps by {jump_ms} ms and runs at {rate / 1000}")
+        process.set_clock(jump_ms, rate)
+        return True
+
+    # Disks
+
+    def _slow_disk(self, action: Action) -> bool:
+        disk = self._machine(action.draws[0], action.draws[1]).disk
+        disk.slow_ms = 1 + int(60 * action.draws[2])
+        self._note(action, f"a disk is slow ({disk.slow_ms} ms) for {action.duration_ms} ms")
+
+        def end() -> None:
+            disk.slow_ms = 0
+
+        self._later(action, end)
+        return True
+
+    def _disk_fail(self, action: Action) -> bool:
+        machine = self._machine(action.draws[0], action.draws[1])
+        if machine.process is None or machine.disk.failed:
+            return False
+        number, torn, kept = 1 + int(8 * action.draws[2]), action.draws[3] < 0.5, action.draws[4] < 0.5
+        self._note(action, f"the disk of broker {machine.id} fails at its write number {number} from now")
+        machine.disk.fail_write(number, torn, kept)
+        self._later(action, self._restart_with_new_disk, machine)
+        return True
+
+    def _restart_with_new_disk(self, machine: Machine) -> None:
+        cluster = self._cluster
+        if not machine.disk.failed:
+            return
+        cluster.trace.note("fault", f"the disk of broker {machine.id} works again, the broker is started anew")
+        if machine.process is not None:
+            cluster.crash_machine(machine, lost_cache=False)
+        machine.disk.repair()
+        cluster.start_machine(machine)
+
+    # The store
+
+    def _expire(self, action: Action) -> bool:
+        process = self._process(action)
+        if process is None or process.link.session is None:
+            return False
+        self._note(action, f"the store ends the session of broker {process.id}")
+        self._cluster.store.expire(process.link.session.id)
+        return True
+
+    def _store_cut(self, action: Action) -> bool:
+        host = self._machine(action.draws[0], action.draws[1]).host
+        links = []
+        if action.draws[2] < 0.7:
+            links.append((host, STORE))
+        if action.draws[2] > 0.4:
+            links.append((STORE, host))
+        return self._cut_links(action, links, f"no link {' and '.join(f'from {a} to {b}' for a, b in links)}")
+
+    def _store_down(self, action: Action) -> bool:
+        store = self._cluster.store
+        if not store.available:
+            return False
+        self._note(action, f"the store is not available for {action.duration_ms} ms")
+        store.interrupt()
+        self._later(action, store.resume)
+        return True
+
+    def _store_loss(self, action: Action) -> bool:
+        process = self._process(action)
+        if process is None:
+            return False
+        if action.draws[2] < 0.3:
+            self._note(action, f"broker {process.id} loses its connection to the store")
+            process.link.lose_connection()
+        else:
+            count = 1 + int(3 * action.draws[3])
+            self._note(action, f"broker {process.id} loses the next {count} replies of the store")
+            process.link.lose_replies(count)
+        return True
+
+    # What operators do
+
+    def _preferred(self, action: Action) -> bool:
+        self._note(action, "an election of preferred leaders is asked for")
+        return self._cluster.admin.elect_preferred()
+
+    def _reorder(self, action: Action) -> bool:
+        """Give a partition another preferred leader, and have it elected: leadership moves while all is well."""
+        cluster = self._cluster
+        partition = self._partition(action.draws[0])
+        replicas = cluster.admin.replicas_of(partition) if partition is not None else ()
+        if partition is None or len(replicas) < 2:
+            return False
+        turn = 1 + int(action.draws[1] * (len(replicas) - 1))
+        target = replicas[turn:] + replicas[:turn]
+        self._note(action, f"{partition} is reassigned to {list(target)}", partition)
+        done = cluster.admin.reassign(partition, target)
+        self._scheduler.after(int(300 * MS * action.draws[2]), cluster.admin.elect_preferred)
+        return done
+
+    def _reassign(self, action: Action) -> bool:
+        cluster = self._cluster
+        partition = self._partition(action.draws[0])
+        if partition is None:
+            return False
+        if action.draws[1] < 0.2:
+            self._note(action, f"the reassignment of {partition} is cancelled", partition)
+            return cluster.admin.cancel_reassignment(partition)
+        brokers = list(cluster.machines)
+        count = max(1, min(len(brokers), len(cluster.admin.replicas_of(partition))))
+        turn = int(action.draws[2] * len(brokers))
+        step = 1 + int(action.draws[3] * 2)
+        order = [brokers[(turn + step * index) % len(brokers)] for index in range(len(brokers))]
+        target = tuple(dict.fromkeys(order + brokers))[:count]
+        self._note(action, f"{partition} is reassigned to {list(target)}", partition)
+        return cluster.admin.reassign(partition, target)
+
+    def _topic(self, action: Action) -> bool:
+        self._note(action, "a topic is created, or deleted, or both")
+        return self._cluster.admin.change_topics(action.draws, action.duration_ms)
+
+    def _grow(self, action: Action) -> bool:
+        self._note(action, "a topic gets one more partition")
+        return self._cluster.admin.add_partition(action.draws[0], action.draws[1])
+
+    def _broker(self, action: Action) -> bool:
+        cluster = self._cluster
+        if len(cluster.machines) >= 6:
+            return False
+        self._note(action, "a broker is added")
+        cluster.add_machine()
+        return True

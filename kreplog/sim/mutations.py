@@ -1,0 +1,340 @@
+"""One rule turned wrong at a time, to see that the checkers notice: `kreplog simulate --mutate NAME`.
+
+Each mutation replaces a small function or method of the cores by a wrong one, for as long as `applied` lasts, and is
+known by the flaw of the reliability notes that it brings back. A mutation that no seed finds is a hole in the checkers
+or in the faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kreplog.core import eligible
+from kreplog.core.controller import fencing, leadership, selectors
+from kreplog.core.controller.context import ControllerContext
+from kreplog.core.messages import (
+    FetchedPartition,
+    FetchPartition,
+    LogState,
+    OpenedLog,
+    PartitionState,
+    Steps,
+)
+from kreplog.core.replication import epochs, isr
+from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
+from kreplog.core.replication.isr import Replica
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.partition import Partition, Role
+from kreplog.errors import ErrorCode, UsageError
+from kreplog.sim.model_log import ModelLog
+from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr
+
+Patch = tuple[Any, str, Any]
+"""(module or class, attribute, what takes its place)."""
+
+_MUTATIONS: dict[str, Callable[[], list[Patch]]] = {}
+_WHAT: dict[str, str] = {}
+
+
+def names() -> list[str]:
+    return list(_MUTATIONS)
+
+
+def describe(name: str) -> str:
+    """What the rule says now, in one line, and the flaw that it brings back."""
+    return _WHAT[name]
+
+
+@contextmanager
+def applied(name: str) -> Iterator[None]:
+    """Turn one rule wrong, and right again at the end. Raises UsageError for an unknown name."""
+    if name not in _MUTATIONS:
+        raise UsageError(f"there is no mutation {name!r}: `kreplog simulate --list-mutations` prints those there are")
+    with ExitStack() as stack:
+        for owner, attribute, wrong in _MUTATIONS[name]():
+            right = owner.__dict__[attribute]
+            setattr(owner, attribute, wrong)
+            stack.callback(setattr, owner, attribute, right)
+        yield
+
+
+def _mutation(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    def register(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        _MUTATIONS[name] = make
+        _WHAT[name] = " ".join((make.__doc__ or "").split())
+        return make
+
+    return register
+
+
+# Truncation and epochs
+
+
+@_mutation("truncate-to-watermark")
+def _truncate_to_watermark() -> list[Patch]:
+    """A new follower truncates to its high watermark, not to where its log parts from the leader's (F1)."""
+    return [(Partition, "_must_truncate_to_watermark", lambda self: self.log.leo > self.high_watermark)]
+
+
+@_mutation("one-round-truncation")
+def _one_round_truncation() -> list[Patch]:
+    """A leader that does not know the follower's last epoch finds nothing wrong with its log (F3)."""
+
+    def diverging(self: Partition, request: FetchPartition) -> EpochEndOffset | None:
+        if request.last_fetched_epoch not in dict(self.log.epochs) and request.fetch_offset <= self.log.leo:
+            return None
+        return epochs.diverging(self.log.epochs, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
+
+    return [(Partition, "_diverging", diverging)]
+
+
+@_mutation("epoch-start-forgotten")
+def _epoch_start_forgotten() -> list[Patch]:
+    """A leader's epochs do not say where its own begins, so the one before seems to go on (F4)."""
+
+    def diverging(self: Partition, request: FetchPartition) -> EpochEndOffset | None:
+        known = tuple(entry for entry in self.log.epochs if entry[0] < self.leader_epoch)
+        if request.last_fetched_epoch >= self.leader_epoch:
+            return None
+        return epochs.diverging(known, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
+
+    return [(Partition, "_diverging", diverging)]
+
+
+@_mutation("same-leader-skips-truncation")
+def _same_leader_skips_truncation() -> list[Patch]:
+    """A follower that is told of the leader it has already goes on fetching, whatever the epoch (F5)."""
+    apply, position = Partition.apply, Partition.fetch_position
+
+    def applied_as_told(self: Partition, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        before = (self.role, self.leader, self.leader_epoch)
+        error = yield from apply(self, told, now_ms)
+        if self.leader_epoch != before[2]:
+            same = before[:2] == (Role.FOLLOWER, self.leader)
+            vars(self)["unchecked"] = self.leader_epoch if same else NO_EPOCH
+        return error
+
+    def fetch_position(self: Partition) -> FetchPosition:
+        found = position(self)
+        if vars(self).get("unchecked") == self.leader_epoch:
+            return replace(found, last_fetched_epoch=NO_EPOCH)
+        return found
+
+    return [(Partition, "apply", applied_as_told), (Partition, "fetch_position", fetch_position)]
+
+
+@_mutation("zombie-fetch-counts")
+def _zombie_fetch_counts() -> list[Patch]:
+    """A leader counts fetches that were made in an older epoch of its own (F6)."""
+    return [(Partition, "_is_fenced", lambda self, current_leader_epoch: False)]
+
+
+@_mutation("late-response-taken")
+def _late_response_taken() -> list[Patch]:
+    """A follower takes an answer to a fetch of an older epoch, if it seems to fit (F7)."""
+
+    def asked(self: Any, topic_partition: Any) -> Any:
+        entry, held = self._entries.get(topic_partition), self._held.get(topic_partition)
+        return None if entry is None or held is None else (entry, held)
+
+    return [(Partition, "_is_late", lambda self, request: False), (Fetcher, "_asked", asked)]
+
+
+@_mutation("watermark-before-truncation")
+def _watermark_before_truncation() -> list[Patch]:
+    """A follower whose log parts from the leader's takes the watermark of that answer first (F8)."""
+    record_fetch, reconcile = Partition.record_fetch, Partition._reconcile
+
+    def recorded(self: Partition, *arguments: Any) -> Steps[FetchedPartition | None]:
+        answer = yield from record_fetch(self, *arguments)
+        if answer is not None and answer.diverging is not None:
+            answer = replace(answer, high_watermark=self.high_watermark)
+        return answer
+
+    take = Partition.take_fetched
+
+    def taken(self: Partition, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
+        if data.diverging is not None and self.role is Role.FOLLOWER and not self._is_late(request):
+            yield from self._follow_high_watermark(data.high_watermark)
+            return (yield from reconcile(self, data.diverging))
+        return (yield from take(self, request, data, now_ms))
+
+    return [(Partition, "record_fetch", recorded), (Partition, "take_fetched", taken)]
+
+
+@_mutation("old-leader-epoch-accepted")
+def _old_leader_epoch_accepted() -> list[Patch]:
+    """A broker obeys a LeaderAndIsr of an older leader epoch (F26)."""
+    return [(Partition, "_is_stale", lambda self, leader_epoch: False)]
+
+
+# ISR, high watermark, acknowledgement
+
+
+@_mutation("joins-before-epoch-start")
+def _joins_before_epoch_start() -> list[Patch]:
+    """A follower joins the ISR at the leader's high watermark, though the epoch began above it (F12)."""
+
+    def caught_up(replica: Replica, watermark: int, epoch_start: int) -> bool:
+        return replica.leo >= watermark
+
+    return [(isr, "is_caught_up", caught_up)]
+
+
+@_mutation("joins-at-once")
+def _joins_at_once() -> list[Patch]:
+    """A follower counts as caught up with its first fetch."""
+    return [(isr, "is_caught_up", lambda replica, watermark, epoch_start: replica.leo >= 0)]
+
+
+@_mutation("watermark-ignores-pending-isr")
+def _watermark_ignores_pending() -> list[Patch]:
+    """The watermark goes by the ISR as the leader would have it, before the store has agreed (F13)."""
+
+    def proposed(self: Partition) -> tuple[int, ...]:
+        return self.isr if self.pending is None else self.pending.proposed.isr
+
+    return [(Partition, "maximal_isr", property(proposed))]
+
+
+@_mutation("watermark-without-slowest")
+def _watermark_without_slowest() -> list[Patch]:
+    """The watermark is counted without the slowest member of the ISR."""
+
+    def high_watermark(
+        current: int, local_end: int, local_id: int, maximal_isr: Collection[int], replicas: Mapping[int, Replica]
+    ) -> int:
+        ends = sorted(local_end if member == local_id else isr._known_end(member, replicas) for member in maximal_isr)
+        return max(current, ends[1] if len(ends) > 1 else ends[0] if ends else current)
+
+    return [(isr, "high_watermark", high_watermark)]
+
+
+@_mutation("isr-write-unconditional")
+def _isr_write_unconditional() -> list[Patch]:
+    """A leader writes the ISR whatever the version of the node (F14)."""
+    return [(Partition, "_expected_version", lambda self: -1)]
+
+
+@_mutation("stale-registration-joins")
+def _stale_registration_joins() -> list[Patch]:
+    """A replica joins the ISR by what an earlier life of its broker had fetched (F16)."""
+    right = Partition._isr_operations
+
+    def operations(self: Partition, proposed: LeaderAndIsr, joiner: int | None) -> Any:
+        return right(self, proposed, None)
+
+    return [
+        (Partition, "_is_old_registration", lambda self, replica, broker_epoch: False),
+        (Partition, "_isr_operations", operations),
+        (MetadataCache, "eligible", lambda self, broker_id, broker_epoch: True),
+    ]
+
+
+@_mutation("unclean-return-trusted")
+def _unclean_return_trusted() -> list[Patch]:
+    """The last replica standing leads again although it may have lost records with its power (F17)."""
+    return [(selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None)]
+
+
+@_mutation("commits-below-min-isr")
+def _commits_below_min_isr() -> list[Patch]:
+    """The watermark moves, and acks=all is taken, however small the ISR is (F17, F18)."""
+    return [(isr, "enough_in_sync", lambda members, min_insync_replicas, assigned_replicas: True)]
+
+
+@_mutation("log-end-becomes-watermark")
+def _log_end_becomes_watermark() -> list[Patch]:
+    """A new leader takes the end of its log for committed (F20)."""
+    become_leader = Partition._become_leader
+
+    def becomes(self: Partition, now_ms: int) -> Steps[None]:
+        yield from become_leader(self, now_ms)
+        if self.log.leo > self.high_watermark:
+            yield from self._set_high_watermark(self.log.leo)
+
+    return [(Partition, "_become_leader", becomes)]
+
+
+@_mutation("uncommitted-shown")
+def _uncommitted_shown() -> list[Patch]:
+    """A consumer reads up to the end of the log (F22)."""
+    return [(Partition, "limit", lambda self, consumer: self.log.leo)]
+
+
+@_mutation("acks-before-watermark")
+def _acks_before_watermark() -> list[Patch]:
+    """acks=all is answered when the leader has the record."""
+    return [(Partition, "is_committed", lambda self, next_offset: True)]
+
+
+@_mutation("producer-state-lost")
+def _producer_state_lost() -> list[Patch]:
+    """A new leader knows nothing of the batches that producers have written already (F24)."""
+    assign = ModelLog.assign_leader_epoch
+
+    def assigned(self: ModelLog, epoch: int) -> None:
+        assign(self, epoch)
+        self._producers = {}
+
+    return [(ModelLog, "assign_leader_epoch", assigned)]
+
+
+@_mutation("checkpointed-watermark-ignored")
+def _checkpointed_watermark_ignored() -> list[Patch]:
+    """After a restart the end of the log is taken for committed, whatever the checkpoint says."""
+
+    def recovered(self: Partition, opened: OpenedLog) -> int:
+        state: LogState = opened.state
+        return state.leo
+
+    return [(Partition, "_recovered_high_watermark", recovered)]
+
+
+# Controller
+
+
+@_mutation("old-controller-epoch-accepted")
+def _old_controller_epoch_accepted() -> list[Patch]:
+    """A broker obeys a controller that has been followed by another (F26)."""
+    return [
+        (ReplicaManager, "_is_stale_controller", lambda self, controller_epoch: False),
+        (MetadataCache, "is_stale", lambda self, controller_epoch: False),
+        (Partition, "_is_stale", lambda self, leader_epoch: False),
+    ]
+
+
+@_mutation("old-registration-told")
+def _old_registration_told() -> list[Patch]:
+    """A broker obeys what was meant for an earlier life of it (F26, KIP-380)."""
+    return [
+        (ReplicaManager, "_is_stale_registration", lambda self, broker_epoch: False),
+        (Partition, "_is_stale", lambda self, leader_epoch: False),
+    ]
+
+
+@_mutation("controller-writes-unfenced")
+def _controller_writes_unfenced() -> list[Patch]:
+    """A controller writes without showing that it still is one, whatever the version (F27)."""
+    return [(fencing, "fence", lambda context: ()), (leadership, "expected_version", lambda state: -1)]
+
+
+@_mutation("unclean-election-by-default")
+def _unclean_election_by_default() -> list[Patch]:
+    """Any replica that lives may lead when no other does, asked or unasked (F19)."""
+    return [(ControllerContext, "unclean_allowed", lambda self, partition: True)]
+
+
+@_mutation("eligible-forgotten")
+def _eligible_forgotten() -> list[Patch]:
+    """Nobody who left the ISR may lead, and the last one left is trusted after a power cut (KIP-966, F17)."""
+    return [
+        (eligible, "eligible_after", lambda old_isr, old_eligible, new_isr, min_isr: ()),
+        (selectors, "eligible_after", lambda old_isr, old_eligible, new_isr, min_isr: ()),
+        (selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
+        (isr, "enough_in_sync", lambda members, min_insync_replicas, assigned_replicas: True),
+    ]

@@ -1,0 +1,277 @@
+"""Connections between named hosts: requests one way, replies the other, over what may be slow, cut, or gone.
+
+A connection belongs to (source, destination, channel). In each direction its messages stay in order; messages of
+different connections overtake each other freely. What a sender can learn is what TCP would tell it: the reply, or that
+the connection is closed (the other side has died, or a time-out has closed it), never why, nor whether the request was
+served. A message that runs into a cut waits there, as a retransmission would: it arrives late if the cut heals before
+the connection is closed, and otherwise never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kreplog.sim.scheduler import MS, Scheduler, Timer
+
+Handler = Callable[[int, Any], None]
+"""Takes (reply_to, request) on the host that serves it."""
+
+OnReply = Callable[[Any], None]
+"""Takes the response, or None when the connection is closed."""
+
+
+class _Call:
+    __slots__ = ("connection", "on_reply", "timer")
+
+    def __init__(self, connection: Connection, on_reply: OnReply, timer: Timer | None) -> None:
+        self.connection = connection
+        self.on_reply = on_reply
+        self.timer = timer
+
+
+class Connection:
+    """One connection from `source` to `destination`; `calls` are those without an answer, oldest first."""
+
+    __slots__ = (
+        "backward_us",
+        "calls",
+        "channel",
+        "destination",
+        "forward_us",
+        "incarnation",
+        "open",
+        "served",
+        "source",
+        "stuck",
+    )
+
+    def __init__(self, source: str, destination: str, channel: str) -> None:
+        self.source = source
+        self.destination = destination
+        self.channel = channel
+        self.open = True  # for the sender
+        self.served = True  # for the receiver
+        self.incarnation = 0
+        self.forward_us = 0
+        self.backward_us = 0
+        self.calls: dict[int, _Call] = {}
+        self.stuck: dict[bool, list[tuple[int, Any]]] = {}
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.destination}/{self.channel}"
+
+
+class Network:
+    """All hosts and what lies between them.
+
+    jitter: how likely a message is late, and by how much at most (us). slow: by (source, destination), microseconds
+    added to each message; starved: by destination, at most that many to each on a "control" channel. Cuts count: a link
+    that was cut twice is healed twice.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.jitter = (0.02, 20 * MS)
+        self.slow: dict[tuple[str, str], int] = {}
+        self.starved: dict[str, int] = {}
+        self.messages = 0
+        self._scheduler = scheduler
+        self._random = scheduler.random
+        self._handlers: dict[str, Handler] = {}
+        self._incarnations: dict[str, int] = {}
+        self._connections: dict[tuple[str, str, str], Connection] = {}
+        self._calls: dict[int, _Call] = {}
+        self._last_call = 0
+        self._cuts: dict[tuple[str, str], int] = {}
+
+    # Hosts
+
+    def attach(self, host: str, handler: Handler) -> None:
+        """`host` is up: requests to it go to `handler`."""
+        self._handlers[host] = handler
+        self._incarnations[host] = self._incarnations.get(host, 0) + 1
+
+    def detach(self, host: str) -> None:
+        """The process on `host` is gone. Its callers learn it, each after a while; its own calls are forgotten."""
+        self._handlers.pop(host, None)
+        for connection in list(self._connections.values()):
+            if connection.source == host:
+                self._forget(connection)
+            elif connection.destination == host:
+                self._reset(connection)
+
+    # Calls
+
+    def call(
+        self, source: str, destination: str, channel: str, request: Any, on_reply: OnReply, timeout_us: int
+    ) -> None:
+        """Send `request`; `on_reply` is called once, with the response or None. A time-out closes the connection."""
+        connection = self._connect(source, destination, channel)
+        self._last_call += 1
+        number = self._last_call
+        timer = self._scheduler.after(timeout_us, self.close, connection)
+        call = _Call(connection, on_reply, timer)
+        self._calls[number] = call
+        connection.calls[number] = call
+        self._forward(connection, number, request)
+
+    def send(self, source: str, destination: str, channel: str, request: Any) -> None:
+        """Send `request`, which has no reply."""
+        connection = self._connect(source, destination, channel)
+        self._last_call += 1
+        self._forward(connection, self._last_call, request)
+
+    def reply(self, reply_to: int, response: Any) -> None:
+        """Answer a request; does nothing when its connection is gone."""
+        call = self._calls.get(reply_to)
+        if call is None or not call.connection.served:
+            return
+        connection = call.connection
+        arrival = max(connection.backward_us, self._scheduler.now_us + self._delay(False, connection))
+        connection.backward_us = arrival
+        self._scheduler.at(arrival, self._arrive_backward, connection, reply_to, response)
+
+    def pending(self, reply_to: int) -> bool:
+        """Whether somebody still waits for the answer."""
+        return reply_to in self._calls
+
+    # Faults
+
+    def cut(self, source: str, destination: str) -> None:
+        """Messages from `source` to `destination` do not arrive any more."""
+        self._cuts[source, destination] = self._cuts.get((source, destination), 0) + 1
+
+    def heal(self, source: str, destination: str) -> None:
+        """Take back one cut; what waited at it goes on, where its connection still stands."""
+        left = self._cuts.pop((source, destination), 0) - 1
+        if left > 0:
+            self._cuts[source, destination] = left
+            return
+        for connection in list(self._connections.values()):
+            if (connection.source, connection.destination) == (source, destination):
+                self._resend(connection, True)
+            if (connection.source, connection.destination) == (destination, source):
+                self._resend(connection, False)
+
+    def is_cut(self, source: str, destination: str) -> bool:
+        return (source, destination) in self._cuts
+
+    def heal_all(self) -> None:
+        """Every cut and every slowness ends."""
+        for source, destination in list(self._cuts):
+            while (source, destination) in self._cuts:
+                self.heal(source, destination)
+        self.slow.clear()
+
+    def connections(self) -> list[Connection]:
+        """Those open, in the order in which they were made."""
+        return list(self._connections.values())
+
+    def close(self, connection: Connection) -> None:
+        """Lose a connection: the sender learns it now, the receiver serves what still arrives, if anything does."""
+        if not connection.open:
+            return
+        connection.open = False
+        if self._random.random() < 0.5:
+            connection.served = False  # what is under way forwards is lost as well
+        connection.stuck.clear()
+        self._connections.pop((connection.source, connection.destination, connection.channel), None)
+        calls, connection.calls = connection.calls, {}
+        for number, call in calls.items():
+            del self._calls[number]
+            if call.timer is not None:
+                call.timer.cancel()
+            call.on_reply(None)
+
+    # Private
+
+    def _connect(self, source: str, destination: str, channel: str) -> Connection:
+        key = (source, destination, channel)
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = Connection(source, destination, channel)
+        return connection
+
+    def _delay(self, forward: bool, connection: Connection) -> int:
+        random = self._random.random
+        delay = 200 + int(800 * random())
+        likely, most = self.jitter
+        if likely and random() < likely:
+            delay += int(most * random())
+        if self.slow:
+            link = (connection.source, connection.destination)
+            delay += self.slow.get(link if forward else link[::-1], 0)
+        if forward and self.starved and connection.channel == "control":
+            delay += int(random() * self.starved.get(connection.destination, 0))
+        return delay
+
+    def _forward(self, connection: Connection, number: int, request: Any) -> None:
+        self.messages += 1
+        arrival = max(connection.forward_us, self._scheduler.now_us + self._delay(True, connection))
+        connection.forward_us = arrival
+        self._scheduler.at(arrival, self._arrive_forward, connection, number, request)
+
+    def _arrive_forward(self, connection: Connection, number: int, request: Any) -> None:
+        if not connection.served:
+            return
+        source, destination = connection.source, connection.destination
+        if True in connection.stuck or (source, destination) in self._cuts:
+            if connection.open:
+                connection.stuck.setdefault(True, []).append((number, request))
+            return
+        handler = self._handlers.get(destination)
+        incarnation = self._incarnations.get(destination, 0)
+        if connection.incarnation == 0:
+            connection.incarnation = incarnation
+        if handler is None or connection.incarnation != incarnation:
+            self._reset(connection)
+            return
+        handler(number, request)
+
+    def _arrive_backward(self, connection: Connection, number: int, response: Any) -> None:
+        if not connection.open:
+            return
+        if False in connection.stuck or (connection.destination, connection.source) in self._cuts:
+            connection.stuck.setdefault(False, []).append((number, response))
+            return
+        call = connection.calls.pop(number, None)
+        if call is None:
+            return
+        del self._calls[number]
+        if call.timer is not None:
+            call.timer.cancel()
+        call.on_reply(response)
+
+    def _resend(self, connection: Connection, forward: bool) -> None:
+        waiting = connection.stuck.pop(forward, [])
+        if not waiting:
+            return
+        arrival = self._scheduler.now_us + self._delay(forward, connection)
+        for number, message in waiting:
+            action = self._arrive_forward if forward else self._arrive_backward
+            self._scheduler.at(arrival, action, connection, number, message)
+        if forward:
+            connection.forward_us = max(connection.forward_us, arrival)
+        else:
+            connection.backward_us = max(connection.backward_us, arrival)
+
+    def _reset(self, connection: Connection) -> None:
+        """The receiver has gone: the sender is told behind the replies under way, unless a cut is between them."""
+        connection.served = False
+        if not connection.open or (connection.destination, connection.source) in self._cuts:
+            return  # a time-out will tell
+        arrival = max(connection.backward_us, self._scheduler.now_us + self._delay(False, connection))
+        connection.backward_us = arrival
+        self._scheduler.at(arrival, self.close, connection)
+
+    def _forget(self, connection: Connection) -> None:
+        """The sender has gone: nobody is told; what it had sent may still arrive."""
+        connection.open = False
+        connection.served = connection.served and self._random.random() < 0.5
+        connection.stuck.clear()
+        self._connections.pop((connection.source, connection.destination, connection.channel), None)
+        for number, call in connection.calls.items():
+            del self._calls[number]
+            if call.timer is not None:
+                call.timer.cancel()
+        connection.calls = {}

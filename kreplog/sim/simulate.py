@@ -1,0 +1,172 @@
+"""One seed from beginning to end, and many of them on several processes.
+
+A seed is a phase of faults, then a phase without, in which everything must come to rest; then the checkers have the last
+word. The same seed and options replay to the last byte.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+
+from kreplog.sim import faults, mutations
+from kreplog.sim.cluster import Cluster
+from kreplog.sim.disk import Disks
+from kreplog.sim.scheduler import MS
+from kreplog.sim.trace import Line
+from kreplog.types import TopicPartition
+
+REST_LIMIT_MS = 40_000
+"""How long after the last fault everything may take to come to rest."""
+
+REST_CHECK_MS = 200
+CHUNK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a seed runs with. brokers: fewest and most at the start. faults: kinds it may draw from. only: numbers of
+    the plan's actions that are carried out; None for all. log: "model", "native" or "both-by-seed".
+    mutation: the rule that is turned wrong."""
+
+    brokers: tuple[int, int] = (3, 5)
+    faults: tuple[str, ...] = tuple(faults.KINDS)
+    log: str = "both-by-seed"
+    mutation: str | None = None
+    only: tuple[int, ...] | None = None
+
+    def command(self, seed: int) -> str:
+        """What replays this seed."""
+        default = Options()
+        words = ["kreplog simulate --seeds", str(seed)]
+        if self.brokers != default.brokers:
+            words.append(f"--brokers {self.brokers[0]}..{self.brokers[1]}")
+        if self.faults != default.faults:
+            words.append(f"--faults {','.join(self.faults) or 'none'}")
+        if self.log != default.log:
+            words.append(f"--log {self.log}")
+        if self.mutation is not None:
+            words.append(f"--mutate {self.mutation}")
+        if self.only is not None:
+            words.append(f"--only {','.join(map(str, self.only)) or 'none'}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken. kind: which one, the same for all its violations."""
+
+    kind: str
+    what: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """fingerprint: of the course the seed took; digest: of its whole trace, where there is one ("")."""
+
+    seed: int
+    violations: tuple[Violation, ...]
+    stats: dict[str, int]
+    fingerprint: int
+    virtual_ms: int
+    digest: str = ""
+    lines: tuple[Line, ...] = field(default=(), repr=False)
+
+
+def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
+    """Run one seed."""
+    plan = faults.draw(seed, options.brokers, options.faults, options.log)
+    if options.only is not None:
+        plan = replace(plan, actions=tuple(plan.actions[number] for number in options.only))
+    mutated = nullcontext() if options.mutation is None else mutations.applied(options.mutation)
+    with mutated, Disks("native" if plan.native else "model", segment_bytes=1500) as disks:
+        cluster = Cluster(plan, disks, traced)
+        cluster.start()
+        violations = _live(cluster)
+    trace = cluster.trace
+    return Result(
+        seed,
+        tuple(violations),
+        dict(cluster.stats()),
+        cluster.scheduler.fingerprint,
+        cluster.scheduler.now_ms,
+        trace.digest() if traced else "",
+        tuple(trace.lines),
+    )
+
+
+def _live(cluster: Cluster) -> list[Violation]:
+    scheduler = cluster.scheduler
+    scheduler.run_until(cluster.plan.duration_ms * MS)
+    cluster.injector.heal()
+    cluster.stop_clients()
+    limit_us = scheduler.now_us + REST_LIMIT_MS * MS
+    unrest = cluster.unrest()
+    while scheduler.now_us < limit_us and not cluster.failures:
+        scheduler.run_until(scheduler.now_us + REST_CHECK_MS * MS)
+        unrest = cluster.unrest()
+        if unrest is None and cluster.clients_done():
+            break
+    violations = [Violation(*failure) for failure in cluster.failures]
+    if unrest is not None and not violations:
+        what, partitions = unrest
+        violations.append(
+            Violation("not at rest", f"{REST_LIMIT_MS / 1000:.0f} s after the last fault {what}", partitions)
+        )
+    violations += [Violation(*found) for found in cluster.verdict(at_rest=unrest is None)]
+    return violations
+
+
+def run_seeds(seeds: Sequence[int], options: Options, jobs: int) -> Iterator[Result]:
+    """The results of `seeds`, in their order."""
+    if jobs <= 1:
+        for seed in seeds:
+            yield run_seed(seed, options)
+        return
+    chunks = [(tuple(seeds[at : at + CHUNK]), options) for at in range(0, len(seeds), CHUNK)]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs) as pool:
+        for results in pool.imap(_run_chunk, chunks):
+            yield from results
+
+
+def _run_chunk(chunk: tuple[tuple[int, ...], Options]) -> list[Result]:
+    seeds, options = chunk
+    return [run_seed(seed, options) for seed in seeds]
+
+
+def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result]:
+    """Fewer faults that still break the same promise: drop halves, then smaller pieces, for at most `runs` runs."""
+    kinds = {violation.kind for violation in failed.violations}
+    count = len(faults.draw(failed.seed, options.brokers, options.faults, options.log).actions)
+    kept = list(range(count)) if options.only is None else list(options.only)
+    best = failed
+    size = max(len(kept) // 2, 1)
+    while kept and runs > 0:
+        at, dropped = 0, False
+        while at < len(kept) and runs > 0:
+            candidate = kept[:at] + kept[at + size :]
+            runs -= 1
+            result = run_seed(failed.seed, replace(options, only=tuple(candidate)))
+            if kinds & {violation.kind for violation in result.violations}:
+                kept, best, dropped = candidate, result, True
+            else:
+                at += size
+        if size == 1 and not dropped:
+            break
+        size = max(size // 2, 1)
+    if best is failed:
+        return options, failed
+    return replace(options, only=tuple(kept)), best
+
+
+def total(results: Sequence[Result]) -> Counter[str]:
+    """The stats of all, added up."""
+    totals: Counter[str] = Counter()
+    for result in results:
+        totals.update(result.stats)
+    return totals

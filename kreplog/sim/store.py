@@ -1,0 +1,388 @@
+"""The way from a broker process to the coordination store, with all that can happen on it.
+
+The store itself is `kreplog.coord.memory.MemoryStore`, told the time by `StoreServer`. A `StoreLink` is one process's
+client: its session with heartbeats, requests and replies in order, watches in order among the replies. Requests and
+replies can be lost with the connection; then the operation may have been applied, and the caller is told
+ConnectionLossError. A session that cannot be kept up is fenced by the client on its own clock, normally before the
+store ends it; a link made with `late_us` finds out later, so that its broker is a zombie for a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kreplog.coord.memory import MemorySession, MemoryStore
+from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError
+from kreplog.sim.network import Network
+from kreplog.sim.scheduler import MS, Scheduler, Timer
+from kreplog.types import Node, StoreOperation, WatchEvent
+
+STORE = "store"
+"""The store's host name in the network's cuts."""
+
+EXPIRY_CHECK_MS = 50
+RECONNECT_US = 60 * MS
+
+Outcome = Callable[[Any, CoordinationError | None], None]
+"""Takes (results, None) or (None, error)."""
+
+Operation = Callable[[MemorySession], Any]
+
+
+class StoreServer:
+    """The store's side: it can be unavailable for a while, and ends the sessions it has not heard of.
+
+    An unavailable store answers nobody and ends no session; when it is back every session gets its timeout anew.
+    """
+
+    def __init__(self, scheduler: Scheduler, network: Network) -> None:
+        self.store = MemoryStore()
+        self.available = True
+        self.links: dict[int, StoreLink] = {}
+        self._scheduler = scheduler
+        self._network = network
+        scheduler.after(EXPIRY_CHECK_MS * MS, self._check_sessions)
+
+    def reachable(self, host: str, *, forwards: bool) -> bool:
+        """Whether a message between `host` and the store gets through now."""
+        link = (host, STORE) if forwards else (STORE, host)
+        return self.available and not self._network.is_cut(*link)
+
+    def interrupt(self) -> None:
+        """The store stops answering."""
+        self.available = False
+
+    def resume(self) -> None:
+        """It answers again; no session has aged meanwhile."""
+        self.available = True
+        for link in list(self.links.values()):
+            link.touch()
+
+    def expire(self, session_id: int) -> None:
+        """End a session although its client is well."""
+        self.store.expire(session_id)
+
+    def _check_sessions(self) -> None:
+        if self.available:
+            self.store.advance(self._scheduler.now_ms)
+        self._scheduler.after(EXPIRY_CHECK_MS * MS, self._check_sessions)
+
+
+class StoreLink:
+    """One process's client of the store, for as long as the process lives; sessions come and go.
+
+    on_connected(session_id): a new session stands. on_lost(): it has ended, or must be taken for ended; call `connect`
+    for another. paused(): the process is stopped, so nothing of it runs, heartbeats included.
+    """
+
+    def __init__(
+        self,
+        server: StoreServer,
+        network: Network,
+        scheduler: Scheduler,
+        host: str,
+        timeout_ms: int,
+        late_us: int,
+        on_connected: Callable[[int], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.session: MemorySession | None = None
+        self.paused = False
+        self._server = server
+        self._network = network
+        self._scheduler = scheduler
+        self._random = scheduler.random
+        self._host = host
+        self._timeout_ms = timeout_ms
+        self._late_us = late_us
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._alive = True
+        self._connection = 0  # number of the present connection; what belongs to an older one is dropped
+        self._connected = False
+        self._forward_us = 0
+        self._backward_us = 0
+        self._answered_us = 0
+        self._waiting: dict[int, Outcome] = {}
+        self._unsent: deque[tuple[int, Operation]] = deque()
+        self._last = 0
+        self._pushes: deque[tuple[Callable[[WatchEvent], None], WatchEvent]] = deque()
+        self._watchers: dict[Callable[[WatchEvent], None], Callable[[WatchEvent], None]] = {}
+        self._beat: Timer | None = None
+        self._lose_next_reply = 0
+
+    # For the shell
+
+    def connect(self, delay_us: int = 0) -> None:
+        """Ask for a new session, again and again until there is one."""
+        if self._alive:
+            self._scheduler.after(delay_us + self._delay(), self._open_session)
+
+    def close(self) -> None:
+        """End the session in an orderly way; the process is about to exit."""
+        self._alive = False
+        session = self.session
+        if session is not None and self._server.reachable(self._host, forwards=True):
+            self._scheduler.after(self._delay(), self._end_session, session)
+
+    def kill(self, notice_us: int | None) -> None:
+        """The process is gone. notice_us: after which the store knows it, as by a closed lock; None: by its timeout."""
+        self._alive = False
+        if self.session is not None and notice_us is not None:
+            self._scheduler.after(notice_us, self._end_session, self.session)
+
+    def multi(self, operations: Sequence[StoreOperation], outcome: Outcome) -> None:
+        """Start a multi."""
+        self._submit(lambda session: tuple(session.multi(operations)), outcome)
+
+    def get_nodes(self, paths: Sequence[str], watcher: Callable[[WatchEvent], None] | None, outcome: Outcome) -> None:
+        """Start reading nodes, each with a watch for `watcher`."""
+        watch = None if watcher is None else self._watch(watcher)
+
+        def read(session: MemorySession) -> list[Node | None]:
+            if watch is None:
+                return session.get_many(paths)
+            found: list[Node | None] = []
+            for path in paths:
+                try:
+                    found.append(session.get(path, watch))
+                except NoNodeError:
+                    session.exists(path, watch)
+                    found.append(None)
+            return found
+
+        self._submit(read, outcome)
+
+    def get_children(self, path: str, watcher: Callable[[WatchEvent], None] | None, outcome: Outcome) -> None:
+        """Start listing a node's children."""
+        watch = None if watcher is None else self._watch(watcher)
+
+        def read(session: MemorySession) -> list[str] | None:
+            try:
+                return session.children(path, watch)
+            except NoNodeError:
+                session.exists(path, watch)
+                return None
+
+        self._submit(read, outcome)
+
+    # Faults
+
+    def lose_connection(self) -> None:
+        """Lose the connection with all requests and replies under way."""
+        if self._connected:
+            self._disconnect()
+
+    def lose_replies(self, count: int) -> None:
+        """Lose the connection each time the next `count` replies to a request leave the store, once it is applied."""
+        self._lose_next_reply = count
+
+    def touch(self) -> None:
+        """For the server: the session's timeout begins anew."""
+        if self.session is not None and not self.session.expired:
+            self.session.heartbeat(self._scheduler.now_ms)
+
+    def resume(self) -> None:
+        """The process goes on after a pause: it looks at its clock before long, but not before everything else."""
+        self.paused = False
+        self._scheduler.after(int(40 * MS * self._random.random()), self._heartbeat, self._connection, True)
+
+    # Requests and replies
+
+    def _submit(self, operation: Operation, outcome: Outcome) -> None:
+        if self.session is None:
+            error = SessionExpiredError("there is no session with the store")
+            self._scheduler.after(100, self._give_up, outcome, error)
+            return
+        self._last += 1
+        self._waiting[self._last] = outcome
+        if self._connected:
+            self._send(self._last, operation)
+        else:
+            self._unsent.append((self._last, operation))
+
+    def _give_up(self, outcome: Outcome, error: CoordinationError) -> None:
+        if self._alive:
+            outcome(None, error)
+
+    def _send(self, number: int, operation: Operation) -> None:
+        now = self._scheduler.now_us
+        self._forward_us = max(self._forward_us, now + self._delay())
+        self._scheduler.at(self._forward_us, self._serve, self._connection, self.session, number, operation, now)
+
+    def _serve(
+        self, connection: int, session: MemorySession, number: int, operation: Operation | None, sent_us: int
+    ) -> None:
+        """At the store: carry out an operation (None: a heartbeat), unless its connection has gone."""
+        if connection != self._connection or not self._server.reachable(self._host, forwards=True):
+            return
+        results, error = None, None
+        try:
+            session.heartbeat(self._scheduler.now_ms)
+            if operation is not None:
+                results = operation(session)
+        except CoordinationError as refused:
+            error = refused
+        if operation is not None and self._lose_next_reply:
+            self._lose_next_reply -= 1
+            self._scheduler.after(self._delay(), self._lose, connection)
+            return
+        self._reply(connection, self._answer, number, results, error, sent_us)
+
+    def _lose(self, connection: int) -> None:
+        if connection == self._connection:
+            self.lose_connection()
+
+    def _reply(self, connection: int, action: Callable[..., None], *arguments: Any) -> None:
+        self._backward_us = max(self._backward_us, self._scheduler.now_us + self._delay())
+        self._scheduler.at(self._backward_us, self._arrive, connection, action, arguments)
+
+    def _arrive(self, connection: int, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if connection == self._connection and self._alive and self._server.reachable(self._host, forwards=False):
+            action(*arguments)
+
+    def _answer(self, number: int, results: Any, error: CoordinationError | None, sent_us: int) -> None:
+        if isinstance(error, SessionExpiredError):
+            self._fence()
+            return
+        self._answered_us = max(self._answered_us, sent_us)
+        outcome = self._waiting.pop(number, None)
+        if outcome is not None:
+            outcome(results, error)
+
+    # Watches
+
+    def _watch(self, watcher: Callable[[WatchEvent], None]) -> Callable[[WatchEvent], None]:
+        """The one callable by which the store knows `watcher` in this session."""
+        known = self._watchers.get(watcher)
+        if known is None:
+            session = self.session
+
+            def fired(event: WatchEvent) -> None:
+                if session is self.session and self._alive:
+                    self._pushes.append((watcher, event))
+                    if self._connected:
+                        self._reply(self._connection, self._push)
+
+            known = self._watchers[watcher] = fired
+        return known
+
+    def _push(self) -> None:
+        if self._pushes:
+            watcher, event = self._pushes.popleft()
+            watcher(event)
+
+    # The session
+
+    def _open_session(self) -> None:
+        """At the store: a request for a session arrives; nothing is known of it if it does not."""
+        if not self._alive or self.session is not None:
+            return
+        if self.paused or not self._server.reachable(self._host, forwards=True):
+            self.connect(RECONNECT_US)
+            return
+        session = self._server.store.connect(self._timeout_ms, None, self._scheduler.now_ms)
+        self._scheduler.after(self._delay(), self._opened, session, self._scheduler.now_us)
+
+    def _opened(self, session: MemorySession, at_us: int) -> None:
+        if not self._alive or self.session is not None:
+            return
+        if not self._server.reachable(self._host, forwards=False):
+            self.connect(RECONNECT_US)
+            return
+        self.session = session
+        self._server.links[session.id] = self
+        self._watchers = {}
+        self._pushes.clear()
+        self._connection += 1
+        self._connected = True
+        self._answered_us = at_us - 2 * MS
+        self._schedule_heartbeat()
+        self._on_connected(session.id)
+
+    def _schedule_heartbeat(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+        self._beat = self._scheduler.after(self._timeout_ms * MS // 4, self._heartbeat, self._connection)
+
+    def _heartbeat(self, connection: int, resumed: bool = False) -> None:
+        """On the client's clock: is the session still ours? Then keep it up."""
+        if not self._alive or self.paused or self.session is None:
+            return
+        if connection != self._connection and not resumed:
+            return
+        silent_us = self._scheduler.now_us - self._answered_us
+        if silent_us >= self._timeout_ms * MS + self._late_us:
+            self._fence()
+            return
+        if self._connected and silent_us >= self._timeout_ms * MS * 2 // 3:
+            self._disconnect()
+            return
+        if self._connected:
+            self._forward_us = max(self._forward_us, self._scheduler.now_us + self._delay())
+            self._scheduler.at(
+                self._forward_us, self._serve, self._connection, self.session, 0, None, self._scheduler.now_us
+            )
+        self._schedule_heartbeat()
+        deadline = self._answered_us + self._timeout_ms * MS + self._late_us
+        assert self._beat is not None
+        if deadline < self._beat.at_us:
+            self._beat.cancel()
+            self._beat = self._scheduler.at(deadline, self._heartbeat, self._connection)
+
+    def _disconnect(self) -> None:
+        """All requests without an answer have failed, their fate unknown; the session may still be saved."""
+        self._connection += 1
+        self._connected = False
+        self._forward_us = self._backward_us = 0
+        unsent = {number for number, _ in self._unsent}
+        lost = {number: outcome for number, outcome in self._waiting.items() if number not in unsent}
+        self._waiting = {number: outcome for number, outcome in self._waiting.items() if number in unsent}
+        self._schedule_heartbeat()
+        self._scheduler.after(RECONNECT_US, self._reconnect, self._connection)
+        for outcome in lost.values():
+            outcome(None, ConnectionLossError("the connection to the store was lost; the operation may be applied"))
+
+    def _reconnect(self, connection: int) -> None:
+        if not self._alive or connection != self._connection or self._connected or self.session is None:
+            return
+        both = self._server.reachable(self._host, forwards=True) and self._server.reachable(self._host, forwards=False)
+        if self.paused or not both:
+            self._scheduler.after(RECONNECT_US, self._reconnect, connection)
+            return
+        if self.session.expired:
+            self._fence()
+            return
+        self._connection += 1
+        self._connected = True
+        now = self._scheduler.now_us
+        self._answered_us = now
+        self.session.heartbeat(self._scheduler.now_ms)
+        self._schedule_heartbeat()
+        for _ in self._pushes:
+            self._reply(self._connection, self._push)
+        while self._unsent:
+            self._send(*self._unsent.popleft())
+
+    def _fence(self) -> None:
+        """The session has ended, or the client must take it for ended."""
+        session, self.session = self.session, None
+        if session is not None:
+            self._server.links.pop(session.id, None)
+        self._connection += 1
+        self._connected = False
+        waiting, self._waiting = self._waiting, {}
+        self._unsent.clear()
+        self._pushes.clear()
+        self._on_lost()
+        for outcome in waiting.values():
+            outcome(None, SessionExpiredError("the session with the store has ended"))
+
+    def _end_session(self, session: MemorySession) -> None:
+        self._server.links.pop(session.id, None)
+        session.close()
+
+    def _delay(self) -> int:
+        return 300 + int(1700 * self._random.random())

@@ -1,0 +1,287 @@
+"""What happened, in plain words: who did what, to which partition, at which offset.
+
+A seed is first run without a trace, which costs time; a seed that fails is run once more with one. Every line knows the
+partitions it is about, so that the few that matter can be picked out of thousands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kreplog.core import messages as m
+from kreplog.sim.scheduler import Scheduler
+from kreplog.types import (
+    NO_LEADER,
+    AppendInfo,
+    Check,
+    Create,
+    Delete,
+    LeaderAndIsr,
+    SetData,
+    StoreOperation,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """at_us: virtual time. partitions: those the line is about; none for what concerns all."""
+
+    at_us: int
+    who: str
+    what: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.at_us / 1_000_000:10.6f} s  {self.who:<14} {self.what}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "at_us": self.at_us,
+            "who": self.who,
+            "what": self.what,
+            "partitions": [str(partition) for partition in self.partitions],
+        }
+
+
+class Trace:
+    """The lines of one run; `enabled` is asked before a line is made, since most runs want none."""
+
+    def __init__(self, scheduler: Scheduler, enabled: bool) -> None:
+        self.enabled = enabled
+        self.lines: list[Line] = []
+        self._scheduler = scheduler
+
+    def note(self, who: str, what: str, *partitions: TopicPartition) -> None:
+        if self.enabled:
+            self.lines.append(Line(self._scheduler.now_us, who, what, partitions))
+
+    def digest(self) -> str:
+        """Of all lines; the same for two runs that went the same way."""
+        digest = hashlib.blake2b(digest_size=16)
+        for line in self.lines:
+            digest.update(str(line).encode())
+            digest.update(b"\n")
+        return digest.hexdigest()
+
+    def about(self, partitions: Collection[TopicPartition], last: int) -> list[Line]:
+        """The last lines about any of `partitions`, with the faults between them; about anything when none is given."""
+        chosen = [
+            line
+            for line in self.lines
+            if not partitions or line.who == "fault" or any(partition in partitions for partition in line.partitions)
+        ]
+        return chosen[-last:]
+
+
+def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
+    """The partitions that an event, effect, request or response is about."""
+    if isinstance(message, m.Received):
+        return partitions_of(message.request)
+    if isinstance(message, m.Fetched | m.ControlReplied):
+        return () if message.response is None else partitions_of(message.response)
+    if isinstance(message, m.Send | m.SendControl):
+        return partitions_of(message.request)
+    if isinstance(message, m.Reply):
+        return partitions_of(message.response)
+    if isinstance(message, m.SubmitMulti | m.Multi):
+        return _partitions_of_paths(operation.path for operation in message.operations)
+    if isinstance(message, m.SubmitRead | m.GetNodes):
+        return _partitions_of_paths(message.paths)
+    single = getattr(message, "partition", None)
+    if isinstance(single, TopicPartition):
+        return (single,)
+    found: list[TopicPartition] = []
+    for one in getattr(message, "partitions", ()):
+        if isinstance(one, TopicPartition):
+            found.append(one)
+        elif isinstance(one, tuple) and one and isinstance(one[0], TopicPartition):
+            found.append(one[0])
+        elif isinstance(getattr(one, "partition", None), TopicPartition):
+            found.append(one.partition)
+    return tuple(found)
+
+
+def _partitions_of_paths(paths: Iterable[str]) -> tuple[TopicPartition, ...]:
+    found: dict[TopicPartition, None] = {}
+    for path in paths:
+        names = path.split("/")
+        if len(names) >= 5 and names[4].isdigit():
+            found[TopicPartition(names[3], int(names[4]))] = None
+    return tuple(found)
+
+
+def describe_event(event: m.Event) -> str:
+    """What a core is told."""
+    match event:
+        case m.Received(request=request):
+            return f"receives {describe(request)}"
+        case m.Fetched(leader=leader, response=None):
+            return f"gets no answer to its fetch from broker {leader}"
+        case m.Fetched(leader=leader, response=response):
+            return f"gets from broker {leader}: {describe(response)}"
+        case m.Flushed(partition=partition, recovery_point=point):
+            return f"has fsynced {partition} below {point}"
+        case m.LogFailed(partition=partition):
+            return f"loses the log of {partition}"
+        case m.StoreReplied(tag=tag, error=None):
+            return f"hears from the store ({tag}): done"
+        case m.StoreReplied(tag=tag, error=error):
+            return f"hears from the store ({tag}): {type(error).__name__}"
+        case m.Registered(broker_epoch=epoch):
+            return f"is registered, broker epoch {epoch}"
+        case m.SessionLost():
+            return "has lost its session"
+        case m.WatchFired(event=fired):
+            return f"sees {fired.path} {fired.kind}"
+        case m.ControlReplied(broker=broker, response=response):
+            return f"hears from broker {broker}: {describe(response)}"
+        case _:
+            return "looks at the clock"
+
+
+def describe_effect(effect: m.Effect, answer: Any = None, error: BaseException | None = None) -> str:
+    """What a core has done, and what came of it."""
+    failed = f", which fails: {type(error).__name__}" if error is not None else ""
+    return _effect(effect, answer) + failed
+
+
+def _effect(effect: m.Effect, answer: Any) -> str:
+    match effect:
+        case m.OpenLog(partition=partition):
+            state = f": {_log(answer.state)}, high watermark {answer.high_watermark}" if answer is not None else ""
+            return f"opens {partition}{state}"
+        case m.AppendAsLeader(partition=partition, leader_epoch=epoch):
+            if answer is None:
+                return f"appends to {partition} in epoch {epoch}"
+            info: AppendInfo = answer[0]
+            repeated = " (a repeated batch, nothing written)" if info.duplicate else ""
+            offsets = f"[{info.first_offset}, {info.last_offset + 1})"
+            return f"appends {offsets} to {partition} as leader in epoch {epoch}{repeated}"
+        case m.AppendAsFollower(partition=partition):
+            return f"appends to {partition} as follower" + (f": {_log(answer)}" if answer is not None else "")
+        case m.AssignLeaderEpoch(partition=partition, leader_epoch=epoch):
+            return f"begins epoch {epoch} of {partition}" + (f" at offset {answer.leo}" if answer is not None else "")
+        case m.TruncateTo(partition=partition, offset=offset):
+            return f"truncates {partition} to {offset}" + (f": {_log(answer)}" if answer is not None else "")
+        case m.TruncateFullyAndStartAt(partition=partition, offset=offset):
+            return f"empties {partition} and starts it at {offset}"
+        case m.DeleteRecordsBefore(partition=partition, offset=offset):
+            return f"deletes records of {partition} before {offset}"
+        case m.ReadLog(partition=partition, offset=offset, limit=limit):
+            return f"reads {partition} from {offset}, below {limit}"
+        case m.AdvanceHighWatermark(partition=partition, offset=offset):
+            return f"moves the high watermark of {partition} to {offset}"
+        case m.Flush(partition=partition):
+            return f"begins to fsync {partition}"
+        case m.CloseLog(partition=partition):
+            return f"closes {partition}"
+        case m.DeleteLog(partition=partition):
+            return f"deletes {partition}"
+        case m.SubmitMulti(tag=tag, operations=operations):
+            return f"asks the store ({tag}) to {_operations(operations)}"
+        case m.Multi(operations=operations):
+            return f"writes to the store: {_operations(operations)}"
+        case m.SubmitRead(tag=tag, paths=paths):
+            return f"asks the store ({tag}) for {', '.join(paths)}"
+        case m.GetNodes(paths=paths):
+            return f"reads {', '.join(paths)}"
+        case m.GetChildren(path=path):
+            return f"lists {path}"
+        case m.Send(leader=leader, request=request):
+            return f"sends broker {leader} {describe(request)}"
+        case m.SendControl(broker=broker, request=request):
+            return f"queues for broker {broker}: {describe(request)}"
+        case m.Reply(response=response):
+            return f"answers {describe(response)}"
+        case m.StateChange(level=level, text=text):
+            return f"{level}: {text}"
+        case m.UncleanElection(partition=partition, leader=leader, leader_epoch=epoch):
+            return f"elects broker {leader} for {partition} uncleanly, epoch {epoch}"
+        case _:
+            return f"does {type(effect).__name__}"
+
+
+def describe(message: Any) -> str:
+    """A request or response."""
+    match message:
+        case m.LeaderAndIsrRequest(controller_id=who, controller_epoch=epoch, partitions=partitions, is_init=is_init):
+            told = "; ".join(f"{one.partition} {_state(one.state)}" for one in partitions)
+            return f"LeaderAndIsr{' INIT' if is_init else ''} of controller {who}, epoch {epoch}: {told}"
+        case m.StopReplicaRequest(controller_id=who, controller_epoch=epoch, partitions=partitions):
+            told = "; ".join(f"{'delete' if one.delete else 'stop'} {one.partition}" for one in partitions)
+            return f"StopReplica of controller {who}, epoch {epoch}: {told}"
+        case m.UpdateMetadataRequest(controller_id=who, controller_epoch=epoch, brokers=brokers):
+            return f"UpdateMetadata of controller {who}, epoch {epoch}: brokers {[one.id for one in brokers]}"
+        case m.ControlledShutdownRequest(broker_id=broker):
+            return f"ControlledShutdown of broker {broker}"
+        case m.ControlledShutdownResponse(error=error, remaining=remaining):
+            return f"ControlledShutdown {error.name}, still leads {[str(one) for one in remaining]}"
+        case m.FetchRequest(replica_id=replica, partitions=partitions):
+            told = "; ".join(
+                f"{one.partition} from {one.fetch_offset} (epoch {one.current_leader_epoch}, last fetched "
+                f"{one.last_fetched_epoch})"
+                for one in partitions
+            )
+            return f"a fetch by {'a consumer' if replica == m.CONSUMER else f'broker {replica}'}: {told}"
+        case m.FetchResponse(error=error, partitions=partitions):
+            return f"fetched {error.name}: " + "; ".join(_fetched(one) for one in partitions)
+        case m.ProduceRequest(acks=acks, partitions=partitions):
+            told = "; ".join(f"{one.partition}, {len(one.records)} bytes" for one in partitions)
+            return f"a produce with acks={'all' if acks == -1 else acks}: {told}"
+        case m.ProduceResponse(partitions=partitions):
+            told = "; ".join(f"{one.partition} {one.error.name} at {one.base_offset}" for one in partitions)
+            return f"produced: {told}"
+        case m.OffsetsForLeaderEpochRequest(partitions=partitions):
+            told = "; ".join(f"{one.partition}: end of epoch {one.leader_epoch}" for one in partitions)
+            return f"asks {told}"
+        case m.LeaderAndIsrResponse() | m.StopReplicaResponse() | m.UpdateMetadataResponse():
+            errors = [f"{which} {error.name}" for which, error in getattr(message, "partitions", ()) if error]
+            return f"{type(message).__name__.removesuffix('Response')} {message.error.name} {', '.join(errors)}".strip()
+        case _:
+            return type(message).__name__
+
+
+def _fetched(one: m.FetchedPartition) -> str:
+    if one.diverging is not None:
+        return f"{one.partition} diverges: epoch {one.diverging.leader_epoch} ends at {one.diverging.end_offset}"
+    if one.error:
+        return f"{one.partition} {one.error.name}"
+    return f"{one.partition} {len(one.records)} bytes, high watermark {one.high_watermark}"
+
+
+def _state(state: LeaderAndIsr) -> str:
+    leader = "none" if state.leader == NO_LEADER else str(state.leader)
+    eligible = f", eligible {list(state.eligible)}" if state.eligible else ""
+    return (
+        f"leader {leader}, epoch {state.leader_epoch}, isr {list(state.isr)}{eligible}, "
+        f"partition epoch {state.partition_epoch}"
+    )
+
+
+def _log(state: m.LogState) -> str:
+    return f"log [{state.log_start}, {state.leo}), epochs {dict(state.epochs)}"
+
+
+def _operations(operations: Iterable[StoreOperation]) -> str:
+    return "; ".join(_operation(operation) for operation in operations)
+
+
+def _operation(operation: StoreOperation) -> str:
+    match operation:
+        case Create(path=path, data=data):
+            return f"create {path} {_data(data)}"
+        case SetData(path=path, data=data, version=version):
+            return f"set {path} {_data(data)} at version {version}"
+        case Delete(path=path):
+            return f"delete {path}"
+        case Check(path=path, version=version):
+            return f"check {path} at version {version}"
+
+
+def _data(data: bytes) -> str:
+    text = data.decode(errors="backslashreplace")
+    return text if len(text) <= 200 else text[:200] + "..."
