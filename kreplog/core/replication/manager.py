@@ -8,7 +8,7 @@ partition is decided in partition.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kreplog.config import ReplicationConfig
@@ -85,7 +85,7 @@ class ReplicaManager:
         self._on_disk = dict(on_disk or {})
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._correlations = itertools.count(1)
-        self._sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, itertools.count(1))
+        self._sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._session_ids())
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
         self._parked: dict[int, DelayedFetch] = {}
         self._parked_sessions: dict[int, int] = {}
@@ -475,6 +475,11 @@ class ReplicaManager:
     def _isr_check_interval_ms(self) -> int:
         """Often enough that a produce waits for a dead follower no longer than KeepInSyncTime and half of it (F23)."""
         return min(self._config.replica_lag_time_max_ms // 2, 1000)
+
+    def _session_ids(self) -> Iterator[int]:
+        """Positive int32s; a broker that was started anew does not soon use those of its last life again."""
+        for count in itertools.count(1):
+            yield (self.broker_epoch * 1_000_003 + count) % (2**31 - 1) + 1
 
     # What follows from it
 
