@@ -1,0 +1,529 @@
+"""Producers and consumers of the simulator, without I/O: generators that say what they want done and get the answer.
+
+A client yields `Call`, `Post`, `Sleep` or `Metadata`, and is resumed with the answer. Its `Port` is all it knows of the
+world; an `Actor` drives the one with the other. All it sees goes into the history.
+
+A producer is idempotent: it has an id of its own for each partition (and another for a topic made anew, or after it had
+to give up), numbers its records, and sends the same batches to whoever leads until they are acknowledged or refused for
+good. A consumer reads from offset 0 or from the end, from the leader, in the leader epoch that it has heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from kreplog.core.messages import (
+    CONSUMER,
+    EARLIEST,
+    LATEST,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionState,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from kreplog.errors import ErrorCode
+from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Produce, Read, Unknown, Watermark
+from kreplog.sim.records import Codec
+from kreplog.types import NO_LEADER, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Send requests to a broker, in this order over one connection. Answer: a response, or None where there was none
+    within the time-out, for each."""
+
+    broker: int
+    requests: tuple[Any, ...]
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Send a request that has no response. Answer: None, at once."""
+
+    broker: int
+    request: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Answer: None, after `ms`."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Ask a broker what it was told of the cluster. Answer: (brokers, partitions) of its MetadataCache, or None."""
+
+    broker: int
+    timeout_ms: int
+
+
+Wish = Call | Post | Sleep | Metadata
+Client = Generator[Wish, Any, None]
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""What may go away by itself, with fresh metadata."""
+
+GONE_MS = 1500
+"""A partition that no broker has known for so long is gone."""
+
+
+class Port(Protocol):
+    """What the engine gives a client. Callbacks come later, never from inside the call."""
+
+    def call(self, broker: int, request: Any, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
+        """on_reply(response), or on_reply(None) when there is none within the time-out."""
+
+    def post(self, broker: int, request: Any) -> None: ...
+
+    def metadata(self, broker: int, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
+        """on_reply((brokers, partitions)) as copies of the broker's MetadataCache, or on_reply(None)."""
+
+    def after(self, ms: int, action: Callable[[], None]) -> None: ...
+
+
+class Actor:
+    """Runs a client on a port. done: it has ended."""
+
+    def __init__(self, client: Client, port: Port) -> None:
+        self.done = False
+        self._client = client
+        self._port = port
+
+    def start(self) -> None:
+        self._resume(None)
+
+    def _resume(self, answer: Any) -> None:
+        port = self._port
+        while True:
+            try:
+                wish = self._client.send(answer)
+            except StopIteration:
+                self.done = True
+                return
+            match wish:
+                case Post(broker, request):
+                    port.post(broker, request)
+                    answer = None
+                case Sleep(ms):
+                    port.after(ms, lambda: self._resume(None))
+                    return
+                case Metadata(broker, timeout_ms):
+                    port.metadata(broker, timeout_ms, self._resume)
+                    return
+                case Call():
+                    self._call(wish)
+                    return
+
+    def _call(self, wish: Call) -> None:
+        answers: dict[int, Any] = {}
+
+        def answered(index: int, response: Any) -> None:
+            answers[index] = response
+            if len(answers) == len(wish.requests):
+                self._resume([answers[number] for number in range(len(wish.requests))])
+
+        for index, request in enumerate(wish.requests):
+            self._port.call(wish.broker, request, wish.timeout_ms, _with_index(answered, index))
+
+
+def _with_index(answered: Callable[[int, Any], None], index: int) -> Callable[[Any], None]:
+    return lambda response: answered(index, response)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a client behaves. acks: 0, 1 or -1. pause_ms: at most, between two batches or polls. backoff_ms: before a
+    retry. request_ms: what it gives a request. in_flight: batches under way at once. batch: records at most.
+    patience_ms: how long a producer tries the same batch, 0 for ever. from_end: a consumer begins at the end.
+    """
+
+    acks: int = -1
+    pause_ms: int = 200
+    backoff_ms: int = 100
+    request_ms: int = 600
+    in_flight: int = 1
+    batch: int = 2
+    patience_ms: int = 0
+    from_end: bool = False
+    fetch_bytes: int = 300
+
+
+def draw(random: Random, kind: str) -> Settings:
+    """Settings of a "producer" or "consumer"; most producers want acks=all, for promises are made to them."""
+    return Settings(
+        acks=random.choice((-1, -1, -1, -1, 1, 0)) if kind == "producer" else -1,
+        pause_ms=random.choice((30, 100, 300)),
+        backoff_ms=random.choice((20, 100, 250)),
+        request_ms=random.choice((250, 600, 1500)),
+        in_flight=random.choice((1, 1, 2, 5)),
+        batch=random.choice((1, 2, 3)),
+        patience_ms=random.choice((0, 0, 2500)),
+        from_end=random.random() < 0.3,
+        fetch_bytes=random.choice((1, 300, 1 << 20)),
+    )
+
+
+class Switch:
+    """Tells clients to come to an end: a producer after what it has under way, a consumer when it has read all."""
+
+    def __init__(self) -> None:
+        self.off = False
+
+
+class _View:
+    """What a client knows of the cluster: of each partition the newest state it has heard of."""
+
+    def __init__(self, name: str, history: History, random: Random, settings: Settings, brokers: Sequence[int]) -> None:
+        self.name = name
+        self.history = history
+        self.random = random
+        self.settings = settings
+        self.brokers = list(brokers)
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+
+    def refresh(self) -> Generator[Wish, Any, None]:
+        """Ask brokers, at random, until one tells of any partition; wait a little after each that does not."""
+        while True:
+            broker = self.random.choice(self.brokers)
+            told = yield Metadata(broker, self.settings.request_ms)
+            if told is not None and self._take(*told):
+                return
+            yield Sleep(self.settings.backoff_ms)
+
+    def _take(self, brokers: Mapping[int, Any], partitions: Mapping[TopicPartition, PartitionState]) -> bool:
+        for broker in sorted(brokers):
+            if broker not in self.brokers:
+                self.brokers.append(broker)
+        fresh = {}
+        for partition in sorted(partitions):
+            state, held = partitions[partition], self.partitions.get(partition)
+            if held is None or held.topic_id != state.topic_id or held.state.leader_epoch <= state.state.leader_epoch:
+                held = state
+            fresh[partition] = held
+        self.partitions = fresh
+        return bool(fresh)
+
+    def now_ms(self) -> int:
+        return self.history.now_ms()
+
+
+@dataclass(slots=True)
+class _Session:
+    """A producer's numbering of one partition of one topic id."""
+
+    partition: TopicPartition
+    topic_id: str
+    producer_id: int
+    sequence: int = 0
+
+
+def producer(
+    name: str,
+    ids: Iterator[int],
+    settings: Settings,
+    history: History,
+    codec: Codec,
+    random: Random,
+    brokers: Sequence[int],
+    switch: Switch,
+) -> Client:
+    """Write to partitions at random, until `switch` is off. ids: producer ids nobody else has. brokers: ask these."""
+    view = _View(name, history, random, settings, brokers)
+    sessions: dict[TopicPartition, _Session] = {}
+    while not switch.off:
+        yield Sleep(random.randint(0, settings.pause_ms))
+        if not view.partitions or random.random() < 0.1:
+            yield from view.refresh()
+        partition = random.choice(sorted(view.partitions))
+        topic_id = view.partitions[partition].topic_id
+        session = sessions.get(partition)
+        if session is None or session.topic_id != topic_id:
+            session = sessions[partition] = _Session(partition, topic_id, next(ids))
+        if not (yield from _produce(view, session, codec, switch)):
+            del sessions[partition]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """answer: of the last try, None for none; tried: whether any try may have been written."""
+
+    told: Invoke
+    records: Any
+    answer: ProducedPartition | None = None
+
+
+def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Generator[Wish, Any, bool]:
+    """Write some batches; whether the numbering goes on after them."""
+    settings, history = view.settings, view.history
+    batches = _make(view, session, codec)
+    for batch in batches:
+        history.add(batch.told)
+    if settings.acks == 0:
+        leader = view.partitions[session.partition].state.leader
+        for batch in batches:
+            if leader != NO_LEADER:
+                yield Post(leader, _request(settings, session, batch))
+            history.add(_end(history, batch, Unknown, reason="acks=0"))
+        # One that was lost leaves a gap, behind which nothing is taken any more; who asks for nothing never learns it.
+        return leader != NO_LEADER and view.random.random() < 0.8
+    deadline_ms = view.now_ms() + settings.patience_ms
+    seen_ms = view.now_ms()
+    while batches:
+        known = view.partitions.get(session.partition)
+        if known is not None and known.topic_id != session.topic_id:
+            return _give_up(history, batches, "the topic was made anew")
+        if settings.patience_ms and view.now_ms() > deadline_ms and not switch.off:
+            return _give_up(history, batches, "no answer for long")
+        if known is not None:
+            seen_ms = view.now_ms()
+        elif switch.off or view.now_ms() > seen_ms + GONE_MS:
+            return _give_up(history, batches, "the topic is gone")
+        if known is not None and known.state.leader != NO_LEADER:
+            requests = tuple(_request(settings, session, batch) for batch in batches)
+            answers: list[ProduceResponse | None] = yield Call(known.state.leader, requests, settings.request_ms)
+            for batch, answer in zip(batches, answers, strict=True):
+                batch.answer = None if answer is None else answer.partitions[0]
+            refused = _settle(history, batches)
+            if refused is not None:
+                return _give_up(history, batches, f"an earlier batch got {refused.name}")
+            if not batches:
+                return True
+        yield Sleep(settings.backoff_ms)
+        yield from view.refresh()
+    return True
+
+
+def _make(view: _View, session: _Session, codec: Codec) -> list[_Batch]:
+    settings, batches = view.settings, []
+    for _ in range(view.random.randint(1, settings.in_flight)):
+        count = view.random.randint(1, settings.batch)
+        values = tuple(f"{session.producer_id}:{session.sequence + index}" for index in range(count))
+        now_ms = view.now_ms()
+        told = Invoke(
+            now_ms,
+            session.partition,
+            session.topic_id,
+            view.name,
+            settings.acks,
+            session.producer_id,
+            session.sequence,
+            values,
+        )
+        encoded = [value.encode() for value in values]
+        batches.append(_Batch(told, codec.encode(session.producer_id, 0, session.sequence, encoded, now_ms)))
+        session.sequence += count
+    return batches
+
+
+def _request(settings: Settings, session: _Session, batch: _Batch) -> ProduceRequest:
+    timeout_ms = settings.request_ms * 3 // 4
+    return ProduceRequest(settings.acks, timeout_ms, (ProducePartition(session.partition, batch.records),))
+
+
+def _settle(history: History, batches: list[_Batch]) -> ErrorCode | None:
+    """Take out the batches that are written; the error of the first that never will be, which is out too.
+
+    A batch behind one that was not written is out of order, until the first has been sent again; so only the first can
+    be refused for good.
+    """
+    left: list[_Batch] = []
+    refused = None
+    for batch in batches:
+        answer = batch.answer
+        if answer is not None and answer.error is ErrorCode.NONE:
+            history.add(_end(history, batch, Ok, base_offset=answer.base_offset))
+        elif answer is not None and answer.error not in RETRIABLE and not left and refused is None:
+            history.add(_end(history, batch, Fail, error=answer.error.name))
+            refused = answer.error
+        else:
+            left.append(batch)
+    batches[:] = left
+    return refused
+
+
+def _give_up(history: History, batches: list[_Batch], reason: str) -> bool:
+    for batch in batches:
+        history.add(_end(history, batch, Unknown, reason=reason))
+    batches.clear()
+    return False
+
+
+def _end(history: History, batch: _Batch, kind: type[Produce], **facts: Any) -> Produce:
+    told = batch.told
+    return kind(
+        history.now_ms(),
+        told.partition,
+        told.topic_id,
+        told.client,
+        told.acks,
+        told.producer_id,
+        told.sequence,
+        told.values,
+        **facts,
+    )
+
+
+def consumer(
+    name: str,
+    settings: Settings,
+    history: History,
+    codec: Codec,
+    random: Random,
+    brokers: Sequence[int],
+    switch: Switch,
+) -> Client:
+    """Read all partitions in turn, until `switch` is off and everything that was committed then has been read."""
+    view = _View(name, history, random, settings, brokers)
+    readers: dict[TopicPartition, _Reader] = {}
+    while True:
+        last = switch.off
+        yield from view.refresh()
+        finished = True
+        for partition in sorted(view.partitions):
+            told = view.partitions[partition]
+            reader = readers.get(partition)
+            if reader is None or reader.topic_id != told.topic_id:
+                reader = readers[partition] = _Reader(view, codec, partition, told.topic_id)
+            finished = (yield from reader.poll(told)) and finished
+        if last and finished:
+            return
+        yield Sleep(random.randint(1, settings.pause_ms) if finished else settings.backoff_ms)
+
+
+class _Reader:
+    """A consumer's place in one partition of one topic id. position: -1 when it has none yet."""
+
+    def __init__(self, view: _View, codec: Codec, partition: TopicPartition, topic_id: str) -> None:
+        self.topic_id = topic_id
+        self._view = view
+        self._codec = codec
+        self._partition = partition
+        self._position = -1
+        self._reset = LATEST if view.settings.from_end else EARLIEST
+
+    def poll(self, told: PartitionState) -> Generator[Wish, Any, bool]:
+        """One fetch, or a question for an offset; whether it has read all there is."""
+        if told.state.leader == NO_LEADER:
+            return False
+        if self._position < 0:
+            yield from self._ask(told, self._reset)
+            return False
+        if self._view.random.random() < 0.1:
+            yield from self._ask(told, LATEST, move=False)
+        return (yield from self._fetch(told))
+
+    def _ask(self, told: PartitionState, timestamp: int, move: bool = True) -> Generator[Wish, Any, None]:
+        asked = ListOffsetsPartition(self._partition, told.state.leader_epoch, timestamp)
+        answers: list[ListOffsetsResponse | None] = yield Call(
+            told.state.leader, (ListOffsetsRequest((asked,)),), self._view.settings.request_ms
+        )
+        found: ListedOffset | None = None if answers[0] is None else answers[0].partitions[0]
+        if found is None or found.error is not ErrorCode.NONE:
+            return
+        if timestamp == LATEST:
+            self._watermark(told, found.leader_epoch, found.offset, "list")
+        if move:
+            self._move(found.offset, "earliest" if timestamp == EARLIEST else "latest")
+
+    def _fetch(self, told: PartitionState) -> Generator[Wish, Any, bool]:
+        settings = self._view.settings
+        asked = FetchPartition(
+            self._partition,
+            self.topic_id,
+            told.state.leader_epoch,
+            self._position,
+            max_bytes=settings.fetch_bytes,
+        )
+        wait_ms = self._view.random.choice((0, settings.request_ms // 4))
+        request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (asked,))
+        answers: list[FetchResponse | None] = yield Call(told.state.leader, (request,), settings.request_ms)
+        response = answers[0]
+        if response is None or response.error is not ErrorCode.NONE or not response.partitions:
+            return False
+        found: FetchedPartition = response.partitions[0]
+        if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._move(-1, f"{self._position} is out of range")
+            self._reset = EARLIEST
+            return False
+        if found.error is not ErrorCode.NONE:
+            return False
+        return self._take(told, found)
+
+    def _take(self, told: PartitionState, found: FetchedPartition) -> bool:
+        history = self._view.history
+        if found.high_watermark >= 0:
+            self._watermark(told, found.leader_epoch, found.high_watermark, "fetch")
+        progress = False
+        for record in self._codec.decode(found.records):
+            if record.offset < self._position:
+                continue
+            progress = True
+            self._position = record.offset + 1
+            history.add(
+                Read(
+                    history.now_ms(),
+                    self._partition,
+                    self.topic_id,
+                    self._view.name,
+                    told.state.leader,
+                    found.leader_epoch,
+                    record.offset,
+                    record.leader_epoch,
+                    record.producer_id,
+                    record.sequence,
+                    record.value.decode(),
+                )
+            )
+        return not progress and self._position >= found.high_watermark >= 0
+
+    def _watermark(self, told: PartitionState, leader_epoch: int, offset: int, source: str) -> None:
+        history = self._view.history
+        history.add(
+            Watermark(
+                history.now_ms(),
+                self._partition,
+                self.topic_id,
+                self._view.name,
+                told.state.leader,
+                leader_epoch,
+                offset,
+                source,
+            )
+        )
+
+    def _move(self, offset: int, reason: str) -> None:
+        history = self._view.history
+        self._position = offset
+        history.add(Position(history.now_ms(), self._partition, self.topic_id, self._view.name, offset, reason))
