@@ -1,0 +1,215 @@
+"""What a controller knows: the cluster as the store tells it, and the state of every replica and partition.
+
+Read once when a controller takes over, kept up by every event after that, thrown away when it resigns. Everything in it
+is derived from the store, but for what brokers answered (a disk that failed, a replica that was deleted), which they
+answer again. Sets that are gone through are dicts without values, so that the order never depends on hashing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from kreplog.config import TopicConfig
+from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
+from kreplog.core.nodes import Assignment, Topic
+from kreplog.types import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
+
+
+class Replica(NamedTuple):
+    """One broker's copy of one partition."""
+
+    partition: TopicPartition
+    broker: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}@{self.broker}"
+
+
+Observer = Callable[[Replica | TopicPartition, str, str], None]
+"""Called with what has changed its state, its old state and its new one."""
+
+
+class LogDirEvent(NamedTuple):
+    """Replicas that a broker lost with a disk. created: the store's transaction, to compare with its registration."""
+
+    path: str
+    created: int
+    broker: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ControllerContext:
+    """See the module. Attributes are for reading; put_* and remove_* keep the indexes.
+
+    controller_id: this broker. epoch, epoch_version: of /controller_epoch as won at the election.
+    brokers: those registered, that this controller has taken in. registered: the store's transaction of that.
+    failed: replicas on failed disks, by broker, until it registers anew.
+    topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
+    deleting: topics to be deleted; removing: partitions to be removed. reassignments: the target asked for, () to
+    cancel. leaderless: partitions New or Offline. touched: partitions whose state was written or read since the last
+    look. unsettled: partitions whose writes were refused too often, for the next Tick.
+    """
+
+    def __init__(self, controller_id: int, epoch: int, epoch_version: int, observer: Observer | None = None) -> None:
+        self.controller_id = controller_id
+        self.epoch = epoch
+        self.epoch_version = epoch_version
+        self.brokers: dict[int, Broker] = {}
+        self.registered: dict[int, int] = {}
+        self.failed: dict[int, dict[TopicPartition, None]] = {}
+        self.log_dir_events: tuple[LogDirEvent, ...] = ()
+        self.topics: dict[str, Topic] = {}
+        self.configs: dict[str, TopicConfig] = {}
+        self.states: dict[TopicPartition, LeaderAndIsr] = {}
+        self.replicas_on: dict[int, dict[TopicPartition, None]] = {}
+        self.deleting: dict[str, None] = {}
+        self.removing: dict[TopicPartition, None] = {}
+        self.reassignments: dict[TopicPartition, tuple[int, ...]] = {}
+        self.leaderless: dict[TopicPartition, None] = {}
+        self.touched: dict[TopicPartition, None] = {}
+        self.unsettled: dict[TopicPartition, None] = {}
+        self.partition_statuses: dict[TopicPartition, PartitionStatus] = {}
+        self.replica_statuses: dict[Replica, ReplicaStatus] = {}
+        self._observer = observer
+
+    # What follows from the facts
+
+    def knows(self, partition: TopicPartition) -> bool:
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.partition in topic.partitions
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in self.topics[topic].partitions]
+
+    def assignment(self, partition: TopicPartition) -> Assignment:
+        return self.topics[partition.topic].partitions[partition.partition]
+
+    def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
+        return self.assignment(partition).replicas
+
+    def topic_id(self, partition: TopicPartition) -> str:
+        return self.topics[partition.topic].topic_id
+
+    def config(self, topic: str) -> TopicConfig:
+        return self.configs.get(topic) or TopicConfig()
+
+    def min_isr(self, partition: TopicPartition) -> int:
+        """min.insync.replicas, or as many replicas as the partition has where those are fewer."""
+        return min(self.config(partition.topic).min_insync_replicas, len(self.replicas(partition)))
+
+    def unclean_allowed(self, partition: TopicPartition) -> bool:
+        """Whether a replica that may lack committed records may lead: off unless the topic opts in (F19, KIP-106)."""
+        return self.config(partition.topic).unclean_leader_election_enable
+
+    def condemned(self, partition: TopicPartition) -> bool:
+        """Whether it is to be deleted, so that nobody shall lead it any more."""
+        return partition.topic in self.deleting or partition in self.removing
+
+    def is_online(self, partition: TopicPartition, broker: int) -> bool:
+        """Whether the broker is registered and its replica on no failed disk."""
+        return broker in self.brokers and partition not in self.failed.get(broker, ())
+
+    def can_lead(self, partition: TopicPartition) -> tuple[int, ...]:
+        """Assigned replicas that may be elected: online, and their broker is not stopping (F15)."""
+        return tuple(
+            broker
+            for broker in self.replicas(partition)
+            if self.is_online(partition, broker) and not self.brokers[broker].stopping
+        )
+
+    def has_leader(self, partition: TopicPartition) -> bool:
+        state = self.states.get(partition)
+        return state is not None and state.leader != NO_LEADER and self.is_online(partition, state.leader)
+
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[Replica]:
+        return [Replica(partition, broker) for partition in partitions for broker in self.replicas(partition)]
+
+    def everything(self) -> Iterator[TopicPartition]:
+        """All partitions that have a leaderAndISR and are to stay."""
+        return (partition for partition in self.states if not self.condemned(partition))
+
+    # What changes them
+
+    def put_topic(self, name: str, topic: Topic) -> None:
+        """Take in a topic's node; partitions it no longer has are for remove_partition."""
+        held = self.topics.get(name)
+        before = {} if held is None else held.partitions
+        for number, assignment in topic.partitions.items():
+            old = before.get(number)
+            if old is assignment:
+                continue
+            partition = TopicPartition(name, number)
+            for broker in () if old is None else old.replicas:
+                self._unassign(partition, broker)
+            for broker in assignment.replicas:
+                self.replicas_on.setdefault(broker, {})[partition] = None
+        self.topics[name] = topic
+
+    def remove_partition(self, partition: TopicPartition) -> None:
+        """Forget a partition whose replicas and status are NonExistent; put_topic the topic without it afterwards."""
+        for broker in self.replicas(partition):
+            self._unassign(partition, broker)
+            self.failed.get(broker, {}).pop(partition, None)
+        for index in (self.states, self.leaderless, self.touched, self.unsettled, self.removing, self.reassignments):
+            index.pop(partition, None)
+
+    def remove_topic(self, name: str) -> None:
+        for partition in self.partitions_of(name):
+            self.remove_partition(partition)
+        del self.topics[name]
+        self.configs.pop(name, None)
+        self.deleting.pop(name, None)
+
+    def without(self, partition: TopicPartition) -> Topic:
+        """The topic's node once `partition` is gone from it."""
+        topic = self.topics[partition.topic]
+        return replace(topic, partitions={n: one for n, one in topic.partitions.items() if n != partition.partition})
+
+    def put_state(self, partition: TopicPartition, state: LeaderAndIsr) -> None:
+        self.states[partition] = state
+        self.touched[partition] = None
+
+    def replica_status(self, replica: Replica) -> ReplicaStatus:
+        return self.replica_statuses.get(replica, ReplicaStatus.NON_EXISTENT)
+
+    def put_replica_status(self, replica: Replica, status: ReplicaStatus) -> None:
+        """The state machine's alone, and of who starts it."""
+        old = self.replica_status(replica)
+        if status is ReplicaStatus.NON_EXISTENT:
+            self.replica_statuses.pop(replica, None)
+        else:
+            self.replica_statuses[replica] = status
+        if self._observer is not None:
+            self._observer(replica, old, status)
+
+    def partition_status(self, partition: TopicPartition) -> PartitionStatus:
+        return self.partition_statuses.get(partition, PartitionStatus.NON_EXISTENT)
+
+    def put_partition_status(self, partition: TopicPartition, status: PartitionStatus) -> None:
+        """The state machine's alone, and of who starts it."""
+        old = self.partition_status(partition)
+        if status is PartitionStatus.NON_EXISTENT:
+            self.partition_statuses.pop(partition, None)
+        else:
+            self.partition_statuses[partition] = status
+        if status in (PartitionStatus.NEW, PartitionStatus.OFFLINE):
+            self.leaderless[partition] = None
+        else:
+            self.leaderless.pop(partition, None)
+        if self._observer is not None:
+            self._observer(partition, old, status)
+
+    def _unassign(self, partition: TopicPartition, broker: int) -> None:
+        assigned = self.replicas_on.get(broker)
+        if assigned is not None:
+            assigned.pop(partition, None)
+            if not assigned:
+                del self.replicas_on[broker]
+
+
+def named(items: Iterable[object], most: int = 5) -> str:
+    """The first few by name and how many more there are, for the log."""
+    names = [str(item) for item in items]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,57 @@
+"""Giving leadership back to the preferred replicas: when asked, and where too much of a broker's is led elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kreplog.core import nodes
+from kreplog.core.controller import leadership
+from kreplog.core.controller.machines import StateMachines
+from kreplog.core.controller.reassignment import is_under_way
+from kreplog.core.controller.topic_changes import TopicChanges
+from kreplog.core.controller.transitions import PartitionStatus
+from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
+from kreplog.errors import CoordinationError
+from kreplog.types import TopicPartition
+
+
+class PreferredElections:
+    """See the module."""
+
+    def __init__(self, machines: StateMachines, topics: TopicChanges) -> None:
+        self._machines = machines
+        self._context = machines.context
+        self._topics = topics
+
+    def on_request(self) -> Steps[None]:
+        """/admin/preferred_replica_election names partitions, or none for all."""
+        found: Nodes = yield GetNodes((nodes.PREFERRED_ELECTION,), watch=True)
+        if found[0] is None:
+            return
+        try:
+            asked = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found[0])
+        except CoordinationError as error:
+            yield StateChange("error", str(error))
+        else:
+            yield from self._elect(asked or self._context.everything())
+        yield from self._topics.drop([nodes.PREFERRED_ELECTION])
+
+    def on_imbalance(self, percentage: int) -> Steps[None]:
+        """Elect where more than `percentage` of the partitions that prefer a broker are led by others."""
+        preferring: dict[int, list[TopicPartition]] = {}
+        for partition in self._context.everything():
+            if not is_under_way(self._context.assignment(partition)):
+                preferring.setdefault(self._context.replicas(partition)[0], []).append(partition)
+        for broker, partitions in sorted(preferring.items()):
+            elsewhere = [one for one in partitions if self._context.states[one].leader != broker]
+            if len(elsewhere) * 100 > percentage * len(partitions):
+                yield from self._elect(elsewhere)
+
+    def _elect(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        online = [
+            one
+            for one in partitions
+            if self._context.has_leader(one) and self._context.knows(one) and not self._context.condemned(one)
+        ]
+        yield from self._machines.partitions.handle_state_changes(online, PartitionStatus.ONLINE, leadership.prefer)
+        yield from self._machines.batch.send()

@@ -1,0 +1,25 @@
+"""The two state machines over one context, and the requests that they give rise to: what every flow works with."""
+
+from __future__ import annotations
+
+from kreplog.core.controller.context import ControllerContext
+from kreplog.core.controller.leadership import Leadership
+from kreplog.core.controller.partitions import PartitionStateMachine
+from kreplog.core.controller.replicas import ReplicaStateMachine
+from kreplog.core.controller.requests import ControllerBrokerRequestBatch
+
+
+class StateMachines:
+    """Made when a controller takes over, and thrown away with its context."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
+        self.batch = ControllerBrokerRequestBatch(context)
+        self.leadership = Leadership(context, self.batch)
+        self.replicas = ReplicaStateMachine(context, self.batch, self.leadership)
+        self.partitions = PartitionStateMachine(context, self.batch, self.leadership)
+
+    def startup(self) -> None:
+        """Give every replica and partition its first state."""
+        self.replicas.startup()
+        self.partitions.startup()

@@ -1,0 +1,173 @@
+"""Reading the store: in bulk, and leaving a watch before anything is done about what was read.
+
+Each function reads one kind of node. Nodes under /admin that hold what nobody can read are reported and passed over; a
+broken topic or leaderAndISR node stops the controller, for to go on without it would have its replicas deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kreplog.config import TopicConfig
+from kreplog.core import nodes
+from kreplog.core.controller.context import ControllerContext, LogDirEvent
+from kreplog.core.messages import GetChildren, GetNodes, Nodes, StateChange, Steps
+from kreplog.core.nodes import Topic
+from kreplog.errors import CoordinationError
+from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition
+
+
+class Registration(NamedTuple):
+    """A registered broker. created: the store's transaction. handled: the broker epoch that a controller last took in,
+    None for none."""
+
+    broker: Broker
+    created: int
+    handled: int | None
+
+
+def handled_epoch(broker: int) -> str:
+    """Where controllers note the broker epoch that they have taken in, so that a restart that happened while there was
+    no controller is not missed, and one that a controller has dealt with is not dealt with again by the next."""
+    return f"{nodes.broker_epoch(broker)}/handled"
+
+
+def children(path: str) -> Steps[list[str]]:
+    """The names of the children, none where there is no such node; a watch is left."""
+    found: list[str] | None = yield GetChildren(path, watch=True)
+    return found or []
+
+
+def brokers() -> Steps[dict[int, Registration]]:
+    """All registered brokers. Epochs are read before registrations: if one is replaced in between, the watch left on
+    the children tells of it, and the epoch held then differs from the true one."""
+    ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
+    if not ids:
+        return {}
+    noted: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(handled_epoch, ids)))
+    registered: Nodes = yield GetNodes(tuple(map(nodes.broker, ids)), watch=True)
+    found = {}
+    for broker, epoch, handled, node in zip(ids, noted[: len(ids)], noted[len(ids) :], registered, strict=True):
+        if node is None or epoch is None:
+            continue
+        try:
+            content = nodes.decode_broker(nodes.broker(broker), node, epoch.stat.version)
+        except CoordinationError as error:
+            yield StateChange("error", str(error))
+            continue
+        found[broker] = Registration(content, node.stat.created, None if handled is None else int(handled.data))
+    return found
+
+
+def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
+    """Those of `names` that exist, watching all of them and their settings."""
+    if not names:
+        return {}
+    found: Nodes = yield GetNodes(tuple(map(nodes.topic, names)), watch=True)
+    settings: Nodes = yield GetNodes(tuple(map(nodes.topic_config, names)), watch=True)
+    read = {}
+    for name, node, setting in zip(names, found, settings, strict=True):
+        if node is not None:
+            config = yield from _config(name, setting)
+            read[name] = nodes.decode_topic(nodes.topic(name), node), config
+    return read
+
+
+def topic_config(name: str) -> Steps[TopicConfig]:
+    """A topic's settings, watched."""
+    found: Nodes = yield GetNodes((nodes.topic_config(name),), watch=True)
+    return (yield from _config(name, found[0]))
+
+
+def _config(name: str, node: Node | None) -> Steps[TopicConfig]:
+    try:
+        return nodes.decode_topic_config(nodes.topic_config(name), node)
+    except CoordinationError as error:
+        yield StateChange("error", f"{error}; the defaults hold meanwhile")
+        return TopicConfig()
+
+
+def states(partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, LeaderAndIsr]]:
+    """leaderAndISR of those that have one. Unwatched: leaders tell of changes."""
+    if not partitions:
+        return {}
+    found: Nodes = yield GetNodes(tuple(map(nodes.leader_and_isr, partitions)))
+    return {
+        partition: nodes.decode_leader_and_isr(nodes.leader_and_isr(partition), node)
+        for partition, node in zip(partitions, found, strict=True)
+        if node is not None
+    }
+
+
+def tree(under: str) -> Steps[dict[TopicPartition, Node]]:
+    """The nodes [under]/[topic]/[partition], with watches all the way down."""
+    partitions = []
+    for topic in (yield from children(under)):
+        for name in (yield from children(f"{under}/{topic}")):
+            number = _number(name)
+            if number is None:
+                yield StateChange("error", f"{under}/{topic}/{name} is passed over: {name!r} is no partition number")
+            else:
+                partitions.append(TopicPartition(topic, number))
+    if not partitions:
+        return {}
+    partitions.sort()
+    found: Nodes = yield GetNodes(tuple(nodes.partition(one, under) for one in partitions), watch=True)
+    return {one: node for one, node in zip(partitions, found, strict=True) if node is not None}
+
+
+def isr_changes() -> Steps[tuple[list[str], list[TopicPartition]]]:
+    """Paths of the notes that leaders left, and the partitions that they name."""
+    found = yield from _notes(nodes.ISR_CHANGES)
+    named: dict[TopicPartition, None] = {}
+    for path, node in found:
+        try:
+            named.update(dict.fromkeys(nodes.decode_partitions(path, node)))
+        except CoordinationError as error:
+            yield StateChange("error", str(error))
+    return [path for path, _ in found], list(named)
+
+
+def log_dir_events() -> Steps[tuple[LogDirEvent, ...]]:
+    """What brokers wrote when a disk failed."""
+    events = []
+    for path, node in (yield from _notes(nodes.LOG_DIR_EVENTS)):
+        try:
+            broker, lost = nodes.decode_log_dir_event(path, node)
+        except CoordinationError as error:
+            yield StateChange("error", str(error))
+            continue
+        events.append(LogDirEvent(path, node.stat.created, broker, lost))
+    return tuple(events)
+
+
+def fill(context: ControllerContext) -> Steps[None]:
+    """Topics with their settings, states and deletions: all of the context but brokers and reassignments."""
+    context.deleting = dict.fromkeys((yield from children(nodes.DELETED_TOPICS)))
+    for name, (topic, config) in (yield from topics((yield from children(nodes.TOPICS)))).items():
+        context.put_topic(name, topic)
+        context.configs[name] = config
+    partitions = [partition for name in context.topics for partition in context.partitions_of(name)]
+    context.states.update((yield from states(partitions)))
+
+
+def _notes(directory: str) -> Steps[list[tuple[str, Node]]]:
+    paths = [f"{directory}/{name}" for name in (yield from children(directory))]
+    if not paths:
+        return []
+    found: Nodes = yield GetNodes(tuple(paths))
+    return [(path, node) for path, node in zip(paths, found, strict=True) if node is not None]
+
+
+def _number(name: str) -> int | None:
+    return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
+
+
+def existing(paths: Iterable[str]) -> Steps[list[str]]:
+    """Those of `paths` that have a node."""
+    wanted = tuple(paths)
+    if not wanted:
+        return []
+    found: Nodes = yield GetNodes(wanted)
+    return [path for path, node in zip(wanted, found, strict=True) if node is not None]

@@ -1,0 +1,92 @@
+"""The replica state machine: which of its seven states each replica is in, and what entering one sets off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kreplog.core.controller import leadership
+from kreplog.core.controller.context import ControllerContext, Replica, named
+from kreplog.core.controller.leadership import Leadership
+from kreplog.core.controller.requests import ControllerBrokerRequestBatch
+from kreplog.core.controller.selectors import Election
+from kreplog.core.controller.transitions import REPLICA_TRANSITIONS, ReplicaStatus
+from kreplog.core.messages import StateChange, Steps
+from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
+
+
+class ReplicaStateMachine:
+    """Moves replicas between the states of `transitions`; what brokers are to be told is collected in the batch."""
+
+    def __init__(self, context: ControllerContext, batch: ControllerBrokerRequestBatch, leadership: Leadership) -> None:
+        self._context = context
+        self._batch = batch
+        self._leadership = leadership
+
+    def startup(self) -> None:
+        """Give every replica its first state, from the store alone, so that it is the same for every controller.
+
+        Replicas are online where their broker lives and their disk works. Those to be deleted that are not wait.
+        """
+        for name in self._context.topics:
+            for replica in self._context.replicas_of(self._context.partitions_of(name)):
+                self._context.put_replica_status(replica, self._first_status(replica))
+
+    def _first_status(self, replica: Replica) -> ReplicaStatus:
+        if self._context.is_online(*replica):
+            return ReplicaStatus.ONLINE
+        if self._context.condemned(replica.partition):
+            return ReplicaStatus.DELETION_INELIGIBLE
+        return ReplicaStatus.OFFLINE
+
+    def handle_state_changes(self, replicas: Iterable[Replica], target: ReplicaStatus) -> Steps[None]:
+        """Move all `replicas` to `target`; those that may not go there from where they are stay as they are.
+
+        NewReplica, OnlineReplica: the broker is told of the partition, once that has a leader.
+        OfflineReplica: the broker is told to stop it, if it lives; a follower leaves the ISR, in the store.
+        ReplicaDeletionStarted: the broker is told to delete it. The other states are known to the controller alone.
+        """
+        valid = yield from self._valid(replicas, target)
+        match target:
+            case ReplicaStatus.NEW:
+                for replica in valid:
+                    self._batch.add_leader_and_isr_for(replica, is_new=True)
+            case ReplicaStatus.ONLINE:
+                for replica in valid:
+                    self._batch.add_leader_and_isr_for(replica)
+            case ReplicaStatus.OFFLINE:
+                for replica in valid:
+                    self._batch.add_stop_replica(replica, delete=False)
+                yield from self._leave_isr(valid)
+            case ReplicaStatus.DELETION_STARTED:
+                for replica in valid:
+                    self._batch.add_stop_replica(replica, delete=True)
+        for replica in valid:
+            self._context.put_replica_status(replica, target)
+        if valid:
+            yield StateChange("info", f"{len(valid)} replicas are now {target}: {named(valid)}")
+
+    def _valid(self, replicas: Iterable[Replica], target: ReplicaStatus) -> Steps[list[Replica]]:
+        allowed = REPLICA_TRANSITIONS[target]
+        valid = []
+        for replica in dict.fromkeys(replicas):
+            status = self._context.replica_status(replica)
+            if status in allowed:
+                valid.append(replica)
+            else:
+                yield StateChange("error", f"replica {replica} cannot become {target}: it is {status}")
+        return valid
+
+    def _leave_isr(self, replicas: Iterable[Replica]) -> Steps[None]:
+        """Followers leave the ISR; a leader does by the election of another."""
+        leaving: dict[TopicPartition, list[int]] = {}
+        for partition, broker in replicas:
+            if partition in self._context.states and not self._context.condemned(partition):
+                leaving.setdefault(partition, []).append(broker)
+
+        def choose(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+            if current.leader == NO_LEADER or current.leader in leaving[partition]:
+                return None
+            return leadership.without(context, partition, current, leaving[partition])
+
+        if leaving:
+            yield from self._leadership.update(leaving, choose)

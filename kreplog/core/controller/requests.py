@@ -1,0 +1,159 @@
+"""What the brokers are to be told, collected while states change and sent once: at most one request of a kind each.
+
+LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that does not know it yet, and
+StopReplica goes last. A request says what the context holds when it is sent, whatever was known when it was asked for.
+Source: Kafka's ControllerBrokerRequestBatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kreplog.core.controller.context import ControllerContext, Replica
+from kreplog.core.controller.transitions import ReplicaStatus
+from kreplog.core.messages import (
+    ControlRequest,
+    LeaderAndIsrRequest,
+    PartitionState,
+    SendControl,
+    Steps,
+    StopReplica,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from kreplog.types import NO_EPOCH, TopicPartition
+
+FIRST_LEADER_EPOCH = 0
+"""The leader epoch of a partition that no controller has written since its creation."""
+
+_TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
+
+
+class ControllerBrokerRequestBatch:
+    """See the module. Nothing is sent to a broker that is not registered."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what has been collected."""
+        self._changed: dict[TopicPartition, None] = {}
+        self._told: dict[Replica, None] = {}
+        self._new: set[Replica] = set()
+        self._init: dict[int, None] = {}
+        self._stops: dict[int, dict[TopicPartition, StopReplica]] = {}
+        self._metadata: dict[TopicPartition, None] = {}
+        self._deleted: dict[TopicPartition, None] = {}
+        self._brokers_changed = False
+
+    def add_leader_and_isr(self, partition: TopicPartition) -> None:
+        """Tell all replicas that take part in `partition` who leads it, and all brokers for their clients."""
+        self._changed[partition] = None
+        self._metadata[partition] = None
+
+    def add_leader_and_isr_for(self, replica: Replica, is_new: bool = False) -> None:
+        """Tell one replica."""
+        self._told[replica] = None
+        if is_new:
+            self._new.add(replica)
+
+    def add_init(self, broker: int) -> None:
+        """Tell a broker everything: all that it should have, and what else it has is no longer its own."""
+        self._init[broker] = None
+        self._brokers_changed = True
+
+    def add_stop_replica(self, replica: Replica, delete: bool) -> None:
+        """Stop one replica; with `delete`, which outweighs a mere stop, its files go too."""
+        partition, broker = replica
+        if broker not in self._context.brokers:
+            return
+        stops = self._stops.setdefault(broker, {})
+        held = stops.get(partition)
+        state = self._context.states.get(partition)
+        stops[partition] = StopReplica(
+            partition,
+            self._context.topic_id(partition),
+            NO_EPOCH if state is None or self._context.condemned(partition) else state.leader_epoch,
+            delete or (held is not None and held.delete),
+        )
+
+    def add_update_metadata(
+        self, partitions: Iterable[TopicPartition] = (), deleted: Iterable[TopicPartition] = ()
+    ) -> None:
+        """Tell all brokers which brokers live, and these partitions, and that those are gone."""
+        self._metadata.update(dict.fromkeys(partitions))
+        self._deleted.update(dict.fromkeys(deleted))
+        self._brokers_changed = True
+
+    def send(self) -> Steps[None]:
+        """Queue the requests of all brokers, and begin the next batch."""
+        context = self._context
+        told = self._grouped()
+        changed = tuple(self._state(one) for one in self._metadata if one in context.states)
+        everything = tuple(self._state(one) for one in context.everything()) if self._init else ()
+        brokers = tuple(context.brokers[broker] for broker in sorted(context.brokers))
+        deleted = tuple(self._deleted)
+        for broker in brokers:
+            head = (context.controller_id, context.epoch, broker.epoch)
+            is_init = broker.id in self._init
+            requests: list[ControlRequest] = []
+            if is_init or broker.id in told:
+                states = self._everything_on(broker.id) if is_init else tuple(told[broker.id])
+                requests.append(LeaderAndIsrRequest(*head, states, is_init))
+            if changed or deleted or self._brokers_changed:
+                states = everything if is_init else changed
+                requests.append(UpdateMetadataRequest(*head, brokers, states, deleted))
+            if broker.id in self._stops:
+                requests.append(StopReplicaRequest(*head, tuple(self._stops[broker.id].values())))
+            for request in requests:
+                yield SendControl(broker.id, broker.epoch, request)
+        self.clear()
+
+    def _grouped(self) -> dict[int, list[PartitionState]]:
+        """What each broker is told in its LeaderAndIsr, unless it gets an INIT."""
+        told: dict[Replica, None] = {}
+        for partition in self._changed:
+            if partition in self._context.states:
+                told.update((replica, None) for replica in self._recipients(partition))
+        told.update((replica, None) for replica in self._told if replica.partition in self._context.states)
+        grouped: dict[int, list[PartitionState]] = {}
+        for replica in told:
+            state = self._state(replica.partition, is_new=self._may_be_made(replica))
+            grouped.setdefault(replica.broker, []).append(state)
+        return grouped
+
+    def _recipients(self, partition: TopicPartition) -> list[Replica]:
+        replicas = self._context.replicas_of([partition])
+        return [one for one in replicas if self._context.replica_status(one) in _TAKE_PART]
+
+    def _everything_on(self, broker: int) -> tuple[PartitionState, ...]:
+        """All that a broker should have, in no part of a topic that is being deleted."""
+        context = self._context
+        return tuple(
+            self._state(partition, is_new=self._may_be_made(Replica(partition, broker)))
+            for partition in context.replicas_on.get(broker, ())
+            if partition in context.states and not context.condemned(partition)
+        )
+
+    def _may_be_made(self, replica: Replica) -> bool:
+        """Whether nothing can be lost if the replica is made from nothing: it has just been assigned, is joining by a
+        reassignment, or nothing has happened to its partition since that was created."""
+        state = self._context.states[replica.partition]
+        adding = self._context.assignment(replica.partition).adding
+        joining = replica.broker in adding and replica.broker not in state.isr
+        return replica in self._new or joining or state.leader_epoch == FIRST_LEADER_EPOCH
+
+    def _state(self, partition: TopicPartition, is_new: bool = False) -> PartitionState:
+        context = self._context
+        assignment = context.assignment(partition)
+        return PartitionState(
+            partition,
+            context.topic_id(partition),
+            context.states[partition],
+            assignment.replicas,
+            assignment.adding,
+            assignment.removing,
+            is_new,
+            context.config(partition.topic),
+        )

@@ -1,0 +1,212 @@
+"""Topics and partitions that appear in the store, and settings that change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from kreplog.core import nodes
+from kreplog.core.controller import fencing, reading
+from kreplog.core.controller.assignment import check_replicas
+from kreplog.core.controller.context import Replica, named
+from kreplog.core.controller.machines import StateMachines
+from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
+from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
+from kreplog.core.nodes import Assignment, Topic
+from kreplog.errors import BadVersionError, CoordinationError, NoNodeError, NotEmptyError, UsageError
+from kreplog.types import Delete, Node, SetData, StoreOperation, TopicPartition
+
+
+class TopicChanges:
+    """See the module."""
+
+    def __init__(self, machines: StateMachines) -> None:
+        self._machines = machines
+        self._context = machines.context
+        self._batch = machines.batch
+
+    def on_topics(self) -> Steps[None]:
+        """Topics have been created, or deleted by a hand that did not ask the controller."""
+        context = self._context
+        names = yield from reading.children(nodes.TOPICS)
+        for name in [name for name in context.topics if name not in names]:
+            yield from self._vanished(name)
+        found = yield from reading.topics([name for name in names if name not in context.topics])
+        partitions: list[TopicPartition] = []
+        for name, (topic, config) in found.items():
+            context.put_topic(name, topic)
+            context.configs[name] = config
+            partitions += context.partitions_of(name)
+        yield from self.create(partitions)
+
+    def _vanished(self, name: str) -> Steps[None]:
+        """Its replicas are stopped. Their files stay until their brokers are told again what they should have."""
+        context = self._context
+        yield StateChange("warning", f"topic {name} has vanished from the store; its replicas are stopped")
+        for replica in context.replicas_of(context.partitions_of(name)):
+            self._batch.add_stop_replica(replica, delete=False)
+            context.replica_statuses.pop(replica, None)
+        for partition in context.partitions_of(name):
+            context.partition_statuses.pop(partition, None)
+        self._batch.add_update_metadata(deleted=context.partitions_of(name))
+        context.remove_topic(name)
+        yield from self._batch.send()
+
+    def on_topic(self, name: str) -> Steps[None]:
+        """A topic's node was written: by this controller, or by somebody who adds partitions."""
+        if name not in self._context.topics:
+            yield from self.on_topics()
+            return
+        found = yield from reading.topics([name])
+        if not found:
+            yield from self.on_topics()
+            return
+        yield from self._merge(name, found[name][0])
+
+    def reread(self, name: str) -> Steps[None]:
+        """A write of the topic's node was refused: take in what somebody else wrote there."""
+        found: Nodes = yield GetNodes((nodes.topic(name),))
+        if found[0] is not None and name in self._context.topics:
+            yield from self._merge(name, nodes.decode_topic(nodes.topic(name), found[0]))
+
+    def _merge(self, name: str, topic: Topic) -> Steps[None]:
+        """Partitions may be added; replicas of those that are there change by reassignment only."""
+        context = self._context
+        held = context.topics[name]
+        if topic.topic_id != held.topic_id:
+            yield StateChange("error", f"topic {name} has another id now, {topic.topic_id} after {held.topic_id}")
+            return
+        changed = [number for number, one in held.partitions.items() if topic.partitions.get(number) != one]
+        if changed:
+            yield StateChange("error", f"topic {name}: somebody rewrote the replicas of partitions {changed[:5]}")
+        context.put_topic(name, replace(topic, partitions={**topic.partitions, **held.partitions}))
+        yield from self.create([TopicPartition(name, n) for n in topic.partitions if n not in held.partitions])
+
+    def create(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
+        """Take new partitions, whose assignment the context has, from nothing to being led."""
+        if not partitions:
+            return
+        context, machines = self._context, self._machines
+        replicas = context.replicas_of(partitions)
+        yield from machines.replicas.handle_state_changes(replicas, ReplicaStatus.NEW)
+        yield from machines.partitions.handle_state_changes(partitions, PartitionStatus.NEW)
+        wanted = [partition for partition in partitions if not context.condemned(partition)]
+        yield from machines.partitions.handle_state_changes(wanted, PartitionStatus.ONLINE)
+        yield from self.settle_new(context.replicas_of(wanted))
+        yield from self._batch.send()
+
+    def settle_new(self, replicas: Collection[Replica]) -> Steps[None]:
+        """New replicas take part, or are offline with their brokers."""
+        online = [replica for replica in replicas if self._context.is_online(*replica)]
+        offline = [replica for replica in replicas if not self._context.is_online(*replica)]
+        yield from self._machines.replicas.handle_state_changes(online, ReplicaStatus.ONLINE)
+        yield from self._machines.replicas.handle_state_changes(offline, ReplicaStatus.OFFLINE)
+
+    def on_config(self, name: str) -> Steps[None]:
+        """A topic's settings were written: its replicas are told, under the leader epoch that they know."""
+        context = self._context
+        config = yield from reading.topic_config(name)
+        if name not in context.topics or config == context.config(name):
+            return
+        context.configs[name] = config
+        yield StateChange("info", f"topic {name}: settings are now {config}")
+        for partition in context.partitions_of(name):
+            if not context.condemned(partition):
+                self._batch.add_leader_and_isr(partition)
+        yield from self._machines.partitions.trigger_online()  # an unclean election may be allowed now
+        yield from self._batch.send()
+
+    # /admin/partitions_add
+
+    def on_added(self) -> Steps[None]:
+        """Somebody asks for more partitions."""
+        context = self._context
+        asked = yield from reading.tree(nodes.ADDED)
+        if any(partition.topic not in context.topics for partition in asked):
+            yield from self.on_topics()
+        yield from self.add(asked)
+
+    def add(self, asked: dict[TopicPartition, Node]) -> Steps[None]:
+        """Write the partitions asked for into the topics' nodes and delete the requests, at once for each topic."""
+        by_topic: dict[str, dict[TopicPartition, tuple[int, ...]]] = {}
+        refused = []
+        known = yield from self.known_brokers(asked.values())
+        for partition, node in asked.items():
+            try:
+                path = nodes.partition(partition, nodes.ADDED)
+                replicas = nodes.decode_replicas(path, node)
+                check_replicas(partition, replicas, known)
+                self._check_addition(partition)
+            except (CoordinationError, UsageError) as error:
+                yield StateChange("error", f"{partition} is not added: {error}")
+                refused.append(path)
+            else:
+                by_topic.setdefault(partition.topic, {})[partition] = replicas
+        yield from self.drop(refused)
+        for topic, additions in by_topic.items():
+            for some in fencing.chunks(list(additions), fencing.MAX_OPERATIONS - 2):
+                yield from self._add(topic, {partition: additions[partition] for partition in some})
+        yield from self.sweep(nodes.ADDED, dict.fromkeys(partition.topic for partition in asked))
+
+    def _check_addition(self, partition: TopicPartition) -> None:
+        if partition.topic not in self._context.topics:
+            raise UsageError(f"there is no topic {partition.topic}")
+        if partition.topic in self._context.deleting:
+            raise UsageError("its topic is being deleted")
+        if self._context.knows(partition):
+            raise UsageError("it is there already")
+
+    def _add(self, name: str, additions: dict[TopicPartition, tuple[int, ...]]) -> Steps[None]:
+        context = self._context
+        for _ in range(fencing.ATTEMPTS):
+            new = {one: replicas for one, replicas in additions.items() if not context.knows(one)}
+            topic = context.topics[name]
+            grown = {**topic.partitions, **{one.partition: Assignment(replicas) for one, replicas in new.items()}}
+            topic = replace(topic, partitions=grown)
+            operations: list[StoreOperation] = [SetData(nodes.topic(name), nodes.encode_topic(topic), topic.version)]
+            requests = yield from reading.existing(nodes.partition(one, nodes.ADDED) for one in additions)
+            operations += [Delete(path) for path in requests]
+            try:
+                yield from fencing.fenced(context, operations)
+            except (BadVersionError, NoNodeError):
+                yield from self.reread(name)
+                continue
+            context.put_topic(name, replace(topic, version=topic.version + 1))
+            yield StateChange("info", f"topic {name}: {len(new)} partitions added: {named(new)}")
+            yield from self.create(list(new))
+            return
+
+    # For all kinds of requests under /admin
+
+    def known_brokers(self, asked: Iterable[Node]) -> Steps[set[int]]:
+        """Brokers named in `asked` that live, or have registered at some time: a fact that outlives controllers."""
+        named_ones: dict[int, None] = {}
+        for node in asked:
+            try:
+                named_ones.update(dict.fromkeys(nodes.decode_replicas("", node)))
+            except CoordinationError:
+                continue
+        absent = [broker for broker in named_ones if broker not in self._context.brokers and broker >= 0]
+        found = yield from reading.existing(map(nodes.broker_epoch, absent))
+        return {*self._context.brokers, *(broker for broker in absent if nodes.broker_epoch(broker) in found)}
+
+    def drop(self, paths: Sequence[str]) -> Steps[None]:
+        """Delete requests that have been dealt with, or never can be."""
+        for path in paths:
+            try:
+                yield from fencing.fenced(self._context, [Delete(path)])
+            except NoNodeError:
+                continue
+
+    def sweep(self, under: str, topics: Iterable[str]) -> Steps[None]:
+        """Delete the directories of topics without requests."""
+        paths = [f"{under}/{topic}" for topic in topics]
+        if not paths:
+            return
+        found: Nodes = yield GetNodes(tuple(paths))
+        for path, node in zip(paths, found, strict=True):
+            if node is not None and not node.stat.children:
+                try:
+                    yield from fencing.fenced(self._context, [Delete(path)])
+                except (NoNodeError, NotEmptyError):
+                    continue

@@ -1,0 +1,140 @@
+"""What an administrator writes to the store: each function checks a request and gives the operations of one multi.
+
+The controller finds them by its watches. Requests under /admin lie in a directory for each topic, which whoever asks
+first creates and the controller deletes when it is empty: with NodeExistsError of the first operation ask again with
+`directory=False`, with NoNodeError of it again with True. Functions that take `current` need the topic's node as read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kreplog.config import TopicConfig
+from kreplog.core import nodes
+from kreplog.core.controller.assignment import check_assignment, check_replicas
+from kreplog.core.nodes import Assignment, Topic
+from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
+from kreplog.types import Check, Create, SetData, StoreOperation, TopicPartition, check_topic
+
+
+def create_topic_operations(
+    name: str,
+    topic_id: str,
+    assignment: Mapping[int, Sequence[int]],
+    config: TopicConfig,
+    brokers: Collection[int],
+) -> tuple[StoreOperation, ...]:
+    """A topic with these replicas by partition number (from assignment.assign, or given), partitions 0 and up.
+
+    brokers: those that live. Raises InvalidTopicError, InvalidPartitionsError, InvalidReplicaAssignmentError, and
+    UsageError for more min.insync.replicas than replicas (F18). NodeExistsError at index 0: the topic is there, or is
+    still being deleted; at index 1: settings are left over from a topic of that name.
+    """
+    check_topic(name)
+    if sorted(assignment) != list(range(len(assignment))) or not assignment:
+        raise InvalidPartitionsError(
+            f"topic {name} is given partitions {sorted(assignment)}: number them 0, 1, 2 and so on"
+        )
+    check_assignment({TopicPartition(name, number): replicas for number, replicas in assignment.items()}, brokers)
+    replication_factor = len(assignment[0])
+    if config.min_insync_replicas > replication_factor:
+        raise UsageError(
+            f"topic {name}: min.insync.replicas {config.min_insync_replicas} with {replication_factor} replicas could "
+            f"never be met: choose at most {replication_factor}"
+        )
+    topic = Topic(topic_id, {number: Assignment(tuple(replicas)) for number, replicas in assignment.items()})
+    return (
+        Create(nodes.topic(name), nodes.encode_topic(topic)),
+        Create(nodes.topic_config(name), nodes.encode_topic_config(config)),
+    )
+
+
+def set_config_operations(name: str, config: TopicConfig) -> tuple[StoreOperation, ...]:
+    """New settings of a topic; the controller tells its replicas. NoNodeError: there is no such topic."""
+    return (Check(nodes.topic(name)), SetData(nodes.topic_config(name), nodes.encode_topic_config(config)))
+
+
+def delete_topic_operations(name: str) -> tuple[StoreOperation, ...]:
+    """Have a topic deleted. NoNodeError: there is none. NodeExistsError: it is being deleted already."""
+    check_topic(name)
+    return (Check(nodes.topic(name)), Create(f"{nodes.DELETED_TOPICS}/{name}"))
+
+
+def add_partitions_operations(
+    name: str,
+    current: Topic,
+    assignment: Mapping[int, Sequence[int]],
+    brokers: Collection[int],
+    *,
+    directory: bool = True,
+) -> tuple[StoreOperation, ...]:
+    """More partitions, numbered on from those that `current` has.
+
+    Raises InvalidPartitionsError, InvalidReplicaAssignmentError (other than the topic's replication factor included).
+    """
+    first = max(current.partitions, default=-1) + 1
+    if sorted(assignment) != list(range(first, first + len(assignment))) or not assignment:
+        raise InvalidPartitionsError(
+            f"topic {name} is to get partitions {sorted(assignment)}: number them on from {first}"
+        )
+    wanted = {TopicPartition(name, number): tuple(replicas) for number, replicas in assignment.items()}
+    check_assignment(wanted, brokers)
+    size = len(next(iter(assignment.values())))
+    for number, one in current.partitions.items():
+        if len(one.target) != size:
+            raise InvalidReplicaAssignmentError(
+                f"new partitions of {name} are given {size} replicas, but partition {number} has {len(one.target)}"
+            )
+    requests = [
+        Create(nodes.partition(one, nodes.ADDED), nodes.encode_replicas(replicas)) for one, replicas in wanted.items()
+    ]
+    return (*_directory(nodes.ADDED, name, directory), *requests)
+
+
+def remove_partitions_operations(
+    name: str, current: Topic, numbers: Iterable[int], *, directory: bool = True
+) -> tuple[StoreOperation, ...]:
+    """Delete single partitions with all that is in them. Raises InvalidPartitionsError for one that is not there, and
+    when none would be left."""
+    numbers = sorted(set(numbers))
+    unknown = [number for number in numbers if number not in current.partitions]
+    if unknown or not numbers or len(numbers) == len(current.partitions):
+        raise InvalidPartitionsError(
+            f"partitions {numbers} of {name} cannot be removed: it has {sorted(current.partitions)}, one of which stays"
+        )
+    requests = [Create(nodes.partition(TopicPartition(name, number), nodes.REMOVED)) for number in numbers]
+    return (*_directory(nodes.REMOVED, name, directory), *requests)
+
+
+def reassign_operations(
+    partition: TopicPartition,
+    target: Sequence[int],
+    brokers: Collection[int],
+    *,
+    directory: bool = True,
+    pending: bool = False,
+) -> tuple[StoreOperation, ...]:
+    """Move a partition to the brokers of `target`, preferred leader first.
+
+    pending: a request for that partition is under way and is to be replaced. Raises InvalidReplicaAssignmentError.
+    """
+    check_replicas(partition, target, brokers)
+    path, data = nodes.partition(partition, nodes.REASSIGNED), nodes.encode_replicas(target)
+    if pending:
+        return (SetData(path, data),)
+    return (*_directory(nodes.REASSIGNED, partition.topic, directory), Create(path, data))
+
+
+def cancel_reassignment_operations(partition: TopicPartition) -> tuple[StoreOperation, ...]:
+    """Lead a partition back to its old replicas. NoNodeError: it is not being reassigned."""
+    return (SetData(nodes.partition(partition, nodes.REASSIGNED), nodes.encode_replicas(())),)
+
+
+def preferred_election_operations(partitions: Iterable[TopicPartition] = ()) -> tuple[StoreOperation, ...]:
+    """Give leadership back to the preferred replicas of these, or of all. NodeExistsError: an earlier request waits."""
+    return (Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions)),)
+
+
+def _directory(under: str, topic: str, create: bool) -> tuple[StoreOperation, ...]:
+    path = f"{under}/{topic}"
+    return (Create(path) if create else Check(path),)
