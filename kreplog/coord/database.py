@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kreplog.coord.base import StoreFailedError, parent_of
 from kreplog.coord.tree import Record, Transaction
@@ -83,6 +83,12 @@ class Database:
         """Close the connection; a transaction under way is rolled back."""
         with suppress(sqlite3.Error):
             self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -76,7 +76,8 @@ class EmbeddedStore:
         """
         check_timeout(timeout_ms)
         try:
-            (self.directory / "sessions").mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.directory / "sessions").mkdir(exist_ok=True, mode=0o700)
             make_file(self.directory / "coordination.db")
         except OSError as error:
             raise _unusable(self.directory, error) from error
