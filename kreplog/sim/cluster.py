@@ -8,23 +8,49 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count
+from random import Random
 from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import messages as m
 from kreplog.core import nodes
 from kreplog.core.replication.partition import Role
+from kreplog.sim import workload
 from kreplog.sim.admin import Admin
-from kreplog.sim.broker import BrokerProcess, Machine
+from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.disk import Disks
 from kreplog.sim.faults import Plan, TopicPlan
+from kreplog.sim.history import Event, History, Ok, PowerLost, TopicDeleted, UncleanElection, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
-from kreplog.sim.trace import Trace
+from kreplog.sim.trace import Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
+
+
+class Port:
+    """What a client named `host` can do: its way into the network."""
+
+    def __init__(self, cluster: Cluster, host: str) -> None:
+        self._network = cluster.network
+        self._scheduler = cluster.scheduler
+        self._host = host
+
+    def call(self, broker: int, request: Any, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
+        self._network.call(self._host, f"b{broker}", "client", request, on_reply, timeout_ms * MS)
+
+    def post(self, broker: int, request: Any) -> None:
+        self._network.send(self._host, f"b{broker}", "client", request)
+
+    def metadata(self, broker: int, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
+        self.call(broker, MetadataRequest(), timeout_ms, on_reply)
+
+    def after(self, ms: int, action: Callable[[], None]) -> None:
+        self._scheduler.after(ms * MS, action)
 
 
 class Cluster:
@@ -40,8 +66,10 @@ class Cluster:
         self.store = StoreServer(self.scheduler, self.network)
         self.machines: dict[int, Machine] = {}
         self.failures: list[tuple[str, str, tuple[TopicPartition, ...]]] = []
-        self.elections = 0
         self.crashes = 0
+        self.history = History(lambda: self.scheduler.now_ms, listener=self._told)
+        self.clients: dict[str, workload.Actor] = {}
+        self._switch = workload.Switch()
         self.admin = Admin(self)
         self.injector = Injector(self)
         self._plans: dict[str, TopicPlan] = {plan.name: plan for plan in plan.topics}
@@ -59,6 +87,7 @@ class Cluster:
             self.network.starved[f"b{host}"] = 1500 * MS
         for topic in self.plan.topics:
             self.scheduler.after(20 * MS, self._create_topic, topic)
+        self._start_clients()
         self.injector.schedule(self.plan.actions)
 
     def add_machine(self) -> None:
@@ -82,6 +111,8 @@ class Cluster:
         machine.lost_power = machine.lost_power or lost_cache
         for loss in machine.disk.crash(lost_cache, random):
             self.trace.note("fault", f"broker {machine.id} lost [{loss.start}, {loss.end})", loss.partition)
+            lost = (loss.partition, loss.topic_id, loss.broker, loss.start, loss.end)
+            self.history.add(PowerLost(self.scheduler.now_ms, *lost))
 
     def processes(self) -> Iterator[BrokerProcess]:
         for machine in self.machines.values():
@@ -184,33 +215,84 @@ class Cluster:
         self.trace.note("admin", f"topic {name} is created: {partitions} partitions, {config}, id {topic_id}")
 
     def topic_deleted(self, name: str) -> None:
-        self.trace.note("admin", f"topic {name} is to be deleted")
+        """Its deletion is asked for: nothing of it is owed to anybody from now on."""
+        self._read_store()
+        topic = self._topics[name]
+        partitions = [TopicPartition(name, number) for number in sorted(topic.partitions)]
+        self.trace.note("admin", f"topic {name} is to be deleted", *partitions)
+        for partition in partitions:
+            self.history.add(TopicDeleted(self.scheduler.now_ms, partition, topic.topic_id))
 
     def partition_added(self, partition: TopicPartition) -> None:
         self.trace.note("admin", f"partition {partition} is to be added", partition)
 
     def unclean_election(self, effect: m.UncleanElection) -> None:
-        pass
+        """Declared by a controller. Only a topic that opted in may have one."""
+        self._read_store()
+        partition = effect.partition
+        topic = self._topics.get(partition.topic)
+        plan = self._plans.get(partition.topic)
+        if plan is not None and not plan.config.unclean_leader_election_enable:
+            what = f"{partition}: broker {effect.leader} was elected uncleanly, which the topic does not allow"
+            self.failures.append(("unclean election", what, (partition,)))
+        topic_id = "" if topic is None else topic.topic_id
+        self.history.add(
+            UncleanElection(self.scheduler.now_ms, partition, topic_id, effect.leader, effect.leader_epoch)
+        )
 
     # Clients
 
+    def _start_clients(self) -> None:
+        ids = count(1000)
+        brokers = list(self.machines)
+        for kind, number in (("producer", self.plan.producers), ("consumer", self.plan.consumers)):
+            for index in range(1, number + 1):
+                name = f"{kind}-{index}"
+                random = Random(f"{self.plan.seed}-{name}")
+                settings = workload.draw(random, kind)
+                shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
+                client = (
+                    workload.producer(name, ids, *shared) if kind == "producer" else workload.consumer(name, *shared)
+                )
+                self.trace.note(name, f"begins with {settings}")
+                self.clients[name] = workload.Actor(client, Port(self, name))
+                self.clients[name].start()
+
+    def stop_clients(self) -> None:
+        """Tell them to come to an end."""
+        self._switch.off = True
+
+    def clients_done(self) -> bool:
+        return all(client.done for client in self.clients.values())
+
     def client_hosts(self) -> list[str]:
-        return []
+        return list(self.clients)
 
     def metadata_of(self, process: BrokerProcess) -> Any:
         cache = process.manager.metadata
         return dict(cache.brokers), dict(cache.partitions)
 
-    def stop_clients(self) -> None:
-        pass
-
-    def clients_done(self) -> bool:
-        return True
+    def _told(self, event: Event) -> None:
+        """A client, or a declaration, has made history."""
+        if self.trace.enabled and not isinstance(event, Watermark):
+            self.trace.note(getattr(event, "client", "checker"), describe_history(event), event.partition)
 
     def stats(self) -> dict[str, int]:
-        return {"crashes": self.crashes}
+        kinds = Counter(type(event).__name__ for event in self.history.events)
+        acked = sum(len(event.values) for event in self.history.events if isinstance(event, Ok) and event.acks == -1)
+        node = self.store.store.peek(nodes.CONTROLLER_EPOCH)
+        return {
+            "acked records": acked,
+            "reads": kinds["Read"],
+            "controllers": 0 if node is None else int(node.data),
+            "leader epochs": sum(state.leader_epoch for state in self._states.values()),
+            "unclean elections": kinds["UncleanElection"],
+            "crashes": self.crashes,
+            "messages": self.network.messages,
+            "faults": sum(self.injector.counts.values()),
+        }
 
-    def verdict(self, at_rest: bool) -> list[Any]:
+    def verdict(self, at_rest: bool) -> list[tuple[str, str, tuple[TopicPartition, ...]]]:
         return []
 
     # At rest

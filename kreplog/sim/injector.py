@@ -48,6 +48,7 @@ class Injector:
                 process.set_clock(0, 1000)
             if machine.disk.failed:
                 self._restart_with_new_disk(machine)
+            machine.disk.repair()
         for machine in list(cluster.machines.values()):
             if machine.process is None:
                 cluster.start_machine(machine)

@@ -1,7 +1,7 @@
 """One seed from beginning to end, and many of them on several processes.
 
-A seed is a phase of faults, then a phase without, in which everything must come to rest; then the checkers have the last
-word. The same seed and options replay to the last byte.
+A seed is a phase of faults, then a phase without, in which everything must come to rest; then the checkers have the
+last word. The same seed and options replay to the last byte.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ REST_LIMIT_MS = 40_000
 """How long after the last fault everything may take to come to rest."""
 
 REST_CHECK_MS = 200
+CALM_MS = 1000
+"""How long clients go on after the last fault."""
+
 CHUNK = 4
 
 
@@ -103,8 +106,9 @@ def _live(cluster: Cluster) -> list[Violation]:
     scheduler = cluster.scheduler
     scheduler.run_until(cluster.plan.duration_ms * MS)
     cluster.injector.heal()
-    cluster.stop_clients()
     limit_us = scheduler.now_us + REST_LIMIT_MS * MS
+    scheduler.run_until(scheduler.now_us + CALM_MS * MS)
+    cluster.stop_clients()
     unrest = cluster.unrest()
     while scheduler.now_us < limit_us and not cluster.failures:
         scheduler.run_until(scheduler.now_us + REST_CHECK_MS * MS)
@@ -117,6 +121,9 @@ def _live(cluster: Cluster) -> list[Violation]:
         violations.append(
             Violation("not at rest", f"{REST_LIMIT_MS / 1000:.0f} s after the last fault {what}", partitions)
         )
+    elif not cluster.clients_done() and not violations:
+        waiting = [name for name, client in cluster.clients.items() if not client.done]
+        violations.append(Violation("clients wait", f"{', '.join(waiting)} could not finish in a cluster at rest"))
     violations += [Violation(*found) for found in cluster.verdict(at_rest=unrest is None)]
     return violations
 

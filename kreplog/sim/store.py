@@ -24,11 +24,57 @@ STORE = "store"
 
 EXPIRY_CHECK_MS = 50
 RECONNECT_US = 60 * MS
+RETRANSMIT_US = 20 * MS
 
 Outcome = Callable[[Any, CoordinationError | None], None]
 """Takes (results, None) or (None, error)."""
 
 Operation = Callable[[MemorySession], Any]
+
+
+class _Pipe:
+    """One direction of a connection: messages in order, each after a delay; what cannot get through waits."""
+
+    def __init__(self, scheduler: Scheduler, passable: Callable[[], bool]) -> None:
+        self._scheduler = scheduler
+        self._passable = passable
+        self._last_us = 0
+        self._held: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._generation = 0
+
+    def send(self, action: Callable[..., None], *arguments: Any) -> None:
+        self._last_us = max(self._last_us, self._scheduler.now_us + _delay(self._scheduler))
+        self._scheduler.at(self._last_us, self._arrive, self._generation, action, arguments)
+
+    def cut(self) -> None:
+        """What is under way never arrives."""
+        self._generation += 1
+        self._held.clear()
+        self._last_us = 0
+
+    def _arrive(self, generation: int, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if generation != self._generation:
+            return
+        if self._held or not self._passable():
+            if not self._held:
+                self._scheduler.after(RETRANSMIT_US, self._try_again, generation)
+            self._held.append((action, arguments))
+            return
+        action(*arguments)
+
+    def _try_again(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        if not self._passable():
+            self._scheduler.after(RETRANSMIT_US, self._try_again, generation)
+            return
+        while self._held and generation == self._generation:
+            action, arguments = self._held.popleft()
+            action(*arguments)
+
+
+def _delay(scheduler: Scheduler) -> int:
+    return 300 + int(1700 * scheduler.random.random())
 
 
 class StoreServer:
@@ -102,8 +148,8 @@ class StoreLink:
         self._alive = True
         self._connection = 0  # number of the present connection; what belongs to an older one is dropped
         self._connected = False
-        self._forward_us = 0
-        self._backward_us = 0
+        self._forward = _Pipe(scheduler, lambda: server.reachable(host, forwards=True))
+        self._backward = _Pipe(scheduler, lambda: server.reachable(host, forwards=False))
         self._answered_us = 0
         self._waiting: dict[int, Outcome] = {}
         self._unsent: deque[tuple[int, Operation]] = deque()
@@ -118,14 +164,14 @@ class StoreLink:
     def connect(self, delay_us: int = 0) -> None:
         """Ask for a new session, again and again until there is one."""
         if self._alive:
-            self._scheduler.after(delay_us + self._delay(), self._open_session)
+            self._scheduler.after(delay_us + _delay(self._scheduler), self._open_session)
 
     def close(self) -> None:
         """End the session in an orderly way; the process is about to exit."""
         self._alive = False
         session = self.session
         if session is not None and self._server.reachable(self._host, forwards=True):
-            self._scheduler.after(self._delay(), self._end_session, session)
+            self._scheduler.after(_delay(self._scheduler), self._end_session, session)
 
     def kill(self, notice_us: int | None) -> None:
         """The process is gone. notice_us: after which the store knows it, as by a closed lock; None: by its timeout."""
@@ -207,17 +253,12 @@ class StoreLink:
         if self._alive:
             outcome(None, error)
 
-    def _send(self, number: int, operation: Operation) -> None:
-        now = self._scheduler.now_us
-        self._forward_us = max(self._forward_us, now + self._delay())
-        self._scheduler.at(self._forward_us, self._serve, self._connection, self.session, number, operation, now)
+    def _send(self, number: int, operation: Operation | None) -> None:
+        """None: a heartbeat."""
+        self._forward.send(self._serve, self.session, number, operation, self._scheduler.now_us)
 
-    def _serve(
-        self, connection: int, session: MemorySession, number: int, operation: Operation | None, sent_us: int
-    ) -> None:
-        """At the store: carry out an operation (None: a heartbeat), unless its connection has gone."""
-        if connection != self._connection or not self._server.reachable(self._host, forwards=True):
-            return
+    def _serve(self, session: MemorySession, number: int, operation: Operation | None, sent_us: int) -> None:
+        """At the store: carry out an operation."""
         results, error = None, None
         try:
             session.heartbeat(self._scheduler.now_ms)
@@ -227,23 +268,13 @@ class StoreLink:
             error = refused
         if operation is not None and self._lose_next_reply:
             self._lose_next_reply -= 1
-            self._scheduler.after(self._delay(), self._lose, connection)
-            return
-        self._reply(connection, self._answer, number, results, error, sent_us)
-
-    def _lose(self, connection: int) -> None:
-        if connection == self._connection:
-            self.lose_connection()
-
-    def _reply(self, connection: int, action: Callable[..., None], *arguments: Any) -> None:
-        self._backward_us = max(self._backward_us, self._scheduler.now_us + self._delay())
-        self._scheduler.at(self._backward_us, self._arrive, connection, action, arguments)
-
-    def _arrive(self, connection: int, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if connection == self._connection and self._alive and self._server.reachable(self._host, forwards=False):
-            action(*arguments)
+            self._backward.send(self.lose_connection)
+        else:
+            self._backward.send(self._answer, number, results, error, sent_us)
 
     def _answer(self, number: int, results: Any, error: CoordinationError | None, sent_us: int) -> None:
+        if not self._alive:
+            return
         if isinstance(error, SessionExpiredError):
             self._fence()
             return
@@ -264,13 +295,13 @@ class StoreLink:
                 if session is self.session and self._alive:
                     self._pushes.append((watcher, event))
                     if self._connected:
-                        self._reply(self._connection, self._push)
+                        self._backward.send(self._push)
 
             known = self._watchers[watcher] = fired
         return known
 
     def _push(self) -> None:
-        if self._pushes:
+        if self._pushes and self._alive:
             watcher, event = self._pushes.popleft()
             watcher(event)
 
@@ -284,7 +315,7 @@ class StoreLink:
             self.connect(RECONNECT_US)
             return
         session = self._server.store.connect(self._timeout_ms, None, self._scheduler.now_ms)
-        self._scheduler.after(self._delay(), self._opened, session, self._scheduler.now_us)
+        self._scheduler.after(_delay(self._scheduler), self._opened, session, self._scheduler.now_us)
 
     def _opened(self, session: MemorySession, at_us: int) -> None:
         if not self._alive or self.session is not None:
@@ -321,10 +352,7 @@ class StoreLink:
             self._disconnect()
             return
         if self._connected:
-            self._forward_us = max(self._forward_us, self._scheduler.now_us + self._delay())
-            self._scheduler.at(
-                self._forward_us, self._serve, self._connection, self.session, 0, None, self._scheduler.now_us
-            )
+            self._send(0, None)
         self._schedule_heartbeat()
         deadline = self._answered_us + self._timeout_ms * MS + self._late_us
         assert self._beat is not None
@@ -336,7 +364,8 @@ class StoreLink:
         """All requests without an answer have failed, their fate unknown; the session may still be saved."""
         self._connection += 1
         self._connected = False
-        self._forward_us = self._backward_us = 0
+        self._forward.cut()
+        self._backward.cut()
         unsent = {number for number, _ in self._unsent}
         lost = {number: outcome for number, outcome in self._waiting.items() if number not in unsent}
         self._waiting = {number: outcome for number, outcome in self._waiting.items() if number in unsent}
@@ -362,13 +391,15 @@ class StoreLink:
         self.session.heartbeat(self._scheduler.now_ms)
         self._schedule_heartbeat()
         for _ in self._pushes:
-            self._reply(self._connection, self._push)
+            self._backward.send(self._push)
         while self._unsent:
             self._send(*self._unsent.popleft())
 
     def _fence(self) -> None:
         """The session has ended, or the client must take it for ended."""
         session, self.session = self.session, None
+        self._forward.cut()
+        self._backward.cut()
         if session is not None:
             self._server.links.pop(session.id, None)
         self._connection += 1
@@ -383,6 +414,3 @@ class StoreLink:
     def _end_session(self, session: MemorySession) -> None:
         self._server.links.pop(session.id, None)
         session.close()
-
-    def _delay(self) -> int:
-        return 300 + int(1700 * self._random.random())

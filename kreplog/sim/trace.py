@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kreplog.core import messages as m
+from kreplog.sim import history as h
 from kreplog.sim.scheduler import Scheduler
 from kreplog.types import (
     NO_LEADER,
@@ -243,6 +244,28 @@ def describe(message: Any) -> str:
             return f"{type(message).__name__.removesuffix('Response')} {message.error.name} {', '.join(errors)}".strip()
         case _:
             return type(message).__name__
+
+
+def describe_history(event: h.Event) -> str:
+    """What a client saw, or what was declared."""
+    match event:
+        case h.Invoke(partition=partition, acks=acks, producer_id=producer, sequence=sequence, values=values):
+            wanted = "all" if acks == -1 else acks
+            return f"writes {list(values)} to {partition} as producer {producer}, sequence {sequence}, acks={wanted}"
+        case h.Ok(partition=partition, base_offset=offset, values=values):
+            return f"is told that {list(values)} is at {offset} of {partition}"
+        case h.Fail(partition=partition, error=error, values=values):
+            return f"is refused {list(values)} for {partition}: {error}"
+        case h.Unknown(partition=partition, reason=reason, values=values):
+            return f"gives up {list(values)} for {partition}: {reason}"
+        case h.Read(partition=partition, offset=offset, value=value, leader=leader):
+            return f"reads {value} at {offset} of {partition} from broker {leader}"
+        case h.Position(partition=partition, offset=offset, reason=reason):
+            return f"goes on at {offset} of {partition} ({reason})"
+        case h.Watermark(partition=partition, high_watermark=offset, leader=leader):
+            return f"is told by broker {leader} that {partition} is committed below {offset}"
+        case _:
+            return f"{type(event).__name__} {event.partition}"
 
 
 def _fetched(one: m.FetchedPartition) -> str:
