@@ -33,10 +33,11 @@ from kreplog.core.messages import (
     SubmitMulti,
     SubmitRead,
     Tick,
+    UpdateMetadataRequest,
 )
 from kreplog.core.replication.partition import Role
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
-from kreplog.types import Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
+from kreplog.types import Broker, Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
 from tests.core.shell import TP, Shell, batch, only, values
 
 MIN2 = TopicConfig(min_insync_replicas=2)
@@ -519,3 +520,15 @@ def test_an_init_deletes_what_it_does_not_name() -> None:
     shell.know(1, 2, 3)
     shell.ask(LeaderAndIsrRequest(9, 1, 2, (), True))
     assert TP not in shell.manager.partitions and TP not in shell.logs
+
+
+def test_who_has_caught_up_before_the_metadata_knew_it_joins_without_another_word() -> None:
+    """In an incremental session an idle partition is not asked for again."""
+    shell = leader(isr=(1, 2))
+    fetched(shell, 3, 0, broker_epoch=5)
+    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
+    shell.request(UpdateMetadataRequest(9, 1, shell.epoch, (Broker(1, 1), Broker(2, 1), Broker(3, 5))))
+    assert shell.manager.next_wakeup(shell.now_ms) is not None
+    shell.now_ms = 5000
+    shell.step(Tick())
+    assert proposed(shell).isr == (1, 2, 3)

@@ -77,13 +77,13 @@ class Role(Enum):
 
 
 class News(Enum):
-    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. PROPOSED: an ISR change has no
-    outcome yet. SHRUNK: the ISR has become too small to commit. ROLE: it leads, follows or does neither, or does so in
+    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. UNSETTLED: an ISR change
+    has no outcome yet, or somebody who has caught up may not join yet. SHRUNK: the ISR has become too small to commit. ROLE: it leads, follows or does neither, or does so in
     another epoch."""
 
     APPENDED = auto()
     COMMITTED = auto()
-    PROPOSED = auto()
+    UNSETTLED = auto()
     SHRUNK = auto()
     ROLE = auto()
 
@@ -335,6 +335,8 @@ class Partition:
         yield from self._advance()
         if replica_id not in self.isr:
             yield from self._maybe_expand()
+            if self.needs_tick():
+                self._tell(News.UNSETTLED)
         return None
 
     def _is_old_registration(self, replica: Replica, broker_epoch: int) -> bool:
@@ -497,7 +499,7 @@ class Partition:
     def _submit(self, proposed: LeaderAndIsr, operations: tuple[StoreOperation, ...]) -> Steps[None]:
         tag = self._next_tag()
         self.pending = PendingIsr(proposed, operations, tag)
-        self._tell(News.PROPOSED)
+        self._tell(News.UNSETTLED)
         yield SubmitMulti(tag, operations)
 
     def _min_insync_replicas(self) -> int:
