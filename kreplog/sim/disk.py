@@ -354,6 +354,16 @@ class Disk:
         self._set_aside(partition, replica)
         self.aside.pop()
 
+    def ends(self, partition: TopicPartition, topic_id: str) -> tuple[int, int]:
+        """(log end offset, durable end) of a replica, open or not; (0, 0) where there is none. For checkers."""
+        replica = self._replicas.get(partition)
+        if replica is None or replica.topic_id != topic_id:
+            return 0, 0
+        if replica.log is None:
+            return replica.leo, replica.durable
+        replica.durable_point()
+        return replica.files.leo, replica.durable
+
     def on_disk(self) -> dict[TopicPartition, str]:
         """Topic id of every replica that has files, open or not, by partition in order."""
         return {partition: self._replicas[partition].topic_id for partition in sorted(self._replicas)}
@@ -457,6 +467,13 @@ class Disks:
         self._disks: dict[int, Disk] = {}
         self._folder: str | None = None
         self._level = logging.NOTSET
+        self._observer: Observer | None = None
+
+    def observe(self, observer: Observer) -> None:
+        """Tell `observer` of all that happens to logs from now on."""
+        self._observer = observer
+        for disk in self._disks.values():
+            disk.observer = observer
 
     def disk(self, broker: int) -> Disk:
         """The disk of a broker, empty at first."""
@@ -466,7 +483,12 @@ class Disks:
             if self.kind != "model":
                 make = self._make_native(broker)
             disk = self._disks[broker] = Disk(broker, make)
+            disk.observer = self._observer
         return disk
+
+    def all(self) -> list[tuple[int, Disk]]:
+        """(broker, its disk) of all."""
+        return sorted(self._disks.items())
 
     def __enter__(self) -> Self:
         if self.kind != "model":

@@ -1,0 +1,460 @@
+"""Whether the promises are kept: judged from the disks, the store and what clients saw, outside the code under test.
+
+What must hold, and when it is looked at:
+
+    two values          one value for each offset below a high watermark, on every replica, for ever    as it moves
+    written twice       a producer's record is in the log once                                          as it commits
+    out of order        a producer's records are in the order of their sequences, none missing          as it commits
+    lacks committed     every replica in sync or eligible (KIP-966) holds all that is committed         at any change
+    not fsynced         ... and has fsynced it, with flush.messages=1                                   at any change
+    two leaders         one leader for each leader epoch, and only it commits                           at any change
+    unclean election    a leader from outside ISR and eligible, unless the topic allows it              at any change
+    isr                 never empty, within the assigned replicas, the leader among them                at any change
+    illegal transition  of a replica or a partition in the controller                                   at any change
+    watermark           a replica's stays within its log and does not fall back to an older one         after each step
+    too early           an acks=all batch is acknowledged once it is committed, where the answer says   at the answer
+    refused             ... and never refused for want of what was acknowledged before                  at the answer
+    phantom             a consumer sees only what is committed, and nothing else at that offset ever    at the answer
+    gap                 ... offset by offset, from where it began                                       at the answer
+    out of range        ... and never stands outside the log                                            at the answer
+    watermark fell      nor is it told a lower high watermark by the same or a later leader             at the answer
+    lost                all that was acknowledged under acks=all is in the log                          at the end
+    not converged, logs differ, context                                                                 see final.py
+
+What is excused. The promise of acks=all: a record is in the page cache of every replica in sync, at least
+min.insync.replicas of them, so it survives any crash of processes and the power failing under all but one of those
+that the store calls in sync or eligible. It is broken when each of these has lost committed records to a power cut and
+not got them back; then, as after an unclean election in a topic that allows it, nothing is held against that partition
+any more. With flush.messages=1 a power cut excuses nothing. Nor is anything owed once a topic's deletion was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from kreplog.config import TopicConfig
+from kreplog.core import messages, nodes
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.partition import Partition, Role
+from kreplog.sim.disk import DiskLog, Disks, Loss
+from kreplog.sim.history import (
+    Event,
+    Fail,
+    History,
+    Ok,
+    Position,
+    PowerLost,
+    PromiseBroken,
+    Read,
+    TopicDeleted,
+    UncleanElection,
+    Watermark,
+)
+from kreplog.types import NO_LEADER, LeaderAndIsr, Node, TopicPartition
+
+_NEW, _ONLINE, _OFFLINE = "NewReplica", "OnlineReplica", "OfflineReplica"
+_STARTED, _DELETED = "ReplicaDeletionStarted", "ReplicaDeletionSuccessful"
+_INELIGIBLE, _NONE = "ReplicaDeletionIneligible", "NonExistentReplica"
+
+LEGAL = {
+    _NEW: {_NONE},
+    _ONLINE: {_NEW, _ONLINE, _OFFLINE, _INELIGIBLE},
+    _OFFLINE: {_NEW, _ONLINE, _OFFLINE, _INELIGIBLE},
+    _STARTED: {_OFFLINE},
+    _DELETED: {_STARTED},
+    _INELIGIBLE: {_OFFLINE, _STARTED},
+    _NONE: {_DELETED},
+    "NewPartition": {"NonExistentPartition"},
+    "OnlinePartition": {"NewPartition", "OnlinePartition", "OfflinePartition"},
+    "OfflinePartition": {"NewPartition", "OnlinePartition", "OfflinePartition"},
+    "NonExistentPartition": {"OfflinePartition"},
+}
+"""State -> the states that it may be entered from. Source: the v3 document and the study of the state machines; written
+down a second time, since the controller's own table is what is checked."""
+
+Fact = tuple[int, int, bytes]
+"""Producer id, sequence and value of a record."""
+
+
+class Violation(NamedTuple):
+    """A promise broken. kind: as in the module's table. offset: -1 where it is about none."""
+
+    kind: str
+    text: str
+    partitions: tuple[TopicPartition, ...] = ()
+    offset: int = -1
+
+
+class Line:
+    """All that is known of one partition of one topic id.
+
+    values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
+    or eligible by the store. lost: brokers whose power failed, and from where they lacked committed records. leaders,
+    committers: broker by leader epoch. excused: why nothing is held against it any more, "" while all is.
+    """
+
+    def __init__(self, partition: TopicPartition, topic_id: str, config: TopicConfig) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.values: dict[int, Fact] = {}
+        self.end = 0
+        self.acked: list[tuple[int, Fact]] = []
+        self.state: LeaderAndIsr | None = None
+        self.members: tuple[int, ...] = ()
+        self.lost: dict[int, int] = {}
+        self.leaders: dict[int, int] = {}
+        self.committers: dict[int, int] = {}
+        self.excused = ""
+        self._places: dict[tuple[int, int], int] = {}
+        self._newest: dict[int, int] = {}
+
+    def add(self, offset: int, fact: Fact) -> tuple[str, str] | None:
+        """A replica takes this for committed. Kind and text of what is wrong with it, if anything."""
+        known = self.values.get(offset)
+        if known is not None:
+            if known == fact:
+                return None
+            return "two values", f"offset {offset} was committed as {told(known)}, now as {told(fact)}"
+        self.values[offset] = fact
+        producer, sequence, _ = fact
+        if producer < 0:
+            return None
+        first = self._places.setdefault((producer, sequence), offset)
+        newest = self._newest.get(producer)
+        self._newest[producer] = sequence
+        if first != offset:
+            return "written twice", f"{told(fact)} is at offset {first} and at offset {offset}"
+        if newest is not None and sequence != newest + 1:
+            return "out of order", f"{told(fact)} at offset {offset} follows sequence {newest} of the same producer"
+        return None
+
+
+class Checkers:
+    """Listens to disks, clients, store and brokers of one run; see each method for when the engine calls it.
+
+    replica_of(broker, partition): the core's view in the broker's running process, None where there is none.
+    """
+
+    def __init__(
+        self, disks: Disks, history: History, replica_of: Callable[[int, TopicPartition], Partition | None]
+    ) -> None:
+        self.violations: list[Violation] = []
+        self.lines: dict[tuple[TopicPartition, str], Line] = {}
+        self.history = history
+        self.disks = disks
+        self._replica_of = replica_of
+        self._configs: dict[str, TopicConfig] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._deleted: dict[tuple[str, int], None] = {}
+        self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
+        self._modified: dict[str, int] = {}
+        self._seen: dict[tuple[int, TopicPartition], tuple[object, ...]] = {}
+        self._positions: dict[tuple[str, TopicPartition, str], int] = {}
+        self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
+        self._counts = {"acked": 0, "read": 0}
+        disks.observe(self)
+        history.listener = self.heard
+
+    def violate(self, kind: str, text: str, line: Line | None, offset: int = -1) -> None:
+        """Take note of a violation, once for each kind and partition; none against a partition that is excused."""
+        if line is not None and line.excused:
+            return
+        partitions = () if line is None else (line.partition,)
+        if not any(one.kind == kind and one.partitions == partitions for one in self.violations):
+            named = text if line is None else f"{line.partition}: {text}"
+            self.violations.append(Violation(kind, named, partitions, offset))
+
+    def stats(self) -> dict[str, int]:
+        """acked, read: records. committed: of all partitions. excused: partitions."""
+        return {
+            **self._counts,
+            "committed": sum(len(line.values) for line in self.lines.values()),
+            "excused": sum(bool(line.excused) for line in self.lines.values()),
+        }
+
+    def line(self, partition: TopicPartition, topic_id: str) -> Line:
+        found = self.lines.get((partition, topic_id))
+        if found is None:
+            config = self._configs.get(topic_id, TopicConfig())
+            found = self.lines[partition, topic_id] = Line(partition, topic_id, config)
+            if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
+                self.excuse(found, "its deletion was asked for")
+        return found
+
+    def excuse(self, line: Line, reason: str) -> None:
+        if not line.excused:
+            line.excused = reason
+
+    # What faults do, told by the engine
+
+    def power_lost(self, losses: Iterable[Loss]) -> None:
+        """What Disk.crash answered."""
+        for loss in losses:
+            now_ms = self.history.now_ms()
+            self.history.add(PowerLost(now_ms, loss.partition, loss.topic_id, loss.broker, loss.start, loss.end))
+
+    def unclean_election(self, effect: messages.UncleanElection) -> None:
+        """A controller has declared one."""
+        topic_id = self._topic_ids.get(effect.partition.topic, "")
+        now_ms = self.history.now_ms()
+        self.history.add(UncleanElection(now_ms, effect.partition, topic_id, effect.leader, effect.leader_epoch))
+
+    # Disks (kreplog.sim.disk.Observer)
+
+    def appended(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        line = self.lines.get((partition, log.topic_id))
+        if line is not None and broker in line.lost:
+            self._check_members(line)
+
+    def truncated(self, broker: int, partition: TopicPartition, log: DiskLog, end: int) -> None:
+        line = self.lines.get((partition, log.topic_id))
+        if line is not None and broker in line.members:
+            self._check_members(line)
+
+    def committed(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        line = self.line(partition, log.topic_id)
+        if line.excused:
+            return
+        end = self._take_committed(line, broker, log, start)
+        replica = self._replica_of(broker, partition)
+        if replica is not None and replica.role is Role.LEADER and replica.topic_id == log.topic_id:
+            other = line.committers.setdefault(replica.leader_epoch, broker)
+            if other != broker:
+                text = f"brokers {other} and {broker} both commit in leader epoch {replica.leader_epoch}"
+                self.violate("two leaders", text, line, start)
+        if end > line.end:
+            line.end = end
+            self._check_members(line)
+
+    def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
+        line = self.line(partition, log.topic_id)
+        if not line.excused:
+            self._take_committed(line, broker, log, 0)
+
+    def _take_committed(self, line: Line, broker: int, log: DiskLog, start: int) -> int:
+        """Compare what this replica has committed from `start` on; return where that ends."""
+        end = log.high_watermark
+        start = max(start, log.state().log_start)
+        if start >= end:
+            return end
+        for record in self.disks.codec.decode(log.read(start, end, 1 << 40)):
+            if start <= record.offset < end:
+                wrong = line.add(record.offset, (record.producer_id, record.sequence, record.value))
+                if wrong is not None:
+                    self.violate(wrong[0], f"{wrong[1]}, by broker {broker}", line, record.offset)
+        return end
+
+    def _check_members(self, line: Line) -> None:
+        """Who is in sync or eligible holds all that is committed, but for what a power cut took."""
+        if line.excused:
+            return
+        flushes = line.config.flush_messages == 1
+        for broker in line.members:
+            leo, durable = self.disks.disk(broker).ends(line.partition, line.topic_id)
+            if leo >= line.end:
+                line.lost.pop(broker, None)
+                if flushes and durable < line.end:
+                    text = f"committed below {line.end}, but broker {broker} has fsynced it below {durable} only"
+                    self.violate("not fsynced", text, line, durable)
+            elif broker not in line.lost:
+                among = "in sync" if line.state is not None and broker in line.state.isr else "eligible"
+                text = f"broker {broker} is {among} and ends at {leo}, but all below {line.end} is committed"
+                self.violate("lacks committed", text, line, leo)
+        if line.members and all(broker in line.lost for broker in line.members) and not flushes:
+            self.excuse(
+                line, f"power failed under all of {list(line.members)}, who alone had to hold what is committed"
+            )
+
+    # The store
+
+    def store(self, dump: Mapping[str, Node]) -> None:
+        """All nodes, whenever one has changed."""
+        modified = self._modified
+        changed = [path for path, node in dump.items() if modified.get(path) != node.stat.modified]
+        states = []
+        for path in sorted(changed):  # what is deleted, the settings, the topics, and their states
+            node = dump[path]
+            modified[path] = node.stat.modified
+            match path.split("/"):
+                case ["", "admin", "delete_topics", name]:
+                    self._delete(name, -1)
+                case ["", "admin", "partitions_remove", name, number]:
+                    self._delete(name, int(number))
+                case ["", "brokers", "topics", name]:
+                    topic = nodes.decode_topic(path, node)
+                    self._topic_ids[name] = topic.topic_id
+                    config = dump.get(nodes.topic_config(name))
+                    if config is not None:
+                        self._configs[topic.topic_id] = nodes.decode_topic_config(nodes.topic_config(name), config)
+                    for index, assignment in topic.partitions.items():
+                        self._assigned[TopicPartition(name, index)] = assignment.replicas
+                case ["", "brokers", "topics", name, number, "leaderAndISR"]:
+                    states.append((TopicPartition(name, int(number)), path))
+        for partition, path in states:
+            line = self.line(partition, self._topic_ids.get(partition.topic, ""))
+            self._state_changed(line, nodes.decode_leader_and_isr(path, dump[path]))
+
+    def _delete(self, name: str, number: int) -> None:
+        """The deletion of a topic, or of one partition of it, is asked for. number: -1 for all."""
+        topic_id = self._topic_ids.get(name, "")
+        self._deleted[topic_id, number] = None
+        for line in list(self.lines.values()):
+            if line.topic_id == topic_id and number in (-1, line.partition.partition):
+                self.history.add(TopicDeleted(self.history.now_ms(), line.partition, topic_id))
+
+    def _state_changed(self, line: Line, state: LeaderAndIsr) -> None:
+        before, line.state = line.state, state
+        line.members = tuple(sorted({*state.isr, *state.eligible}))
+        self._one_leader(line, state.leader_epoch, state.leader)
+        assigned = self._assigned.get(line.partition, ())
+        if not state.isr:
+            self.violate("isr", f"nobody is in sync in leader epoch {state.leader_epoch}", line)
+        elif not set(state.isr) <= set(assigned):
+            self.violate("isr", f"in sync are {list(state.isr)}, assigned {list(assigned)}", line)
+        elif state.leader not in (NO_LEADER, *state.isr):
+            self.violate("isr", f"its leader {state.leader} is not among those in sync, {list(state.isr)}", line)
+        if before is not None:
+            if state.leader_epoch < before.leader_epoch:
+                text = f"its leader epoch fell from {before.leader_epoch} to {state.leader_epoch}"
+                self.violate("two leaders", text, line)
+            if state.leader not in (NO_LEADER, *before.isr, *before.eligible):
+                self._unclean(line, state.leader, state.leader_epoch)
+        self._check_members(line)
+
+    def _unclean(self, line: Line, leader: int, epoch: int) -> None:
+        if line.config.unclean_leader_election_enable:
+            self.excuse(line, f"unclean election of broker {leader} in leader epoch {epoch}")
+        else:
+            text = f"broker {leader} was elected in leader epoch {epoch} though it was neither in sync nor eligible"
+            self.violate("unclean election", text, line)
+
+    def _one_leader(self, line: Line, epoch: int, leader: int) -> None:
+        other = line.leaders.setdefault(epoch, leader)
+        if other != leader:
+            self.violate("two leaders", f"brokers {other} and {leader} both lead in leader epoch {epoch}", line)
+
+    # Brokers
+
+    def stepped(self, broker: int, manager: ReplicaManager) -> None:
+        """After each step of a broker's replication core."""
+        for partition, replica in manager.partitions.items():
+            now = (replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log)
+            key = (broker, partition)
+            if self._seen.get(key) != now:
+                self._seen[key] = now
+                self._look_at(broker, partition, replica)
+
+    def _look_at(self, broker: int, partition: TopicPartition, replica: Partition) -> None:
+        line = self.line(partition, replica.topic_id)
+        if replica.role is Role.LEADER:
+            self._one_leader(line, replica.leader_epoch, broker)
+            if not set(replica.isr) <= set(replica.assigned_replicas):
+                text = f"leader {broker} has {list(replica.isr)} in sync of {list(replica.assigned_replicas)}"
+                self.violate("isr", text, line)
+        log = self.disks.disk(broker).log(partition)
+        if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE:
+            return
+        if not log.high_watermark <= replica.high_watermark <= replica.log.leo:
+            text = (
+                f"broker {broker} has high watermark {replica.high_watermark}, "
+                f"its log {log.high_watermark} and end {replica.log.leo}"
+            )
+            self.violate("watermark", text, line, replica.high_watermark)
+
+    def transition(self, thing: object, old: str, new: str) -> None:
+        """A controller has changed the state of a replica or a partition."""
+        if old not in LEGAL.get(new, ()):
+            self.violate("illegal transition", f"{thing} went from {old} to {new}", None)
+
+    # Clients
+
+    def heard(self, event: Event) -> None:
+        """Called by the history, for every event."""
+        line = self.line(event.partition, event.topic_id)
+        match event:
+            case Ok(acks=-1):
+                self._acknowledged(line, event)
+            case Fail(acks=-1):
+                text = f"{event.client} was refused sequence {event.sequence} of producer {event.producer_id}"
+                self.violate("refused", f"{text}: {event.error}", line)
+            case Read():
+                self._read(line, event)
+            case Watermark():
+                self._watermark(line, event)
+            case Position():
+                self._positions[event.client, event.partition, event.topic_id] = event.offset
+                if event.offset < 0:
+                    self.violate("out of range", f"{event.client}: {event.reason}", line)
+            case UncleanElection():
+                self._unclean(line, event.leader, event.leader_epoch)
+            case PowerLost():
+                self._power_lost(line, event)
+            case PromiseBroken():
+                self.excuse(line, event.reason)
+            case TopicDeleted():
+                self.excuse(line, "its deletion was asked for")
+            case _:
+                pass
+
+    def _acknowledged(self, line: Line, event: Ok) -> None:
+        self._counts["acked"] += len(event.values)
+        for index, value in enumerate(event.values):
+            offset = event.base_offset + index
+            fact = (event.producer_id, event.sequence + index, value.encode())
+            line.acked.append((offset, fact))
+            found = line.values.get(offset)
+            if found != fact:
+                there = "nothing is committed there" if found is None else f"{told(found)} is committed there"
+                text = f"{event.client} got {told(fact)} acknowledged at offset {offset}, but {there}"
+                self.violate("too early" if found is None else "two values", text, line, offset)
+
+    def _read(self, line: Line, event: Read) -> None:
+        self._counts["read"] += 1
+        key = (event.client, event.partition, event.topic_id)
+        expected = self._positions.get(key, event.offset)
+        self._positions[key] = event.offset + 1
+        if event.offset != expected:
+            text = f"{event.client} stood at offset {expected} and got offset {event.offset}"
+            self.violate("gap", text, line, event.offset)
+        fact = (event.producer_id, event.sequence, event.value.encode())
+        found = line.values.get(event.offset)
+        if found != fact:
+            there = "nothing" if found is None else told(found)
+            text = (
+                f"{event.client} read {told(fact)} at offset {event.offset} from broker {event.leader} in leader epoch "
+                f"{event.leader_epoch}, where {there} is committed"
+            )
+            self.violate("phantom", text, line, event.offset)
+
+    def _watermark(self, line: Line, event: Watermark) -> None:
+        key = (event.client, event.partition, event.topic_id)
+        epoch, highest = self._watermarks.get(key, (-1, -1))
+        if event.leader_epoch < epoch:
+            return
+        if event.high_watermark < highest:
+            text = (
+                f"{event.client} was told high watermark {highest} in leader epoch {epoch}, "
+                f"then {event.high_watermark} by broker {event.leader} in leader epoch {event.leader_epoch}"
+            )
+            self.violate("watermark fell", text, line, event.high_watermark)
+        if event.high_watermark > line.end:
+            text = f"{event.client} was told high watermark {event.high_watermark}; only {line.end} is committed"
+            self.violate("phantom", text, line, line.end)
+        self._watermarks[key] = (event.leader_epoch, event.high_watermark)
+
+    def _power_lost(self, line: Line, event: PowerLost) -> None:
+        if event.start >= line.end:
+            return
+        if line.config.flush_messages == 1 and event.broker in line.members:
+            text = f"a power cut took [{event.start}, {event.end}) from broker {event.broker}; {line.end} is committed"
+            self.violate("not fsynced", text, line, event.start)
+        line.lost[event.broker] = event.start
+        self._check_members(line)
+
+
+def told(fact: Fact) -> str:
+    """A record in words."""
+    producer, sequence, value = fact
+    return f"record {value.decode(errors='backslashreplace')} (producer {producer}, sequence {sequence})"
