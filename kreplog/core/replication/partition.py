@@ -77,9 +77,9 @@ class Role(Enum):
 
 
 class News(Enum):
-    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. UNSETTLED: an ISR change
-    has no outcome yet, or somebody who has caught up may not join yet. SHRUNK: the ISR has become too small to commit. ROLE: it leads, follows or does neither, or does so in
-    another epoch."""
+    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. UNSETTLED: an ISR change has no
+    outcome yet, or somebody who has caught up may not join yet. SHRUNK: the ISR has become too small to commit. ROLE:
+    it leads, follows or does neither, or does so in another epoch."""
 
     APPENDED = auto()
     COMMITTED = auto()
