@@ -442,7 +442,9 @@ class Disk:
         return True
 
     def _stop(self, replica: _Replica) -> None:
+        """Nobody has it open any more; whoever opens or deletes it next sees the disk as it is then."""
         replica.leo = replica.files.leo
+        replica.failed = False
         replica.durable_point()
         replica.log = None
         replica.files.crash()
