@@ -272,8 +272,8 @@ def test_an_idle_session_costs_next_to_nothing(store: EmbeddedStore) -> None:
 def test_files_and_threads_of_ended_sessions_are_let_go(store: EmbeddedStore, directory: Path) -> None:
     store.connect(10_000).create("/a")
     store.connect(10_000).close()
-    # While one connection lives SQLite keeps the files of the others open, and uses them again: as many as there were at
-    # one time, one more than now when the connection below is there.
+    # While one connection lives SQLite keeps the files of the others open, and uses them again: as many as were there
+    # at one time, which is one more than now with the connection below.
     files = 1 + len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     threads = threading.active_count()
     for _ in range(10):
