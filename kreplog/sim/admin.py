@@ -36,19 +36,20 @@ class Admin:
         }
         topic_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
         content = nodes.encode_topic(nodes.Topic(topic_id, partitions))
-        done = self._write(
-            Create(nodes.topic_config(plan.name), nodes.encode_topic_config(plan.config)),
-            Create(nodes.topic(plan.name), content),
-        )
-        if done:
-            self._cluster.topic_created(plan.name, topic_id, plan.config, len(partitions))
-        return done
+        peek = self._cluster.store.store.peek
+        if not self._cluster.store.available or peek(nodes.TOPICS) is None or peek(nodes.topic(plan.name)) is not None:
+            return False
+        config = Create(nodes.topic_config(plan.name), nodes.encode_topic_config(plan.config))
+        if peek(config.path) is not None:
+            return False
+        self._cluster.topic_created(plan.name, topic_id, plan.config, len(partitions))
+        return self._write(config, Create(nodes.topic(plan.name), content))
 
     def delete_topic(self, name: str) -> bool:
         if self._cluster.store.store.peek(nodes.topic(name)) is None:
             return False
         done = self._write(Create(f"{nodes.DELETED_TOPICS}/{name}"))
-        if done:
+        if done:  # before anybody can hear of it
             self._cluster.topic_deleted(name)
         return done
 
@@ -106,8 +107,9 @@ class Admin:
         children = self._session.children
         if self._cluster.store.store.peek(nodes.CONTROLLER_EPOCH) is None:
             return nodes.CONTROLLER_EPOCH
-        for name in children(nodes.DELETED_TOPICS):
-            return f"{nodes.DELETED_TOPICS}/{name}"
+        for root in (nodes.DELETED_TOPICS, nodes.ISR_CHANGES, nodes.LOG_DIR_EVENTS):
+            for name in children(root):
+                return f"{root}/{name}"
         for root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
             for name in children(root):
                 for number in children(f"{root}/{name}"):
@@ -151,4 +153,5 @@ class Admin:
             self._session.multi(operations)
         except CoordinationError:
             return False
+        self._cluster.store.changed()
         return True

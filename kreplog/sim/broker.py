@@ -239,7 +239,8 @@ class BrokerProcess:
             self._session_lost,
         )
         self.manager = ReplicaManager(self.id, config, on_disk=dict(self.disk.on_disk()))
-        self.controller = Controller(self.id, config)
+        self.controller = Controller(self.id, config, self._transition)
+        self._reign = -1
         broker = Broker(self.id, -1, f"host{self.id}", 9092, machine.rack, unclean=self.disk.unclean)
         self.registration = Registration(broker)
         self._registered: m.Registered | None = None
@@ -404,17 +405,26 @@ class BrokerProcess:
 
     def stepped(self, runner: Runner) -> None:
         """A step has ended: what the shell must look at then."""
-        if runner is self.register:
+        if runner is self.replicas:
+            self.cluster.checkers.stepped(self.id, self.manager)
+        elif runner is self.register:
             registered = self.registration.registered
             if registered is not self._registered:
                 self._registered = registered
                 if registered is not None:
                     self.replicas.put(registered)
                     self.control.put(registered)
-        elif runner is self.control and self._controls != self.controller.active:
-            self._controls = self.controller.active
-            if not self._controls:
-                self.channels.close()
+        elif runner is self.control:
+            self._reign = self.controller.epoch
+            if self._controls != self.controller.active:
+                self._controls = self.controller.active
+                if not self._controls:
+                    self.channels.close()
+
+    def _transition(self, thing: object, old: str, new: str) -> None:
+        """Judged are all but the first states, which a controller gives to what it finds when it is elected."""
+        if self.controller.epoch == self._reign or not old.startswith("NonExistent"):
+            self.cluster.checkers.transition(thing, old, new)
 
     def _session_lost(self) -> None:
         if not self.alive:

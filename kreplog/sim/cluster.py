@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -17,13 +17,14 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import messages as m
 from kreplog.core import nodes
-from kreplog.core.replication.partition import Role
-from kreplog.sim import workload
+from kreplog.core.replication.partition import Partition, Role
+from kreplog.sim import final, workload
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
+from kreplog.sim.checkers import Checkers
 from kreplog.sim.disk import Disks
 from kreplog.sim.faults import Plan, TopicPlan
-from kreplog.sim.history import Event, History, Ok, PowerLost, TopicDeleted, UncleanElection, Watermark
+from kreplog.sim.history import Event, History, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
@@ -67,7 +68,10 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.failures: list[tuple[str, str, tuple[TopicPartition, ...]]] = []
         self.crashes = 0
-        self.history = History(lambda: self.scheduler.now_ms, listener=self._told)
+        self.history = History(lambda: self.scheduler.now_ms)
+        self.checkers = Checkers(disks, self.history, self._replica_of)
+        self.history.listener = self._heard
+        self.store.on_change = self._store_changed
         self.clients: dict[str, workload.Actor] = {}
         self._switch = workload.Switch()
         self.admin = Admin(self)
@@ -109,10 +113,10 @@ class Cluster:
             self.crashes += 1
             process.crash(5 * MS + int(30 * MS * random.random()) if self.plan.quick_notice else None)
         machine.lost_power = machine.lost_power or lost_cache
-        for loss in machine.disk.crash(lost_cache, random):
+        losses = machine.disk.crash(lost_cache, random)
+        for loss in losses:
             self.trace.note("fault", f"broker {machine.id} lost [{loss.start}, {loss.end})", loss.partition)
-            lost = (loss.partition, loss.topic_id, loss.broker, loss.start, loss.end)
-            self.history.add(PowerLost(self.scheduler.now_ms, *lost))
+        self.checkers.power_lost(losses)
 
     def processes(self) -> Iterator[BrokerProcess]:
         for machine in self.machines.values():
@@ -215,30 +219,15 @@ class Cluster:
         self.trace.note("admin", f"topic {name} is created: {partitions} partitions, {config}, id {topic_id}")
 
     def topic_deleted(self, name: str) -> None:
-        """Its deletion is asked for: nothing of it is owed to anybody from now on."""
-        self._read_store()
-        topic = self._topics[name]
-        partitions = [TopicPartition(name, number) for number in sorted(topic.partitions)]
+        partitions = [partition for partition in self.partitions() if partition.topic == name]
         self.trace.note("admin", f"topic {name} is to be deleted", *partitions)
-        for partition in partitions:
-            self.history.add(TopicDeleted(self.scheduler.now_ms, partition, topic.topic_id))
 
     def partition_added(self, partition: TopicPartition) -> None:
         self.trace.note("admin", f"partition {partition} is to be added", partition)
 
     def unclean_election(self, effect: m.UncleanElection) -> None:
-        """Declared by a controller. Only a topic that opted in may have one."""
-        self._read_store()
-        partition = effect.partition
-        topic = self._topics.get(partition.topic)
-        plan = self._plans.get(partition.topic)
-        if plan is not None and not plan.config.unclean_leader_election_enable:
-            what = f"{partition}: broker {effect.leader} was elected uncleanly, which the topic does not allow"
-            self.failures.append(("unclean election", what, (partition,)))
-        topic_id = "" if topic is None else topic.topic_id
-        self.history.add(
-            UncleanElection(self.scheduler.now_ms, partition, topic_id, effect.leader, effect.leader_epoch)
-        )
+        """Declared by a controller."""
+        self.checkers.unclean_election(effect)
 
     # Clients
 
@@ -249,7 +238,11 @@ class Cluster:
             for index in range(1, number + 1):
                 name = f"{kind}-{index}"
                 random = Random(f"{self.plan.seed}-{name}")
-                settings = workload.draw(random, kind)
+                drawn = workload.draw(random, kind)
+                # Fewer records, and bytes enough to read them all: a seed is about what happens between them.
+                settings = replace(
+                    drawn, pause_ms=3 * drawn.pause_ms, fetch_bytes=max(drawn.fetch_bytes, 1000 // len(self.machines))
+                )
                 shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
                 client = (
                     workload.producer(name, ids, *shared) if kind == "producer" else workload.consumer(name, *shared)
@@ -272,28 +265,40 @@ class Cluster:
         cache = process.manager.metadata
         return dict(cache.brokers), dict(cache.partitions)
 
-    def _told(self, event: Event) -> None:
+    # Those who watch
+
+    def _heard(self, event: Event) -> None:
         """A client, or a declaration, has made history."""
         if self.trace.enabled and not isinstance(event, Watermark):
             self.trace.note(getattr(event, "client", "checker"), describe_history(event), event.partition)
+        self.checkers.heard(event)
+
+    def _replica_of(self, broker: int, partition: TopicPartition) -> Partition | None:
+        process = self.machines[broker].process
+        return None if process is None else process.manager.partitions.get(partition)
+
+    def _store_changed(self) -> None:
+        self.checkers.store(self.store.store.dump())
 
     def stats(self) -> dict[str, int]:
-        kinds = Counter(type(event).__name__ for event in self.history.events)
-        acked = sum(len(event.values) for event in self.history.events if isinstance(event, Ok) and event.acks == -1)
         node = self.store.store.peek(nodes.CONTROLLER_EPOCH)
         return {
-            "acked records": acked,
-            "reads": kinds["Read"],
+            **self.checkers.stats(),
             "controllers": 0 if node is None else int(node.data),
             "leader epochs": sum(state.leader_epoch for state in self._states.values()),
-            "unclean elections": kinds["UncleanElection"],
             "crashes": self.crashes,
             "messages": self.network.messages,
             "faults": sum(self.injector.counts.values()),
         }
 
     def verdict(self, at_rest: bool) -> list[tuple[str, str, tuple[TopicPartition, ...]]]:
-        return []
+        """All violations, when everything has ended."""
+        machine = self.machines.get(self.controller())
+        process = None if machine is None else machine.process
+        controls = process is not None and process.controller.active
+        context = process.controller.context if process is not None and controls else None
+        found = final.judge(self.checkers, self.store.store.dump(), context, at_rest)
+        return [(one.kind, one.text, one.partitions) for one in found]
 
     # At rest
 

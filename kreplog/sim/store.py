@@ -81,12 +81,15 @@ class StoreServer:
     """The store's side: it can be unavailable for a while, and ends the sessions it has not heard of.
 
     An unavailable store answers nobody and ends no session; when it is back every session gets its timeout anew.
+    on_change: called when the tree has changed.
     """
 
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self.store = MemoryStore()
         self.available = True
         self.links: dict[int, StoreLink] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self._seen = 0
         self._scheduler = scheduler
         self._network = network
         scheduler.after(EXPIRY_CHECK_MS * MS, self._check_sessions)
@@ -109,10 +112,18 @@ class StoreServer:
     def expire(self, session_id: int) -> None:
         """End a session although its client is well."""
         self.store.expire(session_id)
+        self.changed()
+
+    def changed(self) -> None:
+        """To be called after everything that may have changed the tree."""
+        if self.store.transaction != self._seen:
+            self._seen = self.store.transaction
+            self.on_change()
 
     def _check_sessions(self) -> None:
         if self.available:
             self.store.advance(self._scheduler.now_ms)
+            self.changed()
         self._scheduler.after(EXPIRY_CHECK_MS * MS, self._check_sessions)
 
 
@@ -264,6 +275,7 @@ class StoreLink:
             session.heartbeat(self._scheduler.now_ms)
             if operation is not None:
                 results = operation(session)
+                self._server.changed()
         except CoordinationError as refused:
             error = refused
         if operation is not None and self._lose_next_reply:
@@ -414,3 +426,4 @@ class StoreLink:
     def _end_session(self, session: MemorySession) -> None:
         self._server.links.pop(session.id, None)
         session.close()
+        self._server.changed()
