@@ -9,7 +9,7 @@ What must hold, and when it is looked at:
     not fsynced         ... and has fsynced it, with flush.messages=1                                   at any change
     two leaders         one leader for each leader epoch, and only it commits                           at any change
     unclean election    a leader from outside ISR and eligible, unless the topic allows it              at any change
-    isr                 never empty, within the assigned replicas, the leader among them                at any change
+    isr                 within the assigned replicas, the leader in it; never empty with eligible       at any change
     illegal transition  of a replica or a partition in the controller                                   at any change
     watermark           a replica's stays within its log and does not fall back to an older one         after each step
     too early           an acks=all batch is acknowledged once it is committed, where the answer says   at the answer
@@ -72,6 +72,9 @@ LEGAL = {
 }
 """State -> the states that it may be entered from. Source: the v3 document and the study of the state machines; written
 down a second time, since the controller's own table is what is checked."""
+
+_FIRST = {_ONLINE, _OFFLINE, "NewPartition", "OnlinePartition", "OfflinePartition"}
+"""What a new controller may find: it enters these from nowhere, once."""
 
 Fact = tuple[int, int, bytes]
 """Producer id, sequence and value of a record."""
@@ -187,7 +190,16 @@ class Checkers:
         if not line.excused:
             line.excused = reason
 
-    # What faults do, told by the engine
+    # What operators and faults do, told by the engine
+
+    def topic_created(self, name: str, topic_id: str, config: TopicConfig) -> None:
+        """Before it is in the store. The store tells it, too."""
+        self._topic_ids[name] = topic_id
+        self._configs[topic_id] = config
+
+    def topic_deleted(self, name: str) -> None:
+        """Its deletion is asked for. The store tells it, too."""
+        self._delete(name, -1)
 
     def power_lost(self, losses: Iterable[Loss]) -> None:
         """What Disk.crash answered."""
@@ -299,6 +311,8 @@ class Checkers:
     def _delete(self, name: str, number: int) -> None:
         """The deletion of a topic, or of one partition of it, is asked for. number: -1 for all."""
         topic_id = self._topic_ids.get(name, "")
+        if (topic_id, number) in self._deleted:
+            return
         self._deleted[topic_id, number] = None
         for line in list(self.lines.values()):
             if line.topic_id == topic_id and number in (-1, line.partition.partition):
@@ -309,8 +323,8 @@ class Checkers:
         line.members = tuple(sorted({*state.isr, *state.eligible}))
         self._one_leader(line, state.leader_epoch, state.leader)
         assigned = self._assigned.get(line.partition, ())
-        if not state.isr:
-            self.violate("isr", f"nobody is in sync in leader epoch {state.leader_epoch}", line)
+        if not line.members:
+            self.violate("isr", f"nobody is in sync or eligible in leader epoch {state.leader_epoch}", line)
         elif not set(state.isr) <= set(assigned):
             self.violate("isr", f"in sync are {list(state.isr)}, assigned {list(assigned)}", line)
         elif state.leader not in (NO_LEADER, *state.isr):
@@ -365,7 +379,7 @@ class Checkers:
 
     def transition(self, thing: object, old: str, new: str) -> None:
         """A controller has changed the state of a replica or a partition."""
-        if old not in LEGAL.get(new, ()):
+        if old not in LEGAL.get(new, ()) and not (old.startswith("NonExistent") and new in _FIRST):
             self.violate("illegal transition", f"{thing} went from {old} to {new}", None)
 
     # Clients

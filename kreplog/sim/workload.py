@@ -327,7 +327,9 @@ def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Ge
 
 def _make(view: _View, session: _Session, codec: Codec) -> list[_Batch]:
     settings, batches = view.settings, []
-    for _ in range(view.random.randint(1, settings.in_flight)):
+    # A broker lets a producer that it does not know begin anywhere: so the first batch goes alone.
+    most = settings.in_flight if session.sequence else 1
+    for _ in range(view.random.randint(1, most)):
         count = view.random.randint(1, settings.batch)
         values = tuple(f"{session.producer_id}:{session.sequence + index}" for index in range(count))
         now_ms = view.now_ms()
