@@ -21,7 +21,7 @@ from kreplog.core.replication.partition import Partition, Role
 from kreplog.sim import final, workload
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
-from kreplog.sim.checkers import Checkers
+from kreplog.sim.checkers import Checkers, Line
 from kreplog.sim.disk import Disks
 from kreplog.sim.faults import Plan, TopicPlan
 from kreplog.sim.history import Event, History, Watermark
@@ -29,7 +29,7 @@ from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
-from kreplog.sim.trace import Trace, describe_history
+from kreplog.sim.trace import CHECKER, Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 
@@ -54,6 +54,20 @@ class Port:
         self._scheduler.after(ms * MS, action)
 
 
+class _Checkers(Checkers):
+    """Checkers that put what they find into the trace, at the moment when they find it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.disks, cluster.history, cluster.replica_of)
+        self._trace = cluster.trace
+
+    def violate(self, kind: str, text: str, line: Line | None, offset: int = -1) -> None:
+        before = len(self.violations)
+        super().violate(kind, text, line, offset)
+        for one in self.violations[before:]:
+            self._trace.note(CHECKER, f"{kind}: {one.text}", *one.partitions)
+
+
 class Cluster:
     """All of one seed. `failures`: what a core or the shell could not survive, in plain words."""
 
@@ -69,7 +83,7 @@ class Cluster:
         self.failures: list[tuple[str, str, tuple[TopicPartition, ...]]] = []
         self.crashes = 0
         self.history = History(lambda: self.scheduler.now_ms)
-        self.checkers = Checkers(disks, self.history, self._replica_of)
+        self.checkers = _Checkers(self)
         self.history.listener = self._heard
         self.store.on_change = self._store_changed
         self.clients: dict[str, workload.Actor] = {}
@@ -270,10 +284,10 @@ class Cluster:
     def _heard(self, event: Event) -> None:
         """A client, or a declaration, has made history."""
         if self.trace.enabled and not isinstance(event, Watermark):
-            self.trace.note(getattr(event, "client", "checker"), describe_history(event), event.partition)
+            self.trace.note(getattr(event, "client", CHECKER), describe_history(event), event.partition)
         self.checkers.heard(event)
 
-    def _replica_of(self, broker: int, partition: TopicPartition) -> Partition | None:
+    def replica_of(self, broker: int, partition: TopicPartition) -> Partition | None:
         process = self.machines[broker].process
         return None if process is None else process.manager.partitions.get(partition)
 
@@ -290,6 +304,11 @@ class Cluster:
             "messages": self.network.messages,
             "faults": sum(self.injector.counts.values()),
         }
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise has been broken already."""
+        return bool(self.failures or self.checkers.violations)
 
     def verdict(self, at_rest: bool) -> list[tuple[str, str, tuple[TopicPartition, ...]]]:
         """All violations, when everything has ended."""

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations, simulate
 from kreplog.sim.simulate import Options, Result
+from kreplog.sim.trace import explanation
 
 TRACE_LINES = 60
 SHRINK_RUNS = 60
@@ -97,15 +98,7 @@ def explain(failed: Result, options: Options) -> None:
     for violation in result.violations:
         print(f"  {violation.kind}: {violation.what}")
     partitions = {partition for violation in result.violations for partition in violation.partitions}
-    lines = (
-        result.lines
-        if not partitions
-        else [
-            line
-            for line in result.lines
-            if line.who in ("fault", "admin", "checker") or any(one in partitions for one in line.partitions)
-        ]
-    )
+    lines = explanation(result.lines, partitions)
     left_out = max(len(lines) - TRACE_LINES, 0)
     names = ", ".join(str(partition) for partition in sorted(partitions)) or "everything"
     print(f"what happened to {names}" + (f" ({left_out} lines before left out)" if left_out else "") + ":")

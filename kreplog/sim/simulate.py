@@ -104,28 +104,35 @@ def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
 
 def _live(cluster: Cluster) -> list[Violation]:
     scheduler = cluster.scheduler
-    scheduler.run_until(cluster.plan.duration_ms * MS)
+    _run_until(cluster, cluster.plan.duration_ms * MS)
     cluster.injector.heal()
     limit_us = scheduler.now_us + REST_LIMIT_MS * MS
-    scheduler.run_until(scheduler.now_us + CALM_MS * MS)
+    _run_until(cluster, scheduler.now_us + CALM_MS * MS)
     cluster.stop_clients()
     unrest = cluster.unrest()
-    while scheduler.now_us < limit_us and not cluster.failures:
-        scheduler.run_until(scheduler.now_us + REST_CHECK_MS * MS)
+    while scheduler.now_us < limit_us and not cluster.broken:
+        _run_until(cluster, scheduler.now_us + REST_CHECK_MS * MS)
         unrest = cluster.unrest()
         if unrest is None and cluster.clients_done():
             break
     violations = [Violation(*failure) for failure in cluster.failures]
+    violations += [Violation(*found) for found in cluster.verdict(at_rest=unrest is None and not cluster.broken)]
     if unrest is not None and not violations:
         what, partitions = unrest
         violations.append(
-            Violation("not at rest", f"{REST_LIMIT_MS / 1000:.0f} s after the last fault {what}", partitions)
+            Violation("not at rest", f"{REST_LIMIT_MS // 1000} s after the last fault {what}", partitions)
         )
     elif not cluster.clients_done() and not violations:
         waiting = [name for name, client in cluster.clients.items() if not client.done]
         violations.append(Violation("clients wait", f"{', '.join(waiting)} could not finish in a cluster at rest"))
-    violations += [Violation(*found) for found in cluster.verdict(at_rest=unrest is None)]
     return violations
+
+
+def _run_until(cluster: Cluster, end_us: int) -> None:
+    """Until then, or until a promise is broken: what comes after that tells nothing."""
+    scheduler = cluster.scheduler
+    while scheduler.now_us < end_us and not cluster.broken:
+        scheduler.run_until(min(end_us, scheduler.now_us + REST_CHECK_MS * MS))
 
 
 def run_seeds(seeds: Sequence[int], options: Options, jobs: int) -> Iterator[Result]:

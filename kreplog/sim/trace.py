@@ -7,7 +7,7 @@ partitions it is about, so that the few that matter can be picked out of thousan
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,14 +68,30 @@ class Trace:
             digest.update(b"\n")
         return digest.hexdigest()
 
-    def about(self, partitions: Collection[TopicPartition], last: int) -> list[Line]:
-        """The last lines about any of `partitions`, with the faults between them; about anything when none is given."""
-        chosen = [
-            line
-            for line in self.lines
-            if not partitions or line.who == "fault" or any(partition in partitions for partition in line.partitions)
-        ]
-        return chosen[-last:]
+
+def explanation(lines: Sequence[Line], partitions: Collection[TopicPartition]) -> list[Line]:
+    """What matters of `lines` to one who wants to know how a promise about `partitions` came to be broken.
+
+    Up to the moment when it was found to be; of what goes on all the time only what moved something.
+    """
+    ends = [index for index, line in enumerate(lines) if line.who == CHECKER and ": " in line.what]
+    if ends:
+        lines = lines[: ends[0] + 1]
+    return [
+        line
+        for line in lines
+        if line.who in ("fault", "admin", CHECKER)
+        or (
+            (not partitions or any(partition in partitions for partition in line.partitions))
+            and not any(idle in line.what for idle in _IDLE)
+        )
+    ]
+
+
+CHECKER = "checker"
+"""Who finds that a promise is broken."""
+
+_IDLE = (" 0 bytes", "by a consumer", " reads ", "sends broker", "UpdateMetadata", "answers LeaderAndIsr", "goes on at")
 
 
 def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
