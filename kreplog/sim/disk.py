@@ -215,13 +215,12 @@ class DiskLog:
         return self._open().offset_for_timestamp(timestamp)
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Ignored once the log has failed: the cell in memory is of no use to anyone then."""
+        """Of a failed log, too: the cell is in memory, and what is committed is so whatever becomes of this replica."""
         files = self._open()
         before = files.high_watermark
-        if not (self._replica.failed or self._disk.failed):
-            files.advance_high_watermark(offset)
-            if self._disk.observer is not None and offset > before:
-                self._disk.observer.committed(self._disk.broker, self.partition, self, before)
+        files.advance_high_watermark(offset)
+        if self._disk.observer is not None and offset > before:
+            self._disk.observer.committed(self._disk.broker, self.partition, self, before)
 
     def flush(self) -> int:
         files = self._open()

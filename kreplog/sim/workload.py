@@ -409,16 +409,18 @@ def consumer(
     """Read all partitions in turn, until `switch` is off and everything that was committed then has been read."""
     view = _View(name, history, random, settings, brokers)
     readers: dict[TopicPartition, _Reader] = {}
+    finished = False
     while True:
         last = switch.off
-        yield from view.refresh()
+        if last or not finished or random.random() < 0.2:
+            yield from view.refresh()
         finished = True
         for partition in sorted(view.partitions):
             told = view.partitions[partition]
             reader = readers.get(partition)
             if reader is None or reader.topic_id != told.topic_id:
                 reader = readers[partition] = _Reader(view, codec, partition, told.topic_id)
-            finished = (yield from reader.poll(told)) and finished
+            finished = (yield from reader.poll(told, last)) and finished
         if last and finished:
             return
         yield Sleep(random.randint(1, settings.pause_ms) if finished else settings.backoff_ms)
@@ -435,8 +437,8 @@ class _Reader:
         self._position = -1
         self._reset = LATEST if view.settings.from_end else EARLIEST
 
-    def poll(self, told: PartitionState) -> Generator[Wish, Any, bool]:
-        """One fetch, or a question for an offset; whether it has read all there is."""
+    def poll(self, told: PartitionState, hurried: bool) -> Generator[Wish, Any, bool]:
+        """One fetch, or a question for an offset; whether it has read all there is. hurried: much, and at once."""
         if told.state.leader == NO_LEADER:
             return False
         if self._position < 0:
@@ -444,7 +446,7 @@ class _Reader:
             return False
         if self._view.random.random() < 0.1:
             yield from self._ask(told, LATEST, move=False)
-        return (yield from self._fetch(told))
+        return (yield from self._fetch(told, hurried))
 
     def _ask(self, told: PartitionState, timestamp: int, move: bool = True) -> Generator[Wish, Any, None]:
         asked = ListOffsetsPartition(self._partition, told.state.leader_epoch, timestamp)
@@ -459,16 +461,16 @@ class _Reader:
         if move:
             self._move(found.offset, "earliest" if timestamp == EARLIEST else "latest")
 
-    def _fetch(self, told: PartitionState) -> Generator[Wish, Any, bool]:
+    def _fetch(self, told: PartitionState, hurried: bool) -> Generator[Wish, Any, bool]:
         settings = self._view.settings
         asked = FetchPartition(
             self._partition,
             self.topic_id,
             told.state.leader_epoch,
             self._position,
-            max_bytes=settings.fetch_bytes,
+            max_bytes=1 << 20 if hurried else settings.fetch_bytes,
         )
-        wait_ms = self._view.random.choice((0, settings.request_ms // 4))
+        wait_ms = 0 if hurried else self._view.random.choice((0, settings.request_ms // 4))
         request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (asked,))
         answers: list[FetchResponse | None] = yield Call(told.state.leader, (request,), settings.request_ms)
         response = answers[0]
