@@ -28,6 +28,7 @@ def truncate_to(SegmentedLog log, offset):
     try:
         log._check_range(wanted)
         if wanted == log.position.leo:
+            drop_empty_epochs(log)
             return wanted
         i = log.segment_index(log._segments, wanted)
         segment = log._segments[i]
@@ -47,6 +48,17 @@ def truncate_to(SegmentedLog log, offset):
         return end
     finally:
         log.unlock()
+
+
+cdef int drop_empty_epochs(SegmentedLog log) except -1:
+    """An epoch in which nothing was written must not stand in an older one's way (Kafka's truncateTo)."""
+    try:
+        if log.epochs.truncate_from_end(log.position.leo):
+            log.epochs.flush()
+            log.publish_epochs()
+    except BaseException as error:
+        log.fail(error)
+    return 0
 
 
 def truncate_fully_and_start_at(SegmentedLog log, offset):

@@ -595,6 +595,7 @@ class Send:
 class SendControl:
     """Queue a request to a broker: strictly in order for each broker, repeated until answered or the broker leaves.
 
+    BROKER_NOT_AVAILABLE as the response's error is no answer: the broker does not know yet that it is registered.
     A queue made for an older broker_epoch is dropped whole.
     """
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kreplog.core.messages import ControlReplied, ControlRequest, ControlResponse, SendControl
+from kreplog.errors import ErrorCode
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
 
@@ -71,7 +72,7 @@ class ControlChannels:
         def answered(response: ControlResponse | None) -> None:
             if self._queues.get(broker) is not queue:
                 return
-            if response is None:
+            if response is None or response.error is ErrorCode.BROKER_NOT_AVAILABLE:
                 self._scheduler.after(RETRY_US, self._send_next, broker, queue)
                 return
             queue.waiting.popleft()

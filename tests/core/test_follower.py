@@ -45,6 +45,7 @@ class Scripted:
     offset: int = 5
     leader_epoch: int = 1
     topic_id: str = "id"
+    awaits_flush: bool = False
     looks: int = 0
     taken: list[tuple[FetchPartition, FetchedPartition]] = field(default_factory=list)
 
@@ -435,6 +436,7 @@ class Follower:
     """A replica with a log of its own, which checks that nothing is appended but where it fits."""
 
     topic_id = "id"
+    awaits_flush = False
 
     def __init__(self, number: int, log: ToyLog, flushes: bool, leader_epoch: int) -> None:
         self.topic_partition = tp(number)

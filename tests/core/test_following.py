@@ -19,10 +19,12 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
     Received,
+    Registered,
     Reply,
     Send,
     Tick,
 )
+from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Role
 from kreplog.errors import CorruptBatchError, ErrorCode
 from kreplog.types import EpochEndOffset
@@ -285,3 +287,54 @@ def test_a_restart_keeps_the_watermark_within_the_log(isr: tuple[int, ...]) -> N
     brokers[1].tell(2, 2, (2,), replicas=(1, 2))
     assert brokers[1].partition.high_watermark == 2
     assert brokers[1].tell(1, 0, (1,)).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_with_flush_messages_1_a_change_of_epoch_does_not_let_it_ask_before_it_has_fsynced() -> None:
+    brokers = Brokers(1, 2)
+    config = TopicConfig(flush_messages=1)
+    brokers.tell(1, 1, (1, 2), config=config)
+    brokers.write(1, "a")
+    brokers.fetch(2)
+    brokers[2].effects.clear()
+    brokers.tell(1, 2, (1, 2), config=config)
+    assert [type(one) for one in brokers[2].effects if isinstance(one, Flush | Send)] == [Flush]
+    effects = brokers[2].step(Flushed(TP, 1))
+    assert [one.request.partitions[0].fetch_offset for one in effects if isinstance(one, Send)] == [1]
+
+
+def test_with_flush_messages_1_a_restart_fsyncs_what_it_found_before_it_counts() -> None:
+    brokers = Brokers(1, 2)
+    config = TopicConfig(flush_messages=1)
+    brokers.tell(1, 1, (1,), config=config)
+    brokers.write(1, "a")
+    brokers[1].start(2)
+    brokers[1].effects.clear()
+    brokers[1].tell(1, 2, (1,), replicas=(1, 2), config=config)
+    assert [type(one) for one in brokers[1].effects if isinstance(one, Flush)] == [Flush]
+    assert brokers[1].partition.high_watermark == 0
+    brokers[1].step(Flushed(TP, 1))
+    assert brokers[1].partition.high_watermark == 1
+
+
+def test_a_leader_that_wrote_nothing_follows_one_whose_records_are_of_an_older_epoch() -> None:
+    """b1 led epoch 4 and wrote nothing; b2, elected next, holds records of epoch 1 that b1 lacks."""
+    brokers = Brokers(1, 2)
+    brokers.tell(2, 1, (2,))
+    brokers.write(2, "a", "b")
+    brokers.tell(1, 4, (1,), to=(1,))
+    assert brokers[1].log.epochs == ((4, 0),)
+    brokers.tell(2, 5, (2,))
+    brokers.catch_up(1)
+    assert brokers[1].content() == ["a", "b"]
+
+
+def test_f16_before_it_is_registered_a_process_obeys_nobody() -> None:
+    """What is meant for its former life would have it lead with the hole that its crash left."""
+    brokers = Brokers(1, 2)
+    manager = ReplicaManager(1, brokers[1].config, {})
+    brokers[1].manager = manager
+    assert brokers[1].tell(1, 7, (1,), broker_epoch=1).error is ErrorCode.BROKER_NOT_AVAILABLE
+    brokers[1].step(Registered(2, 2))
+    assert brokers[1].tell(1, 7, (1,), broker_epoch=1).error is ErrorCode.STALE_BROKER_EPOCH
+    assert brokers[1].tell(1, 7, (1,), broker_epoch=3).error is ErrorCode.BROKER_NOT_AVAILABLE
+    assert brokers[1].tell(1, 7, (1,), broker_epoch=2).error is ErrorCode.NONE

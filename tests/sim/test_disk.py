@@ -233,7 +233,6 @@ BothLogs.TestCase.settings = settings(
 TestBothLogs = BothLogs.TestCase
 
 
-@pytest.mark.xfail(strict=True, reason="the real log keeps the epoch and so refuses an older one's records")
 def test_truncating_to_the_end_drops_an_epoch_without_records() -> None:
     """b1 led in epoch 2 and wrote nothing, then b2 leads with records of epoch 1 that b1 lacks (Kafka's truncateTo)."""
     with Disks("native") as disks:

@@ -10,6 +10,7 @@
 
     what happened            the partition is then   and
     add()                    TRUNCATING              asked for; an answer to what was asked before is dropped
+                             or AWAITING_FLUSH       when what it holds is yet to be fsynced
     resume()                 FETCHING                asked for from its new position
     the delay is over        TRUNCATING              asked for
     remove()                 (not here any more)     an answer that is under way is dropped
@@ -93,6 +94,10 @@ class FollowerPartition(Protocol):
     @property
     def leader_epoch(self) -> int: ...
 
+    @property
+    def awaits_flush(self) -> bool:
+        """It must not be asked for before resume(): the offset would promise what is not on disk."""
+
     def fetch_position(self) -> FetchPosition: ...
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
@@ -164,7 +169,11 @@ class Fetcher:
         topic_partition = partition.topic_partition
         self.remove(topic_partition)
         entry = self._entries[topic_partition] = _Entry(partition, now_ms)
-        self._activate(topic_partition, entry)
+        if partition.awaits_flush:
+            entry.state = State.AWAITING_FLUSH
+            self._awaiting[topic_partition] = None
+        else:
+            self._activate(topic_partition, entry)
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """Fetch it no more; does nothing when it is not fetched."""

@@ -319,14 +319,19 @@ class ReplicaManager:
         """Meant for an earlier life of this broker, or for one that has no registration now (KIP-380, F26)."""
         return broker_epoch <= self.broker_epoch if self._fenced else broker_epoch < self.broker_epoch
 
+    def _knows_registration(self, broker_epoch: int) -> bool:
+        """A process that is not registered cannot tell whether a request is meant for it or for its former life (F16),
+        and the controller may hear of a registration before it does: then the request is to be sent again."""
+        return not self._fenced and broker_epoch == self.broker_epoch
+
     def _refuses_control(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
         if self._is_stale_controller(controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self._is_stale_registration(broker_epoch):
             return ErrorCode.STALE_BROKER_EPOCH
+        if not self._knows_registration(broker_epoch):
+            return ErrorCode.BROKER_NOT_AVAILABLE
         self.controller_epoch = max(self.controller_epoch, controller_epoch)
-        if broker_epoch > self.broker_epoch:  # the controller learned of the registration before this broker did
-            self.broker_epoch, self._fenced = broker_epoch, False
         return ErrorCode.NONE
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:

@@ -164,7 +164,7 @@ class Partition:
         self.config = topic_config
         self.log = opened.state
         self.high_watermark = self._recovered_high_watermark(opened)
-        self.flushed = opened.state.leo
+        self.flushed = opened.state.log_start  # what is in the page cache of an earlier life is not known to be on disk
 
     def _recovered_high_watermark(self, opened: OpenedLog) -> int:
         """min(checkpointed high watermark, LEO), and not below the log start."""
@@ -232,6 +232,7 @@ class Partition:
             for replica in self.assigned_replicas
             if replica != self.broker_id
         }
+        yield from self._flush_tail()
         yield from self._advance()
 
     def _become_follower(self) -> Steps[None]:
@@ -239,6 +240,13 @@ class Partition:
         self._set_role(Role.FOLLOWER)
         if self._must_truncate_to_watermark():
             yield from self._truncate(self.high_watermark)
+        elif self._has_empty_epoch():
+            self.log = yield TruncateTo(self.topic_partition, self.log.leo)
+        yield from self._flush_tail()
+
+    def _has_empty_epoch(self) -> bool:
+        """It led and wrote nothing: the next leader's older records must fit behind what is here."""
+        return bool(self.log.epochs) and self.log.epochs[-1][1] >= self.log.leo
 
     def _must_truncate_to_watermark(self) -> bool:
         """Without any epoch in the log nobody can tell where it parts from the leader's; only then (KIP-101)."""
@@ -300,8 +308,7 @@ class Partition:
         if self.log.leo > end_before:
             isr.leader_appended(self.replicas.values(), end_before, now_ms)
             self._tell(News.APPENDED)
-            if self._flushes():
-                yield Flush(self.topic_partition)
+            yield from self._flush_tail()
         yield from self._advance()
         return info
 
@@ -421,8 +428,14 @@ class Partition:
     def in_sync_enough(self) -> bool:
         return isr.enough_in_sync(self.isr, self.config.min_insync_replicas, self.assigned_replicas)
 
-    def _flushes(self) -> bool:
-        return self.log.leo - self.flushed >= self.config.flush_messages
+    def _flush_tail(self) -> Steps[None]:
+        if self.log.leo - self.flushed >= self.config.flush_messages:
+            yield Flush(self.topic_partition)
+
+    @property
+    def awaits_flush(self) -> bool:
+        """With flush.messages=1 an offset that is asked for promises that all below is on disk."""
+        return self.config.flush_messages == 1 and self.flushed < self.log.leo
 
     def _local_end(self) -> int:
         """What this replica counts as held: with flush.messages=1 only what has been fsynced."""
@@ -604,7 +617,7 @@ class Partition:
     def _reconcile(self, parted: EpochEndOffset) -> Steps[FetchOutcome]:
         """Cut where the logs part; what else the answer says does not count, least of all its watermark (F8)."""
         yield from self._truncate(epochs.truncation_offset(self.log.epochs, self.log.leo, parted))
-        return FetchOutcome.TRUNCATED
+        return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
 
     def _truncate(self, offset: int) -> Steps[None]:
         if offset < self.log.log_start:
@@ -645,10 +658,10 @@ class Partition:
         yield from self._follow_high_watermark(data.high_watermark)
         if self.log.log_start < data.log_start_offset <= self.high_watermark:
             self.log = yield DeleteRecordsBefore(self.topic_partition, data.log_start_offset)
-        if progress and self._flushes():
-            yield Flush(self.topic_partition)
-            if self.config.flush_messages == 1:
-                return FetchOutcome.AWAIT_FLUSH
+        if progress:
+            yield from self._flush_tail()
+        if self.awaits_flush:
+            return FetchOutcome.AWAIT_FLUSH
         return FetchOutcome.PROGRESS if progress else FetchOutcome.IDLE
 
     def _follow_high_watermark(self, leaders: int) -> Steps[None]:
