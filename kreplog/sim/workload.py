@@ -214,15 +214,16 @@ class _View:
         self.partitions: dict[TopicPartition, PartitionState] = {}
 
     def refresh(self) -> Generator[Wish, Any, None]:
-        """Ask brokers, at random, until one tells of any partition; wait a little after each that does not."""
+        """Ask brokers, at random, until one answers; wait a little after each that does not."""
         while True:
             broker = self.random.choice(self.brokers)
             told = yield Metadata(broker, self.settings.request_ms)
-            if told is not None and self._take(*told):
+            if told is not None:
+                self._take(*told)
                 return
             yield Sleep(self.settings.backoff_ms)
 
-    def _take(self, brokers: Mapping[int, Any], partitions: Mapping[TopicPartition, PartitionState]) -> bool:
+    def _take(self, brokers: Mapping[int, Any], partitions: Mapping[TopicPartition, PartitionState]) -> None:
         for broker in sorted(brokers):
             if broker not in self.brokers:
                 self.brokers.append(broker)
@@ -233,7 +234,6 @@ class _View:
                 held = state
             fresh[partition] = held
         self.partitions = fresh
-        return bool(fresh)
 
     def now_ms(self) -> int:
         return self.history.now_ms()
@@ -266,6 +266,8 @@ def producer(
         yield Sleep(random.randint(0, settings.pause_ms))
         if not view.partitions or random.random() < 0.1:
             yield from view.refresh()
+        if switch.off or not view.partitions:
+            continue
         partition = random.choice(sorted(view.partitions))
         topic_id = view.partitions[partition].topic_id
         session = sessions.get(partition)
@@ -277,7 +279,7 @@ def producer(
 
 @dataclass(slots=True)
 class _Batch:
-    """answer: of the last try, None for none; tried: whether any try may have been written."""
+    """answer: of the last try, None for none."""
 
     told: Invoke
     records: Any
