@@ -219,6 +219,7 @@ class Controller:
         yield from reign.reassignment.advance(list(context.reassignments))
         yield from reign.topics.add(added)
         yield from reign.preferred.on_request()
+        yield from reign.topics.sweep_all()
         if self._config.auto_leader_rebalance_enable:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
 

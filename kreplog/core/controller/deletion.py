@@ -50,22 +50,23 @@ class Deletion:
     def take(self, asked: Iterable[str], removed: Iterable[TopicPartition]) -> Steps[None]:
         """Note what is to be deleted, and refuse what is not there."""
         context = self._context
-        refused = []
+        unknown, refused = [], []
         for name in asked:
             if name in context.topics:
                 context.deleting[name] = None
             else:
                 context.deleting.pop(name, None)
-                refused.append(f"{nodes.DELETED_TOPICS}/{name}")
+                unknown.append(f"{nodes.DELETED_TOPICS}/{name}")
                 yield StateChange("warning", f"topic {name} is to be deleted, but there is none")
         for partition in removed:
             reason = self._refusal(partition)
             if reason:
-                refused.append(nodes.partition(partition, nodes.REMOVED))
+                refused.append(partition)
                 yield StateChange("error", f"{partition} is not removed: {reason}")
             else:
                 context.removing[partition] = None
-        yield from self._topics.drop(refused)
+        yield from self._topics.drop(unknown)
+        yield from self._topics.refuse(nodes.REMOVED, refused)
 
     def _refusal(self, partition: TopicPartition) -> str:
         context = self._context

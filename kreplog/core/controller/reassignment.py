@@ -26,7 +26,7 @@ from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reading import tree
 from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.topic_changes import TopicChanges
-from kreplog.core.controller.transitions import ReplicaStatus
+from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Assignment
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError, UsageError
@@ -81,18 +81,16 @@ class Reassignment:
         known = yield from self._topics.known_brokers(asked.values())
         refused = []
         for partition, node in asked.items():
-            path = nodes.partition(partition, nodes.REASSIGNED)
             try:
-                target = nodes.decode_replicas(path, node)
+                target = nodes.decode_replicas(nodes.partition(partition, nodes.REASSIGNED), node)
                 self._check(partition, target, known)
             except (CoordinationError, UsageError) as error:
                 yield StateChange("error", f"{partition} is not reassigned: {error}")
-                refused.append(path)
+                refused.append(partition)
             else:
                 self._context.reassignments[partition] = target
                 self._versions[partition] = node.stat.version
-        yield from self._topics.drop(refused)
-        yield from self._topics.sweep(nodes.REASSIGNED, dict.fromkeys(path.split("/")[3] for path in refused))
+        yield from self._topics.refuse(nodes.REASSIGNED, refused)
 
     def _check(self, partition: TopicPartition, target: Sequence[int], known: Iterable[int]) -> None:
         if not self._context.knows(partition):
@@ -195,6 +193,8 @@ class Reassignment:
             ReplicaStatus.NON_EXISTENT,
         ):
             yield from self._machines.replicas.handle_state_changes(left, status)
+        if move.state is None:
+            yield from self._machines.partitions.handle_state_changes([partition], PartitionStatus.ONLINE)
         text = "is reassigned" if move.last else "is being reassigned"
         yield StateChange("info", f"{partition} {text}: replicas {list(before)} become {list(now)}")
 

@@ -11,7 +11,7 @@ from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import Replica, named
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
+from kreplog.core.messages import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Assignment, Topic
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError, NotEmptyError, UsageError
 from kreplog.types import Delete, Node, SetData, StoreOperation, TopicPartition
@@ -133,20 +133,19 @@ class TopicChanges:
         known = yield from self.known_brokers(asked.values())
         for partition, node in asked.items():
             try:
-                path = nodes.partition(partition, nodes.ADDED)
-                replicas = nodes.decode_replicas(path, node)
+                replicas = nodes.decode_replicas(nodes.partition(partition, nodes.ADDED), node)
                 check_replicas(partition, replicas, known)
                 self._check_addition(partition)
             except (CoordinationError, UsageError) as error:
                 yield StateChange("error", f"{partition} is not added: {error}")
-                refused.append(path)
+                refused.append(partition)
             else:
                 by_topic.setdefault(partition.topic, {})[partition] = replicas
-        yield from self.drop(refused)
+        yield from self.refuse(nodes.ADDED, refused)
         for topic, additions in by_topic.items():
             for some in fencing.chunks(list(additions), fencing.MAX_OPERATIONS - 2):
                 yield from self._add(topic, {partition: additions[partition] for partition in some})
-        yield from self.sweep(nodes.ADDED, dict.fromkeys(partition.topic for partition in asked))
+        yield from self.sweep(nodes.ADDED, by_topic)
 
     def _check_addition(self, partition: TopicPartition) -> None:
         if partition.topic not in self._context.topics:
@@ -197,6 +196,17 @@ class TopicChanges:
                 yield from fencing.fenced(self._context, [Delete(path)])
             except NoNodeError:
                 continue
+
+    def refuse(self, under: str, partitions: Collection[TopicPartition]) -> Steps[None]:
+        """Delete requests that cannot be fulfilled, and directories that are empty then."""
+        yield from self.drop([nodes.partition(partition, under) for partition in partitions])
+        yield from self.sweep(under, dict.fromkeys(partition.topic for partition in partitions))
+
+    def sweep_all(self) -> Steps[None]:
+        """At a failover: the last controller may have died before it swept."""
+        for under in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
+            topics: list[str] = (yield GetChildren(under)) or []
+            yield from self.sweep(under, topics)
 
     def sweep(self, under: str, topics: Iterable[str]) -> Steps[None]:
         """Delete the directories of topics without requests."""
