@@ -262,11 +262,13 @@ def producer(
     """Write to partitions at random, until `switch` is off. ids: producer ids nobody else has. brokers: ask these."""
     view = _View(name, history, random, settings, brokers)
     sessions: dict[TopicPartition, _Session] = {}
-    while not switch.off:
+    while True:
         yield Sleep(random.randint(0, settings.pause_ms))
         if not view.partitions or random.random() < 0.1:
             yield from view.refresh()
-        if switch.off or not view.partitions:
+        if switch.off:
+            return
+        if not view.partitions:
             continue
         partition = random.choice(sorted(view.partitions))
         topic_id = view.partitions[partition].topic_id
