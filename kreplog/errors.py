@@ -25,10 +25,12 @@ class ErrorCode(IntEnum):
     REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     STALE_CONTROLLER_EPOCH = 11
+    COORDINATOR_NOT_AVAILABLE = 15
     INVALID_TOPIC_EXCEPTION = 17
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
     INVALID_REPLICATION_FACTOR = 38
@@ -134,6 +136,15 @@ class UnsupportedCompressionError(KreplogError):
     """The codec is unknown, or its package is not installed; the message names the extra to install."""
 
     kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE
+
+
+class PeerProtocolError(KreplogError):
+    """Bytes from a peer that are no Kafka message, or ask for more than is allowed; nothing was done.
+
+    `position` counts from the start of what was decoded. Nothing that follows on that connection can be trusted.
+    """
+
+    kafka_code = 42  # INVALID_REQUEST
 
 
 class InvariantError(KreplogError):

@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
     "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},
-    "kreplog.wire": EVERYWHERE,
+    "kreplog.wire": EVERYWHERE | {"kreplog.core", "kreplog._native"},
     "kreplog.coord": EVERYWHERE | {"kreplog.coord.memory"},
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE

@@ -1,0 +1,9 @@
+from collections.abc import Mapping
+from typing import Any
+
+from typing_extensions import Buffer
+
+class HeaderCodec:
+    def __init__(self, header: type[Any], flexible_from: Mapping[int, int], always_known: int) -> None: ...
+    def decode_request(self, data: Buffer, ranges: Mapping[int, tuple[int, int]]) -> Any: ...
+    def decode_response(self, data: Buffer, correlation: int, flexible: bool) -> int: ...

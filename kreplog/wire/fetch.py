@@ -1,0 +1,71 @@
+"""Fetch: frames to and from the messages of the cores, by the native codec.
+
+Positions and formats are its business (kreplog/_native/wire_fetch.pyx); here stand the names that a server, a follower
+and a client call. Frames that are written come as a list of buffers in order: bytes, and the records objects
+themselves, which may be bytes-like, FileRegions for sendfile, or whatever else has a length and is known to the sender.
+
+From version 13 on topics have ids instead of names. `name_of` gives a topic's name for its id, or None; `id_of` the id
+for the name. Answer with the ids that were asked with: a topic made anew under its name has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from typing_extensions import Buffer
+
+from kreplog._native.wire_fetch import FetchCodec
+from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from kreplog.types import Broker
+from kreplog.wire.frames import (
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+)
+
+NameOf = Callable[[str], str | None]
+IdOf = Callable[[str], str]
+
+_CODEC = FetchCodec(FetchRequest, FetchPartition, FetchResponse, FetchedPartition)
+
+
+def decode_request(
+    frame: Buffer, header: RequestHeader, name_of: NameOf | None = None
+) -> tuple[FetchRequest, tuple[tuple[str, int], ...]]:
+    """The request, and the (topic id, partition) of all that was asked for by an id without a name.
+
+    These last are for encode_response, and no session can hold them: answer such a request without one. A follower's
+    broker epoch comes with versions from 15 on. Isolation level and rack are passed over. Raises PeerProtocolError.
+    """
+    request, unknown = _CODEC.decode_request(frame, header.body, header.api_version, name_of)
+    return request, unknown
+
+
+def encode_request(request: FetchRequest, header: RequestHeader, id_of: IdOf | None = None) -> list[Any]:
+    """The whole frame. What the version lacks is left out. id_of: of what is forgotten; the others bring their ids."""
+    return _CODEC.encode_request(encode_request_header(header), request, header.api_version, id_of)
+
+
+def decode_response(frame: Buffer, header: RequestHeader, name_of: NameOf | None = None) -> FetchResponse:
+    """The answer to the request `header`; partitions of topics that name_of does not know are left out.
+
+    Records are memoryviews of `frame`, which must not change while they live; b"" for none.
+    Raises PeerProtocolError.
+    """
+    body = decode_response_header(frame, header)
+    response: FetchResponse = _CODEC.decode_response(frame, body, header.api_version, name_of)
+    return response
+
+
+def encode_response(
+    response: FetchResponse,
+    header: RequestHeader,
+    id_of: IdOf | None = None,
+    *,
+    unknown: Sequence[tuple[str, int]] = (),
+    nodes: Sequence[Broker] = (),
+) -> list[Any]:
+    """The whole frame. unknown: from decode_request. nodes: the leaders that the answer names, for version 16 on."""
+    return _CODEC.encode_response(encode_response_header(header), response, header.api_version, id_of, unknown, nodes)

@@ -1,0 +1,56 @@
+"""Produce: frames to and from the messages of the cores, by the native codec.
+
+Positions and formats are its business (kreplog/_native/wire_produce.pyx); here stand the names that a server and a
+client call. Frames that are written come as a list of buffers, for sendmsg: bytes, and the records objects themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import Buffer
+
+from kreplog._native.wire_produce import ProduceCodec
+from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
+from kreplog.errors import ErrorCode
+from kreplog.wire.frames import (
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+)
+
+_CODEC = ProduceCodec(ProduceRequest, ProducePartition, ProduceResponse, ProducedPartition)
+
+
+def decode_request(frame: Buffer, header: RequestHeader) -> tuple[ProduceRequest, str | None]:
+    """The request, and the transactional id or None. Versions 0 to 9; those below FIRST_REAL_PRODUCE hold old formats.
+
+    Records are memoryviews of `frame`, which must not change while they live; b"" for none.
+    Raises PeerProtocolError.
+    """
+    request, transactional_id = _CODEC.decode_request(frame, header.body, header.api_version)
+    return request, transactional_id
+
+
+def encode_request(request: ProduceRequest, header: RequestHeader, transactional_id: str | None = None) -> list[Any]:
+    """The whole frame; partitions of one topic that stand together are written together."""
+    return _CODEC.encode_request(encode_request_header(header), request, transactional_id, header.api_version)
+
+
+def decode_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:
+    """The answer to the request `header`; messages about single records are passed over. Raises PeerProtocolError."""
+    response: ProduceResponse = _CODEC.decode_response(frame, decode_response_header(frame, header), header.api_version)
+    return response
+
+
+def encode_response(response: ProduceResponse, header: RequestHeader) -> list[bytes]:
+    """The whole frame. With acks 0 nothing is to be sent at all."""
+    return _CODEC.encode_response(encode_response_header(header), response, header.api_version)
+
+
+def refusal(request: ProduceRequest, error: ErrorCode, message: str = "") -> ProduceResponse:
+    """The answer that says `error` of every partition, such as UNSUPPORTED_VERSION of a version below 3."""
+    return ProduceResponse(
+        tuple(ProducedPartition(asked.partition, error, message=message) for asked in request.partitions)
+    )

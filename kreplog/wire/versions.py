@@ -1,0 +1,116 @@
+"""Which APIs kreplog speaks, in which versions, and which of those are flexible (KIP-482).
+
+What clients are offered is what today's clients were seen to need: old librdkafka wants Produce 0, Fetch 4 and
+InitProducerId 0 within the ranges before it uses record batches, kafkajs and aiokafka know AlterConfigs alone, and
+topic ids (Fetch 13) are all that the newest Node clients fetch with. Produce 0 to 2 are offered and
+refused, as Kafka 4 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+
+
+class ApiKey(IntEnum):
+    """The APIs by their numbers. Source: Kafka protocol guide, API keys."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    DESCRIBE_CLUSTER = 60
+
+
+Ranges = Mapping[int, tuple[int, int]]
+"""By API key: its first and last version, both offered."""
+
+TO_CLIENTS: Ranges = MappingProxyType(
+    {
+        ApiKey.PRODUCE: (0, 9),
+        ApiKey.FETCH: (4, 17),
+        ApiKey.LIST_OFFSETS: (1, 7),
+        ApiKey.METADATA: (0, 12),
+        ApiKey.FIND_COORDINATOR: (0, 4),
+        ApiKey.API_VERSIONS: (0, 3),
+        ApiKey.CREATE_TOPICS: (2, 7),
+        ApiKey.DELETE_TOPICS: (1, 6),
+        ApiKey.DELETE_RECORDS: (0, 2),
+        ApiKey.INIT_PRODUCER_ID: (0, 4),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.DESCRIBE_CONFIGS: (1, 4),
+        ApiKey.ALTER_CONFIGS: (0, 2),
+        ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.ELECT_LEADERS: (0, 2),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+        ApiKey.DESCRIBE_CLUSTER: (0, 1),
+    }
+)
+"""What a client may ask for."""
+
+BETWEEN_BROKERS: Ranges = MappingProxyType(
+    {
+        **TO_CLIENTS,
+        ApiKey.LEADER_AND_ISR: (7, 7),
+        ApiKey.STOP_REPLICA: (4, 4),
+        ApiKey.UPDATE_METADATA: (8, 8),
+        ApiKey.CONTROLLED_SHUTDOWN: (3, 3),
+    }
+)
+"""What a broker or controller of the same cluster may ask for; nobody else is told of these."""
+
+FIRST_REAL_PRODUCE = 3
+"""Produce below this carries batches older than magic 2: answered with UNSUPPORTED_VERSION for each partition."""
+
+FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: 9,
+        ApiKey.FETCH: 12,
+        ApiKey.LIST_OFFSETS: 6,
+        ApiKey.METADATA: 9,
+        ApiKey.LEADER_AND_ISR: 4,
+        ApiKey.STOP_REPLICA: 2,
+        ApiKey.UPDATE_METADATA: 6,
+        ApiKey.CONTROLLED_SHUTDOWN: 3,
+        ApiKey.FIND_COORDINATOR: 3,
+        ApiKey.API_VERSIONS: 3,
+        ApiKey.CREATE_TOPICS: 5,
+        ApiKey.DELETE_TOPICS: 4,
+        ApiKey.DELETE_RECORDS: 2,
+        ApiKey.INIT_PRODUCER_ID: 2,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+        ApiKey.DESCRIBE_CONFIGS: 4,
+        ApiKey.ALTER_CONFIGS: 2,
+        ApiKey.DESCRIBE_LOG_DIRS: 2,
+        ApiKey.CREATE_PARTITIONS: 2,
+        ApiKey.ELECT_LEADERS: 2,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+        ApiKey.DESCRIBE_CLUSTER: 0,
+    }
+)
+"""By API key: the first version whose strings and arrays are compact and whose structs end in tags."""
