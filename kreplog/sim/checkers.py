@@ -76,6 +76,8 @@ down a second time, since the controller's own table is what is checked."""
 _FIRST = {_ONLINE, _OFFLINE, "NewPartition", "OnlinePartition", "OfflinePartition"}
 """What a new controller may find: it enters these from nowhere, once."""
 
+_DELETION = "its deletion was asked for"
+
 Fact = tuple[int, int, bytes]
 """Producer id, sequence and value of a record."""
 
@@ -170,11 +172,12 @@ class Checkers:
             self.violations.append(Violation(kind, named, partitions, offset))
 
     def stats(self) -> dict[str, int]:
-        """acked, read: records. committed: of all partitions. excused: partitions."""
+        """acked, read: records. committed: of all partitions. excused: partitions that may lose records from here on;
+        deleted ones do not count."""
         return {
             **self._counts,
             "committed": sum(len(line.values) for line in self.lines.values()),
-            "excused": sum(bool(line.excused) for line in self.lines.values()),
+            "excused": sum(bool(line.excused) and line.excused != _DELETION for line in self.lines.values()),
         }
 
     def line(self, partition: TopicPartition, topic_id: str) -> Line:
@@ -183,7 +186,7 @@ class Checkers:
             config = self._configs.get(topic_id, TopicConfig())
             found = self.lines[partition, topic_id] = Line(partition, topic_id, config)
             if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
-                self.excuse(found, "its deletion was asked for")
+                self.excuse(found, _DELETION)
         return found
 
     def excuse(self, line: Line, reason: str) -> None:
@@ -408,7 +411,7 @@ class Checkers:
             case PromiseBroken():
                 self.excuse(line, event.reason)
             case TopicDeleted():
-                self.excuse(line, "its deletion was asked for")
+                self.excuse(line, _DELETION)
             case _:
                 pass
 
