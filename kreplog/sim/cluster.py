@@ -254,9 +254,7 @@ class Cluster:
                 random = Random(f"{self.plan.seed}-{name}")
                 drawn = workload.draw(random, kind)
                 # Fewer records, and bytes enough to read them all: a seed is about what happens between them.
-                settings = replace(
-                    drawn, pause_ms=3 * drawn.pause_ms, fetch_bytes=max(drawn.fetch_bytes, 1000 // len(self.machines))
-                )
+                settings = replace(drawn, pause_ms=6 * drawn.pause_ms, fetch_bytes=max(drawn.fetch_bytes, 300))
                 shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
                 client = (
                     workload.producer(name, ids, *shared) if kind == "producer" else workload.consumer(name, *shared)
