@@ -10,7 +10,7 @@ from kreplog.core import nodes
 from kreplog.errors import CoordinationError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.scheduler import MS
-from kreplog.types import Create, SetData, StoreOperation, TopicPartition
+from kreplog.types import Create, Delete, SetData, StoreOperation, TopicPartition
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -86,6 +86,25 @@ class Admin:
         if done:
             self._cluster.partition_added(partition)
         return done
+
+    def remove_partition(self, topic_draw: float) -> bool:
+        """The last one of a topic; the controller refuses it for the only one."""
+        names = self._cluster.topic_names()
+        if not names:
+            return False
+        name = names[int(topic_draw * len(names))]
+        topic = self._topic(name)
+        if topic is None or not topic.partitions:
+            return False
+        partition = TopicPartition(name, max(topic.partitions))
+        done = self._under(nodes.REMOVED, partition, b"")
+        if done:
+            self._cluster.partition_removed(partition)
+        return done
+
+    def depose(self) -> bool:
+        """Have another controller elected."""
+        return self._write(Delete(nodes.CONTROLLER))
 
     def change_topics(self, draws: Sequence[float], duration_ms: int) -> bool:
         """Make an extra topic; or delete it; or delete one and make it anew at once, while its brokers may be down."""

@@ -14,7 +14,7 @@ from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
 
 RETRY_US = 300 * MS
-TIMEOUT_US = 1500 * MS
+TIMEOUT_US = 800 * MS
 
 
 class ControlChannels:

@@ -102,7 +102,7 @@ class Cluster:
         for _ in range(self.plan.brokers):
             self.add_machine()
         for host in self.plan.starved:
-            self.network.starved[f"b{host}"] = 1500 * MS
+            self.network.starved[f"b{host}"] = 3000 * MS
         for topic in self.plan.topics:
             self.scheduler.after(20 * MS, self._create_topic, topic)
         self._start_clients()
@@ -238,6 +238,9 @@ class Cluster:
 
     def partition_added(self, partition: TopicPartition) -> None:
         self.trace.note("admin", f"partition {partition} is to be added", partition)
+
+    def partition_removed(self, partition: TopicPartition) -> None:
+        self.trace.note("admin", f"partition {partition} is to be removed", partition)
 
     def unclean_election(self, effect: m.UncleanElection) -> None:
         """Declared by a controller."""

@@ -37,6 +37,7 @@ KINDS: dict[str, int] = {
     "store_down": 2,
     "store_loss": 4,
     "shutdown": 4,
+    "depose": 3,
     "preferred": 6,
     "reorder": 6,
     "reassign": 3,
@@ -103,7 +104,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     if kinds and not chosen:
         chosen = (random.choice(list(kinds)),)
     gap_ms = 10 ** random.uniform(2.1, 3.2)
-    late = random.choice((0.0, 0.01, 0.05, 0.2))
+    late = random.choice((0.01, 0.05, 0.2))
     starved = random.random() < 0.3
     power = "power" in chosen
     topics = tuple(_draw_topic(random, f"t{number}", count, power) for number in range(random.choice((1, 1, 2))))

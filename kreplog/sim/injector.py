@@ -175,7 +175,7 @@ class Injector:
         host = self._machine(1.0, action.draws[1]).host
         if host in network.starved:
             return False
-        network.starved[host] = int(1500 * MS * action.draws[2])
+        network.starved[host] = int(3000 * MS * action.draws[2])
         self._note(action, f"control messages to {host} are late for {action.duration_ms} ms")
         self._later(action, network.starved.pop, host, None)
         return True
@@ -352,6 +352,11 @@ class Injector:
 
     # What operators do
 
+    def _depose(self, action: Action) -> bool:
+        """Operators delete /controller to have another elected; the old one finds out later than the new one."""
+        self._note(action, "/controller is deleted")
+        return self._cluster.admin.depose()
+
     def _preferred(self, action: Action) -> bool:
         self._note(action, "an election of preferred leaders is asked for")
         return self._cluster.admin.elect_preferred()
@@ -392,8 +397,12 @@ class Injector:
         return self._cluster.admin.change_topics(action.draws, action.duration_ms)
 
     def _grow(self, action: Action) -> bool:
+        admin = self._cluster.admin
+        if action.draws[2] < 0.3:
+            self._note(action, "a topic loses its last partition")
+            return admin.remove_partition(action.draws[0])
         self._note(action, "a topic gets one more partition")
-        return self._cluster.admin.add_partition(action.draws[0], action.draws[1])
+        return admin.add_partition(action.draws[0], action.draws[1])
 
     def _broker(self, action: Action) -> bool:
         cluster = self._cluster

@@ -15,6 +15,9 @@ from typing import Any
 from kreplog.core import eligible
 from kreplog.core.controller import fencing, leadership, selectors
 from kreplog.core.controller.context import ControllerContext
+from kreplog.core.controller.context import Replica as ControllerReplica
+from kreplog.core.controller.deletion import Deletion
+from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.messages import (
     FetchedPartition,
     FetchPartition,
@@ -30,8 +33,9 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.errors import ErrorCode, UsageError
+from kreplog.sim.disk import Disk, Opened
 from kreplog.sim.model_log import ModelLog
-from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr
+from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr, TopicPartition
 
 Patch = tuple[Any, str, Any]
 """(module or class, attribute, what takes its place)."""
@@ -137,11 +141,24 @@ def _zombie_fetch_counts() -> list[Patch]:
 def _late_response_taken() -> list[Patch]:
     """A follower takes an answer to a fetch of an older epoch, if it seems to fit (F7)."""
 
-    def asked(self: Any, topic_partition: Any) -> Any:
-        entry, held = self._entries.get(topic_partition), self._held.get(topic_partition)
+    remove = Fetcher.remove
+
+    def removed(self: Fetcher, topic_partition: TopicPartition) -> None:
+        entry = self._entries.get(topic_partition)
+        if entry is not None:
+            vars(self).setdefault("former", {})[topic_partition] = entry
+        remove(self, topic_partition)
+
+    def asked(self: Fetcher, topic_partition: TopicPartition) -> Any:
+        entry = self._entries.get(topic_partition) or vars(self).get("former", {}).get(topic_partition)
+        held = self._held.get(topic_partition)
         return None if entry is None or held is None else (entry, held)
 
-    return [(Partition, "_is_late", lambda self, request: False), (Fetcher, "_asked", asked)]
+    return [
+        (Partition, "_is_late", lambda self, request: False),
+        (Fetcher, "_asked", asked),
+        (Fetcher, "remove", removed),
+    ]
 
 
 @_mutation("watermark-before-truncation")
@@ -338,3 +355,28 @@ def _eligible_forgotten() -> list[Patch]:
         (selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
         (isr, "enough_in_sync", lambda members, min_insync_replicas, assigned_replicas: True),
     ]
+
+
+@_mutation("deletion-forgets-offline-replica")
+def _deletion_forgets() -> list[Patch]:
+    """A topic is forgotten although a broker that is down still has a replica of it."""
+    done = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
+
+    def is_deleted(self: Deletion, replica: ControllerReplica) -> bool:
+        return self._context.replica_status(replica) in done
+
+    return [(Deletion, "is_deleted", is_deleted)]
+
+
+@_mutation("topic-id-ignored")
+def _topic_id_ignored() -> list[Patch]:
+    """A replica of a topic that was deleted is taken for one of the topic of the same name (F41, KIP-516)."""
+    opened = Disk.open
+
+    def opens(self: Disk, partition: TopicPartition, topic_id: str) -> Opened:
+        replica = self._replicas.get(partition)
+        if replica is not None:
+            replica.topic_id = topic_id
+        return opened(self, partition, topic_id)
+
+    return [(Disk, "open", opens)]
