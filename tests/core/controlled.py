@@ -267,8 +267,8 @@ class Box:
                 self.steps += 1
                 if self.cluster.after(self, effect):
                     raise Crash
-                if self.cluster.lost is not None and error is None:
-                    error, self.cluster.lost = self.cluster.lost, None
+                if self.cluster.lost is not None and isinstance(effect, Multi | GetNodes | GetChildren):
+                    error, self.cluster.lost = error or self.cluster.lost, None
         except StopIteration:
             self.flush()
         except Crash:

@@ -71,6 +71,29 @@ def test_who_leaves_an_isr_that_becomes_too_small_stays_eligible() -> None:
     assert (state.leader, state.isr, state.eligible) == (2, (2,), (1,))
 
 
+@pytest.mark.parametrize("failover", [False, True])
+def test_a_lower_min_insync_replicas_ends_eligibility_before_the_leader_hears_of_it(failover: bool) -> None:
+    """KIP-966: with one enough, broker 1 commits alone; broker 2 must not lead after that."""
+    cluster = cluster_with(1, 2, config=TWO)
+    cluster.brokers[2].stop()
+    cluster.run()
+    assert cluster.state(T0).eligible == (2,)
+    if failover:
+        cluster.controllers[0].die()
+    cluster.write(SetData(nodes.topic_config("t"), nodes.encode_topic_config(TopicConfig())))
+    if failover:
+        cluster.start_controller()
+    cluster.run()
+    told = cluster.brokers[1].replicas[T0]
+    assert (told.config.min_insync_replicas, told.state.eligible) == (1, ())
+    assert cluster.state(T0).eligible == ()
+    cluster.brokers[1].stop()
+    cluster.brokers[2].start()
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (NO_LEADER, (1,))
+    cluster.check()
+
+
 def test_without_an_in_sync_replica_nobody_leads_until_one_returns() -> None:
     cluster = cluster_with(1, 2)
     cluster.brokers[2].stop()

@@ -212,6 +212,7 @@ class Controller:
         yield from reign.deletion.take(context.deleting.copy(), removed)
         yield from reign.brokers.take_over(registrations, events)
         yield from reign.reassignment.take_over(reassigned)
+        yield from reign.machines.leadership.end_eligibility(context.everything())
         yield from reign.machines.batch.send()
         yield from reign.brokers.evacuate_stopping()
         yield from self._drop_together(noted)

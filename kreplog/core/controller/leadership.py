@@ -77,6 +77,11 @@ def renew(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) 
     return Election(next_epoch(context, current))
 
 
+def retire(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """Nobody outside the ISR is eligible any more."""
+    return Election(replace(next_epoch(context, current), eligible=())) if current.eligible else None
+
+
 def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:
     """Every write of a controller raises the leader epoch, so that older requests can be told (F26, KIP-570)."""
     return replace(current, leader_epoch=current.leader_epoch + 1, controller_epoch=context.epoch)
@@ -150,6 +155,22 @@ class Leadership:
         leader = "nobody leads" if state.leader == NO_LEADER else f"broker {state.leader} leads"
         isr = ",".join(map(str, state.isr))
         yield StateChange("info", f"{partition}: {leader} in epoch {state.leader_epoch}, in sync {isr or 'nobody'}")
+
+    def end_eligibility(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Before leaders hear of a lower min.insync.replicas: with that many in sync they will commit without those
+        that are eligible, who could then be elected without what was committed (KIP-966).
+
+        Raises CoordinationError when that cannot be written: then no leader may be told.
+        """
+        late = [partition for partition in partitions if self.is_eligibility_over(partition)]
+        yield from self.update(late, retire)
+        for partition in late:
+            if self.is_eligibility_over(partition):
+                raise CoordinationError(f"{partition}: its eligible replicas could not be written")
+
+    def is_eligibility_over(self, partition: TopicPartition) -> bool:
+        state = self._context.states.get(partition)
+        return state is not None and bool(state.eligible) and len(state.isr) >= self._context.min_isr(partition)
 
     def refresh(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Read states anew; one that is gone or unreadable is forgotten."""

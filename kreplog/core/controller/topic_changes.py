@@ -110,9 +110,10 @@ class TopicChanges:
             return
         context.configs[name] = config
         yield StateChange("info", f"topic {name}: settings are now {config}")
-        for partition in context.partitions_of(name):
-            if not context.condemned(partition):
-                self._batch.add_leader_and_isr(partition)
+        staying = [partition for partition in context.partitions_of(name) if not context.condemned(partition)]
+        for partition in staying:
+            self._batch.add_leader_and_isr(partition)
+        yield from self._machines.leadership.end_eligibility(staying)
         yield from self._machines.partitions.trigger_online()  # an unclean election may be allowed now
         yield from self._batch.send()
 
