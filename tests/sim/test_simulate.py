@@ -1,0 +1,135 @@
+"""Whole seeds: no promise is broken, the same seed takes the same course, and what is printed leads back to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kreplog.cli import app
+from kreplog.sim import faults, report, simulate
+from kreplog.sim.simulate import Options
+
+SEEDS = range(300)
+
+ONE_SEED = """
+import sys
+from kreplog.sim.simulate import Options, run_seed
+for seed in (7, 8):
+    result = run_seed(seed, Options(log=sys.argv[1]), traced=True)
+    print(seed, result.digest, result.fingerprint, sorted(result.stats.items()), result.violations)
+"""
+
+
+def test_no_seed_breaks_a_promise() -> None:
+    """On one core for each job; every core that may be used."""
+    jobs = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
+    results = list(simulate.run_seeds(SEEDS, Options(), jobs))
+    assert [(result.seed, result.violations) for result in results if result.violations] == []
+    totals = simulate.total(results)
+    assert totals["acked"] >= 15 * len(SEEDS)
+    assert min(totals["crashes"], totals["leader epochs"], totals["controllers"]) >= len(SEEDS)
+
+
+def test_without_faults_nothing_happens_but_work() -> None:
+    for seed in range(5):
+        result = simulate.run_seed(seed, Options(faults=()))
+        assert result.violations == ()
+        assert (result.stats["crashes"], result.stats["controllers"], result.stats["faults"]) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("log", ["model", "native"])
+def test_a_seed_takes_the_same_course_in_every_process(log: str) -> None:
+    """Two processes whose hashes differ agree on every line of the trace."""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", ONE_SEED, log],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) == 2
+
+
+def test_a_trace_changes_nothing() -> None:
+    plain, traced = (simulate.run_seed(11, Options(), traced) for traced in (False, True))
+    assert (plain.fingerprint, plain.stats) == (traced.fingerprint, traced.stats)
+    assert traced.lines
+    assert not plain.lines
+
+
+def test_a_plan_is_drawn_from_its_seed_alone() -> None:
+    kinds = tuple(faults.KINDS)
+    assert faults.draw(5, (3, 5), kinds, "model") == faults.draw(5, (3, 5), kinds, "model")
+    plans = [faults.draw(seed, (3, 5), kinds, "both-by-seed") for seed in range(200)]
+    assert {plan.brokers for plan in plans} == {3, 4, 5}
+    assert {plan.native for plan in plans} == {False, True}
+    assert {kind for plan in plans for kind in plan.kinds} == set(kinds)
+    assert all(len(plan.kinds) < len(kinds) for plan in plans)
+    assert any(plan.starved for plan in plans)
+
+
+def test_the_command_that_replays_a_seed_says_what_matters() -> None:
+    options = report.options_of("3", "crash,pause", "model", "acks-before-watermark", "1,2")
+    assert options.command(9) == (
+        "kreplog simulate --seeds 9 --brokers 3..3 --faults crash,pause --log model --mutate acks-before-watermark "
+        "--only 1,2"
+    )
+    assert Options().command(9) == "kreplog simulate --seeds 9"
+
+
+def test_a_seed_that_fails_is_explained_and_replayed(tmp_path: Path) -> None:
+    arguments = ["simulate", "--seeds", "0:20", "--mutate", "acks-before-watermark"]
+    first = CliRunner().invoke(app, [*arguments, "--trace", str(tmp_path / "trace.json")])
+    assert first.exit_code == 1
+    command = next(line for line in first.stdout.splitlines() if line.startswith("replay: "))
+    again = CliRunner().invoke(app, command.removeprefix("replay: kreplog ").split())
+    assert again.exit_code == 1
+    seed = command.split("--seeds ")[1].split()[0]
+    assert f"seed {seed} breaks a promise" in again.stdout
+    assert "too early" in again.stdout
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert trace["seed"] == int(seed)
+    assert any(line["who"] == "checker" for line in trace["trace"])
+
+
+def test_json_output() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--seeds", "3:5", "--brokers", "3", "--faults", "none", "--json"])
+    assert done.exit_code == 0
+    facts = json.loads(done.stdout)
+    assert (facts["seeds"], facts["violations"]) == (2, [])
+    assert facts["totals"]["acked"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--seeds", "5:2"],
+        ["--seeds", "x"],
+        ["--brokers", "0"],
+        ["--faults", "earthquake"],
+        ["--log", "paper"],
+        ["--mutate", "nothing"],
+        ["--only", "x"],
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["simulate", *arguments])
+    assert done.exit_code != 0
+    assert type(done.exception).__name__ == "UsageError"
+
+
+def test_jobs_share_the_seeds_and_keep_their_order() -> None:
+    options = Options(faults=())
+    alone = [(result.seed, result.fingerprint) for result in simulate.run_seeds(range(6), options, 1)]
+    shared = [(result.seed, result.fingerprint) for result in simulate.run_seeds(range(6), options, 2)]
+    assert alone == shared
