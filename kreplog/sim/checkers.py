@@ -7,11 +7,14 @@ What must hold, and when it is looked at:
     out of order        a producer's records are in the order of their sequences, none missing          as it commits
     lacks committed     every replica in sync or eligible (KIP-966) holds all that is committed         at any change
     not fsynced         ... and has fsynced it, with flush.messages=1                                   at any change
-    two leaders         one leader for each leader epoch, and only it commits                           at any change
+    two leaders         one leader for each leader epoch, and only it commits; no broker goes back      at any change
+    two controllers     leaders are elected by the controller of the newest epoch                       at any change
+    too few             what a leader commits is held by min.insync.replicas                            as it commits
+    stale life          nobody joins the ISR by what an earlier life of its broker held (KIP-903)       at any change
     unclean election    a leader from outside ISR and eligible, unless the topic allows it              at any change
     isr                 within the assigned replicas, the leader in it; never empty with eligible       at any change
     illegal transition  of a replica or a partition in the controller                                   at any change
-    watermark           a replica's stays within its log and does not fall back to an older one         after each step
+    watermark           a replica's stays within its log and is the one that its log keeps              after each step
     too early           an acks=all batch is acknowledged once it is committed, where the answer says   at the answer
     refused             ... and never refused for want of what was acknowledged before                  at the answer
     phantom             a consumer sees only what is committed, and nothing else at that offset ever    at the answer
@@ -31,7 +34,7 @@ any more. With flush.messages=1 a power cut excuses nothing. Nor is anything owe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core import messages, nodes
@@ -91,11 +94,20 @@ class Violation(NamedTuple):
     offset: int = -1
 
 
+class Lost(NamedTuple):
+    """A power cut took [start, end) from a broker, registered for the `registration`-th time, in a leader epoch."""
+
+    start: int
+    end: int
+    registration: int
+    leader_epoch: int
+
+
 class Line:
     """All that is known of one partition of one topic id.
 
     values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
-    or eligible by the store. lost: brokers whose power failed, and from where they lacked committed records. leaders,
+    or eligible by the store. lost: brokers whose power failed and who have not got back what they held. leaders,
     committers: broker by leader epoch. excused: why nothing is held against it any more, "" while all is.
     """
 
@@ -108,7 +120,7 @@ class Line:
         self.acked: list[tuple[int, Fact]] = []
         self.state: LeaderAndIsr | None = None
         self.members: tuple[int, ...] = ()
-        self.lost: dict[int, int] = {}
+        self.lost: dict[int, Lost] = {}
         self.leaders: dict[int, int] = {}
         self.committers: dict[int, int] = {}
         self.excused = ""
@@ -155,7 +167,9 @@ class Checkers:
         self._deleted: dict[tuple[str, int], None] = {}
         self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
         self._modified: dict[str, int] = {}
-        self._seen: dict[tuple[int, TopicPartition], tuple[object, ...]] = {}
+        self._registrations: dict[int, int] = {}
+        self._controller_epoch = 0
+        self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
         self._positions: dict[tuple[str, TopicPartition, str], int] = {}
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
         self._counts = {"acked": 0, "read": 0}
@@ -241,6 +255,7 @@ class Checkers:
                 self.violate("two leaders", text, line, start)
         if end > line.end:
             line.end = end
+            self._check_holders(line, broker)
             self._check_members(line)
 
     def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
@@ -261,26 +276,60 @@ class Checkers:
                     self.violate(wrong[0], f"{wrong[1]}, by broker {broker}", line, record.offset)
         return end
 
+    def _check_holders(self, line: Line, broker: int) -> None:
+        """As broker commits: min.insync.replicas hold it, or held it until a power cut."""
+        assigned = self._assigned.get(line.partition, ())
+        needed = min(line.config.min_insync_replicas, len(assigned))
+        holders = [
+            one
+            for one, disk in self.disks.all()
+            if one in line.lost or disk.ends(line.partition, line.topic_id)[0] >= line.end
+        ]
+        if len(holders) < needed:
+            text = f"broker {broker} committed below {line.end}, which only {holders} hold; {needed} must"
+            self.violate("too few", text, line, line.end)
+
     def _check_members(self, line: Line) -> None:
         """Who is in sync or eligible holds all that is committed, but for what a power cut took."""
         if line.excused:
             return
         flushes = line.config.flush_messages == 1
+        lacking = []
         for broker in line.members:
-            leo, durable = self.disks.disk(broker).ends(line.partition, line.topic_id)
-            if leo >= line.end:
-                line.lost.pop(broker, None)
-                if flushes and durable < line.end:
-                    text = f"committed below {line.end}, but broker {broker} has fsynced it below {durable} only"
-                    self.violate("not fsynced", text, line, durable)
-            elif broker not in line.lost:
-                among = "in sync" if line.state is not None and broker in line.state.isr else "eligible"
-                text = f"broker {broker} is {among} and ends at {leo}, but all below {line.end} is committed"
-                self.violate("lacks committed", text, line, leo)
-        if line.members and all(broker in line.lost for broker in line.members) and not flushes:
+            disk = self.disks.disk(broker)
+            leo, durable = disk.ends(line.partition, line.topic_id)
+            lost = line.lost.get(broker)
+            if leo < line.end:
+                lacking.append(broker)
+                if lost is None:
+                    among = "in sync" if line.state is not None and broker in line.state.isr else "eligible"
+                    text = f"broker {broker} is {among} and ends at {leo}, but all below {line.end} is committed"
+                    self.violate("lacks committed", text, line, leo)
+                continue
+            if lost is not None and (leo >= lost.end or lost.leader_epoch < self._epoch_of(line)):
+                del line.lost[broker]
+            if flushes and durable < line.end:
+                text = f"committed below {line.end}, but broker {broker} has fsynced it below {durable} only"
+                self.violate("not fsynced", text, line, durable)
+            self._check_last(line, broker, disk.log(line.partition))
+        if lacking and lacking == [*line.members] and line.lost.keys() >= {*lacking} and not flushes:
             self.excuse(
                 line, f"power failed under all of {list(line.members)}, who alone had to hold what is committed"
             )
+
+    def _check_last(self, line: Line, broker: int, log: DiskLog | None) -> None:
+        """The last committed record is what a replica has there; one that is as long may be another log."""
+        if log is None or log.topic_id != line.topic_id or log.state().log_start >= line.end:
+            return
+        for record in self.disks.codec.decode(log.read(line.end - 1, line.end, 1)):
+            fact = (record.producer_id, record.sequence, record.value)
+            if record.offset == line.end - 1 and line.values.get(record.offset, fact) != fact:
+                text = f"broker {broker} has {told(fact)} at offset {record.offset}, where another is committed"
+                self.violate("lacks committed", text, line, record.offset)
+
+    @staticmethod
+    def _epoch_of(line: Line) -> int:
+        return -1 if line.state is None else line.state.leader_epoch
 
     # The store
 
@@ -297,6 +346,10 @@ class Checkers:
                     self._delete(name, -1)
                 case ["", "admin", "partitions_remove", name, number]:
                     self._delete(name, int(number))
+                case ["", "controller_epoch"]:
+                    self._controller_epoch = int(node.data)
+                case ["", "brokers", "epochs", broker]:
+                    self._registrations[int(broker)] = node.stat.version
                 case ["", "brokers", "topics", name]:
                     topic = nodes.decode_topic(path, node)
                     self._topic_ids[name] = topic.topic_id
@@ -332,13 +385,29 @@ class Checkers:
             self.violate("isr", f"in sync are {list(state.isr)}, assigned {list(assigned)}", line)
         elif state.leader not in (NO_LEADER, *state.isr):
             self.violate("isr", f"its leader {state.leader} is not among those in sync, {list(state.isr)}", line)
+        if before is None or state.leader_epoch != before.leader_epoch:
+            self._elected(line, state)
         if before is not None:
+            self._joined(line, [broker for broker in state.isr if broker not in before.isr])
             if state.leader_epoch < before.leader_epoch:
                 text = f"its leader epoch fell from {before.leader_epoch} to {state.leader_epoch}"
                 self.violate("two leaders", text, line)
             if state.leader not in (NO_LEADER, *before.isr, *before.eligible):
                 self._unclean(line, state.leader, state.leader_epoch)
         self._check_members(line)
+
+    def _elected(self, line: Line, state: LeaderAndIsr) -> None:
+        if state.controller_epoch != self._controller_epoch:
+            text = f"leader epoch {state.leader_epoch} is of a controller of epoch {state.controller_epoch}"
+            self.violate("two controllers", f"{text}, while epoch {self._controller_epoch} has begun", line)
+
+    def _joined(self, line: Line, brokers: Iterable[int]) -> None:
+        for broker in brokers:
+            lost = line.lost.get(broker)
+            leo, _ = self.disks.disk(broker).ends(line.partition, line.topic_id)
+            if lost is not None and leo < line.end and lost.registration < self._registrations.get(broker, -1):
+                text = f"broker {broker} joined those in sync with {leo} of {line.end}: power had failed, and it knows"
+                self.violate("stale life", text, line, leo)
 
     def _unclean(self, line: Line, leader: int, epoch: int) -> None:
         if line.config.unclean_leader_election_enable:
@@ -357,11 +426,16 @@ class Checkers:
     def stepped(self, broker: int, manager: ReplicaManager) -> None:
         """After each step of a broker's replication core."""
         for partition, replica in manager.partitions.items():
-            now = (replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log)
+            now = (replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log, replica)
             key = (broker, partition)
-            if self._seen.get(key) != now:
+            before = self._seen.get(key)
+            if before != now:
                 self._seen[key] = now
                 self._look_at(broker, partition, replica)
+                if before is not None and before[-1] is replica and before[1] > replica.leader_epoch:
+                    line = self.line(partition, replica.topic_id)
+                    text = f"broker {broker} went back from leader epoch {before[1]} to {replica.leader_epoch}"
+                    self.violate("two leaders", text, line)
 
     def _look_at(self, broker: int, partition: TopicPartition, replica: Partition) -> None:
         line = self.line(partition, replica.topic_id)
@@ -373,7 +447,7 @@ class Checkers:
         log = self.disks.disk(broker).log(partition)
         if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE:
             return
-        if not log.high_watermark <= replica.high_watermark <= replica.log.leo:
+        if not log.high_watermark == replica.high_watermark <= replica.log.leo:
             text = (
                 f"broker {broker} has high watermark {replica.high_watermark}, "
                 f"its log {log.high_watermark} and end {replica.log.leo}"
@@ -462,12 +536,13 @@ class Checkers:
         self._watermarks[key] = (event.leader_epoch, event.high_watermark)
 
     def _power_lost(self, line: Line, event: PowerLost) -> None:
-        if event.start >= line.end:
-            return
-        if line.config.flush_messages == 1 and event.broker in line.members:
+        if line.config.flush_messages == 1 and event.broker in line.members and event.start < line.end:
             text = f"a power cut took [{event.start}, {event.end}) from broker {event.broker}; {line.end} is committed"
             self.violate("not fsynced", text, line, event.start)
-        line.lost[event.broker] = event.start
+        registration = self._registrations.get(event.broker, -1)
+        held = line.lost.get(event.broker)
+        end = event.end if held is None else max(event.end, held.end)
+        line.lost[event.broker] = Lost(event.start, end, registration, self._epoch_of(line))
         self._check_members(line)
 
 

@@ -151,6 +151,7 @@ def test_a_sound_history_passes(world: World) -> None:
 
 def test_two_values_at_one_offset() -> None:
     world = World()
+    world.say(LeaderAndIsr(1, 0, (1, 2)))
     world.append(0, 0, (1, 2))
     world.append(0, 5, (3,))
     world.commit(1, (1, 2))
@@ -187,6 +188,61 @@ def test_a_member_that_lacks_what_is_committed() -> None:
     world.commit(1, (1,))
     assert world.kinds == ["lacks committed"]
     assert "broker 3 is in sync and ends at 0" in world.checkers.violations[0].text
+
+
+def test_a_member_whose_log_is_another() -> None:
+    """It is as long as what is committed, but holds something else there."""
+    world = World()
+    world.append(0, 0, (1, 2))
+    world.append(0, 4, (3,))
+    world.commit(1, (1,))
+    assert world.kinds == ["lacks committed"]
+    assert "broker 3 has record 7:4" in world.checkers.violations[0].text
+
+
+def test_what_too_few_hold_is_not_to_be_committed() -> None:
+    world = World()
+    world.say(LeaderAndIsr(1, 0, (1,)))
+    world.append(0, 0, (1,))
+    world.commit(1, (1,))
+    assert world.kinds == ["too few"]
+
+
+def test_who_held_it_until_a_power_cut_counts(world: World) -> None:
+    """A follower fetched record 2, the leader counts it, and only then the follower's power fails."""
+    world.say(LeaderAndIsr(1, 0, (1, 2)))
+    world.append(2, 2, (1, 2))
+    world.checkers.power_lost(lose(world, 2))
+    world.commit(3, (1,))
+    assert world.kinds == []
+
+
+def test_nobody_joins_by_what_an_earlier_life_held(world: World) -> None:
+    world.say(LeaderAndIsr(1, 0, (1, 2)))
+    world.checkers.power_lost(lose(world, 3))
+    world.say(LeaderAndIsr(1, 0, BROKERS))
+    assert world.kinds == []  # the write was on its way when the power failed: nobody could know
+    world.say(LeaderAndIsr(1, 0, (1, 2)))
+    world.put(nodes.broker_epoch(3), b"")
+    world.say(LeaderAndIsr(1, 0, BROKERS))
+    assert world.kinds == ["stale life"]
+
+
+def test_two_controllers(world: World) -> None:
+    world.put(nodes.CONTROLLER_EPOCH, b"2")
+    world.say(LeaderAndIsr(1, 0, (1, 2)))
+    assert world.kinds == []  # a leader's write, who has not heard of the new one
+    world.say(LeaderAndIsr(2, 1, (1, 2), controller_epoch=1))
+    assert world.kinds == ["two controllers"]
+
+
+def test_a_broker_that_goes_back_to_an_older_epoch(world: World) -> None:
+    core = world.leads(1, 0)
+    core.role, core.leader_epoch = Role.FOLLOWER, 4
+    world.step(core)
+    core.leader_epoch = 3
+    world.step(core)
+    assert world.kinds == ["two leaders"]
 
 
 def test_an_eligible_replica_counts_and_one_that_left_does_not(world: World) -> None:
@@ -291,7 +347,7 @@ def test_a_leader_whose_isr_is_not_assigned(world: World) -> None:
     assert world.kinds == ["isr"]
 
 
-@pytest.mark.parametrize("high_watermark", [1, 3])
+@pytest.mark.parametrize("high_watermark", [1, 3, 0])
 def test_a_watermark_that_forgets_its_log_or_leaves_it(world: World, high_watermark: int) -> None:
     core = world.leads(1, 0)
     world.step(core)
