@@ -1,4 +1,4 @@
-"""The `kreplog` command: one partition directory, seen and worked on from the shell.
+"""The `kreplog` command: one partition directory, seen and worked on from the shell, and the way to all other commands.
 
 Owns arguments, output and exit codes and nothing else: whatever a command does, `kreplog.Log` does it. Commands that
 only look open the log read-only and write nothing. Results go to stdout, progress and errors to stderr.
@@ -307,6 +307,26 @@ def simulate(
     options = report.options_of(brokers, faults, log, mutate, only)
     if not report.run(report.seeds_of(seeds), options, jobs, trace, as_json, keep_going):
         raise typer.Exit(1)
+
+
+def _mount(name: str, help: str) -> None:
+    """A group of commands that kreplog.server has; it is imported when one of them is called."""
+
+    @app.command(
+        name,
+        help=help,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def run(context: typer.Context) -> None:
+        from kreplog.server import commands
+
+        commands.run(name, context.args)
+
+
+_mount("broker", "Run one broker.")
+_mount("cluster", "Make, start, stop and see a cluster of brokers on this host.")
+_mount("topic", "Make, list, describe and delete topics.")
 
 
 # Reading

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
-    "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.sim"},
+    "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.sim", "kreplog.server"},
     "kreplog.core": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
     "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},
@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
     | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"}
-    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog.wire"},
+    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog.wire", "kreplog._native"},
     "kreplog.sim": EVERYWHERE
     | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"}
     | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},

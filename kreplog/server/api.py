@@ -1,0 +1,282 @@
+"""Api: which request goes where, and how its answer is written.
+
+Produce, Fetch, offsets and what a controller says go to the cores, which answer when they will; all else is answered
+here, at once or by a task of its own. What a broker does not offer never gets this far: it ends its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from kreplog.core.messages import (
+    EARLIEST,
+    LATEST,
+    ControlledShutdownRequest,
+    Event,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListOffsetsResponse,
+    Received,
+)
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
+from kreplog.server.admin import Admin, Fields
+from kreplog.server.describing import Describing
+from kreplog.server.network import Frame
+from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.peers import Address
+from kreplog.server.serving import Exchange
+from kreplog.server.settings import BrokerSettings
+from kreplog.server.store import StoreLink
+from kreplog.server.topics import Topics
+from kreplog.types import Broker, Create
+from kreplog.wire import brokers, cold, fetch, offsets, produce
+from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
+
+_log = logging.getLogger("kreplog.server")
+
+CLUSTER_ID = "/cluster_id"
+"""In the store: 22 characters that no other cluster has."""
+
+
+class Runner(Protocol):
+    """What steps a core."""
+
+    def put(self, event: Event) -> None: ...
+
+
+class Host(Protocol):
+    """The broker, as its Api needs it."""
+
+    settings: BrokerSettings
+    address: Address
+    manager: ReplicaManager
+    store: StoreLink
+    topics: Topics
+    logs: ReplicaLogs
+
+    @property
+    def replicas(self) -> Runner: ...
+
+    @property
+    def control(self) -> Runner: ...
+
+    def know_safe(self) -> None: ...
+
+
+class Api:
+    """Handles every request of one broker."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cluster_id: str | None = None
+        settings = host.settings
+        self._describing = Describing(
+            settings,
+            host.manager.metadata,
+            host.topics,
+            host.logs,
+            lambda: self._cluster_id,
+            lambda: Broker(settings.broker_id, -1, *host.address, settings.rack),
+        )
+        describing = self._describing
+        self._admin = Admin(host.store, host.topics, lambda: describing.brokers, settings.topic)
+        admin = self._admin
+        self._handlers: dict[int, Callable[[Exchange, Frame], None]] = {
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: self._fetch,
+            ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
+            ApiKey.LEADER_AND_ISR: self._control,
+            ApiKey.STOP_REPLICA: self._control,
+            ApiKey.UPDATE_METADATA: self._control,
+            ApiKey.CONTROLLED_SHUTDOWN: self._control,
+            ApiKey.API_VERSIONS: self._api_versions,
+        }
+        self._answers: dict[int, Callable[[Any, int], Fields]] = {
+            ApiKey.METADATA: describing.metadata,
+            ApiKey.DESCRIBE_CLUSTER: lambda request, version: describing.cluster(),
+            ApiKey.DESCRIBE_CONFIGS: lambda request, version: describing.configs(request),
+            ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: describing.log_dirs(request),
+            ApiKey.FIND_COORDINATOR: _no_coordinator,
+        }
+        self._works: dict[int, Callable[[Any], Awaitable[Fields]]] = {
+            ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
+            ApiKey.CREATE_TOPICS: admin.create_topics,
+            ApiKey.DELETE_TOPICS: admin.delete_topics,
+            ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+            ApiKey.ELECT_LEADERS: admin.elect_leaders,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
+        }
+        known = {*self._handlers, *self._answers, *self._works}
+        self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
+
+    def handle(self, exchange: Exchange, frame: Frame) -> None:
+        """Take one request. Raises PeerProtocolError for what no peer may send."""
+        key = exchange.header.api_key
+        handler = self._handlers.get(key)
+        if handler is not None:
+            handler(exchange, frame)
+        elif key in self._answers:
+            request = cold.decode_request(frame, exchange.header)
+            self._answer(exchange, self._answers[key](request, exchange.header.api_version))
+        elif key in self._works:
+            self._start(self._work(exchange, self._works[key](cold.decode_request(frame, exchange.header))))
+        else:
+            exchange.close()
+
+    def _answer(self, exchange: Exchange, fields: Fields) -> None:
+        exchange.answer(cold.encode_response(exchange.header, **fields))
+
+    async def _work(self, exchange: Exchange, work: Awaitable[Fields]) -> None:
+        try:
+            self._answer(exchange, await work)
+        except Exception:
+            _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
+            exchange.close()
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # What goes to the replication core
+
+    def _produce(self, exchange: Exchange, frame: Frame) -> None:
+        header = exchange.header
+        request, transactional_id = produce.decode_request(frame, header)
+        if header.api_version < FIRST_REAL_PRODUCE:
+            refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
+        elif transactional_id is not None:
+            refused = produce.refusal(request, ErrorCode.INVALID_REQUEST, "there are no transactions here")
+        else:
+            refused = None
+            exchange.encode = lambda response: produce.encode_response(response, header)
+            self._host.replicas.put(Received(exchange, request))
+        if request.acks == 0:
+            exchange.answer(())
+        elif refused is not None:
+            exchange.answer(produce.encode_response(refused, header))
+
+    def _fetch(self, exchange: Exchange, frame: Frame) -> None:
+        header, topics = exchange.header, self._host.topics
+        request, unknown = fetch.decode_request(frame, header, topics.name_of)
+        if unknown:
+            if request.session_epoch > 0:  # what else is in the session is not in the request
+                response = FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+                exchange.answer(fetch.encode_response(response, header))
+                return
+            request = replace(request, session_id=0, session_epoch=-1, max_wait_ms=0)
+        ids = {asked.partition.topic: asked.topic_id for asked in request.partitions}
+
+        def id_of(name: str) -> str:
+            return ids.get(name) or topics.id_of(name) or ""
+
+        def encode(response: FetchResponse) -> Sequence[Any]:
+            leaders = {one.leader for one in response.partitions if one.error is not ErrorCode.NONE}
+            live = self._describing.brokers
+            nodes = [live[one] for one in sorted(leaders) if one in live]
+            frame: list[Any] = fetch.encode_response(response, header, id_of, unknown=unknown, nodes=nodes)
+            return frame
+
+        exchange.encode = encode
+        self._host.replicas.put(Received(exchange, request))
+
+    def _list_offsets(self, exchange: Exchange, frame: Frame) -> None:
+        header, logs = exchange.header, self._host.logs
+        request = offsets.decode_list_offsets(frame, header)
+        by_time = {one.partition for one in request.partitions if one.timestamp not in (LATEST, EARLIEST)}
+
+        def encode(response: ListOffsetsResponse) -> Sequence[Any]:
+            times = {
+                one.partition: logs.timestamp_at(one.partition, one.offset)
+                for one in response.partitions
+                if one.offset >= 0 and one.partition in by_time
+            }
+            return offsets.encode_list_offsets_answer(response, header, times)
+
+        exchange.encode = encode
+        self._host.replicas.put(Received(exchange, request))
+
+    def _epoch_ends(self, exchange: Exchange, frame: Frame) -> None:
+        header = exchange.header
+        exchange.encode = lambda response: offsets.encode_offset_for_leader_epoch_answer(response, header)
+        self._host.replicas.put(Received(exchange, offsets.decode_offset_for_leader_epoch(frame, header)))
+
+    # What the controller says, and what it is told
+
+    def _control(self, exchange: Exchange, frame: Frame) -> None:
+        header, host = exchange.header, self._host
+        request = brokers.decode_request(frame, header)
+
+        def encode(response: Any) -> Sequence[Any]:
+            host.topics.changed()
+            if _tells_all(request, response):
+                host.know_safe()
+            return brokers.encode_response(response, header)
+
+        exchange.encode = encode
+        if isinstance(request, ControlledShutdownRequest):
+            host.control.put(Received(exchange, request))
+        else:
+            host.replicas.put(Received(exchange, request))
+
+    # What is answered here
+
+    def _api_versions(self, exchange: Exchange, frame: Frame) -> None:
+        exchange.answer(cold.api_versions(exchange.header, self._offered))
+
+    def registered(self) -> None:
+        """There is a session with the store, by which this broker is known."""
+        if self._cluster_id is None:
+            self._start(self._learn_cluster_id())
+
+    async def _learn_cluster_id(self) -> None:
+        """Find, or choose, the id of this cluster; at the next registration when the store does not answer."""
+        wanted = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        try:
+            with contextlib.suppress(NodeExistsError):
+                await self._host.store.multi((Create(CLUSTER_ID, wanted.encode()),))
+            (node,) = await self._host.store.get_nodes((CLUSTER_ID,))
+        except CoordinationError as error:
+            _log.warning("the cluster's id is not known yet: %s", error)
+            return
+        if node is not None:
+            self._cluster_id = node.data.decode()
+
+
+def _tells_all(request: Any, response: Any) -> bool:
+    """Whether a controller that has read this registration has told everything, and it was taken."""
+    return (
+        isinstance(request, LeaderAndIsrRequest)
+        and request.is_init
+        and isinstance(response, LeaderAndIsrResponse)
+        and response.error is ErrorCode.NONE
+    )
+
+
+def _no_coordinator(request: Any, version: int) -> Fields:
+    """There are no consumer groups."""
+    refused = {
+        "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "error_message": "this broker coordinates no groups: assign partitions",
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+    }
+    keys = request.coordinator_keys if version >= 4 else ()
+    return {**refused, "coordinators": [{**refused, "key": key} for key in keys]}

@@ -1,0 +1,353 @@
+"""Broker: one broker process, wired together: start, stop, and everything that a core may ask for.
+
+One event loop thread owns the three cores and whatever they change; other threads only do what would block it. At the
+start it locks the directories, recovers the logs, listens, and registers. To stop it says so, hands over its leaders,
+serves no more, gives up its session, closes the logs and marks the directories as clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kreplog.coord.liveness import boot_id
+from kreplog.core import messages as m
+from kreplog.core import nodes
+from kreplog.core.controller.controller import Controller
+from kreplog.core.registration import Registration
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, StorageError
+from kreplog.server.api import Api
+from kreplog.server.channels import Channels, control_header
+from kreplog.server.directories import DataDirectory
+from kreplog.server.fetcher import Fetches
+from kreplog.server.logs import log_state_change, set_up
+from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
+from kreplog.server.peers import Address, Peer
+from kreplog.server.runners import Awaiting, Direct
+from kreplog.server.serving import Limits, Server
+from kreplog.server.settings import BrokerSettings
+from kreplog.server.store import StoreLink, make_store
+from kreplog.server.topics import Topics
+from kreplog.types import Broker as Registered
+from kreplog.wire import brokers as broker_wire
+
+_log = logging.getLogger("kreplog.server")
+
+SHUTDOWN_RETRY_S = 0.2
+SHUTDOWN_TIMEOUT_S = 5.0
+PROGRESS_EVERY = 500
+"""Replicas between two lines about the recovery of many."""
+
+
+class Broker:
+    """One life of a broker. `run` it once; `stop` may be called from the event loop at any time.
+
+    ready: set once it listens. address: where, for clients.
+    """
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.id = settings.broker_id
+        self.ready = asyncio.Event()
+        self.address: Address = ("", 0)
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(8, "kreplog-files")
+        self._client_id = f"broker-{self.id}"
+
+    async def run(self) -> None:
+        """From start to stop. Raises what kept it from starting, and what broke it."""
+        await self._start()
+        self.ready.set()
+        tasks = [
+            self._loop.create_task(self.store.run(), name="kreplog-store"),
+            self._loop.create_task(self._checkpoint(), name="kreplog-checkpoints"),
+        ]
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
+        await self._stop.wait()
+        if self._failure is None:
+            await self._hand_over()
+        for task in tasks:
+            task.cancel()
+        await self._shut_down()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Begin to stop; `run` returns when that is done."""
+        self._stop.set()
+
+    # Start
+
+    async def _start(self) -> None:
+        settings = self.settings
+        directories = open_directories(settings)
+        self.logs = ReplicaLogs(
+            directories,
+            settings.log,
+            lambda event: self.replicas.put(event),
+            self._pool,
+            complete=len(directories) == len(settings.log_dirs),
+        )
+        await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, _tell_progress)
+        self.manager = ReplicaManager(self.id, settings.replication, on_disk=self.logs.on_disk())
+        self.controller = Controller(self.id, settings.replication)
+        self.topics = Topics(self.manager)
+        self.fetches = Fetches(
+            self._client_id,
+            settings.socket_request_max_bytes,
+            self.address_of,
+            self.topics.name_of,
+            lambda event: self.replicas.put(event),
+        )
+        self.channels = Channels(self._client_id, self._controlled_address, lambda event: self.control.put(event))
+        self.store = StoreLink(
+            make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
+        )
+        self.replicas = Direct("replicas", self.manager, self._apply, self._broke)
+        self.control = Awaiting(
+            "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
+        )
+        self.api = Api(self)
+        limits = Limits(settings.socket_request_max_bytes, settings.max_in_flight, settings.max_queued_bytes)
+        self.server = Server(self.api.handle, limits)
+        bound = [self.server.listen(listener) for listener in settings.listeners]
+        first = next(listener for listener in bound if listener.host)
+        self.address = first.host, first.port
+        unclean = any(directory.unclean for directory in directories)
+        self.registration = Registration(
+            Registered(self.id, -1, first.host, first.port, settings.rack, unclean=unclean)
+        )
+        self._registered: m.Registered | None = None
+        self.register = Awaiting(
+            "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
+        )
+        _log.info("broker %d listens on %s", self.id, ", ".join(str(listener) for listener in bound))
+
+    # Events
+
+    def _session_started(self, session_id: int) -> None:
+        self.register.put(m.SessionStarted(session_id))
+
+    def _session_lost(self) -> None:
+        _log.warning("the session with the coordination store has ended")
+        for runner in (self.replicas, self.control, self.register):
+            runner.put(m.SessionLost())
+        self.channels.close()
+
+    def _registration_stepped(self) -> None:
+        registered = self.registration.registered
+        if registered is not self._registered:
+            self._registered = registered
+            if registered is not None:
+                _log.info("registered with broker epoch %d", registered.broker_epoch)
+                self.replicas.put(registered)
+                self.control.put(registered)
+                self.api.registered()
+
+    def _controller_stepped(self) -> None:
+        """A controller that has resigned says nothing more, and nobody says anything to brokers that are gone."""
+        live = self.controller.context.brokers if self.controller.active else {}
+        self.channels.keep({broker.id: broker.epoch for broker in live.values()})
+
+    def know_safe(self) -> None:
+        """The controller knows that unflushed data may be lost; the next start need not say so again."""
+        for directory in self.logs.directories:
+            if directory.unclean and not directory.failed:
+                directory.unclean = False
+                directory.know_safe()
+
+    def _broke(self, name: str, error: BaseException) -> None:
+        self._failure = error
+        self._stop.set()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broke(task.get_name(), error)
+
+    # Effects
+
+    def _apply(self, effect: m.Effect) -> Any:
+        """Those of the replication core."""
+        kind = type(effect)
+        if kind in LOG_EFFECTS:
+            return self.logs.answer(effect)
+        if isinstance(effect, m.Reply):
+            effect.reply_to.reply(effect.response)  # type: ignore[attr-defined]
+        elif isinstance(effect, m.Send):
+            self.fetches.send(effect)
+        elif isinstance(effect, m.SubmitMulti):
+            operations = effect.operations
+            self.store.submit(lambda session: session.multi(operations), partial(self._store_replied, effect.tag))
+        elif isinstance(effect, m.SubmitRead):
+            paths = effect.paths
+            self.store.submit(lambda session: session.get_many(paths), partial(self._store_replied, effect.tag))
+        else:
+            self._note(effect)
+        return None
+
+    def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
+        self.replicas.put(m.StoreReplied(tag, tuple(results or ()), error))
+
+    async def _apply_awaited(self, runner: Any, effect: m.Effect) -> Any:
+        """Those of the controller and of the registration."""
+        on_watch: Callable[[Any], None] = runner.on_watch
+        if isinstance(effect, m.Multi):
+            return await self.store.multi(effect.operations)
+        if isinstance(effect, m.GetNodes):
+            return await self.store.get_nodes(effect.paths, on_watch if effect.watch else None)
+        if isinstance(effect, m.GetChildren):
+            return await self.store.get_children(effect.path, on_watch if effect.watch else None)
+        if isinstance(effect, m.SendControl):
+            self.channels.send(effect)
+        elif isinstance(effect, m.Reply):
+            effect.reply_to.reply(effect.response)  # type: ignore[attr-defined]
+        else:
+            self._note(effect)
+        return None
+
+    def _note(self, effect: m.Effect) -> None:
+        if isinstance(effect, m.StateChange):
+            log_state_change(effect.level, effect.text)
+        elif isinstance(effect, m.UncleanElection):
+            text = (
+                f"{effect.partition}: UNCLEAN ELECTION of {effect.leader} in epoch {effect.leader_epoch}: data is lost"
+            )
+            log_state_change("error", text)
+            _log.error("%s", text)
+        else:
+            raise InvariantError(f"a broker cannot carry out {type(effect).__name__}")
+
+    # Where others are
+
+    async def address_of(self, broker_id: int) -> Address | None:
+        """As the controller told, or as the store says of one that it has not told of yet. Raises CoordinationError."""
+        known = self.manager.metadata.brokers.get(broker_id)
+        if known is not None:
+            return known.host, known.port
+        path = nodes.broker(broker_id)
+        (node,) = await self.store.get_nodes((path,))
+        if node is None:
+            return None
+        found = nodes.decode_broker(path, node, -1)
+        return found.host, found.port
+
+    def _controlled_address(self, broker_id: int) -> Address | None:
+        known = self.controller.context.brokers.get(broker_id)
+        return None if known is None else (known.host, known.port)
+
+    # Checkpoints
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.checkpoint_interval_ms / 1000)
+            await self.logs.write_checkpoints()
+
+    # Stop
+
+    async def _hand_over(self) -> None:
+        """Have the controller move this broker's leaders; what it cannot move in time stops with the broker."""
+        _log.info("broker %d stops", self.id)
+        self.register.put(m.Stopping())
+        try:
+            async with asyncio.timeout(self.settings.controlled_shutdown_max_wait_ms / 1000):
+                while self._failure is None:
+                    try:
+                        remaining = await self._ask_to_stop()
+                    except (OSError, CoordinationError, PeerProtocolError) as error:
+                        _log.info("controlled shutdown: %s", error)
+                    else:
+                        if not remaining:
+                            return
+                    await asyncio.sleep(SHUTDOWN_RETRY_S)
+        except TimeoutError:
+            _log.warning("not all leaders could be moved in time")
+
+    async def _ask_to_stop(self) -> bool:
+        """Whether anything remains to be moved."""
+        if self._registered is None:
+            return False
+        (node,) = await self.store.get_nodes((nodes.CONTROLLER,))
+        if node is None:
+            return True
+        controller = int(json.loads(node.data)["broker_id"])
+        address = await self.address_of(controller)
+        if address is None:
+            return True
+        request = m.ControlledShutdownRequest(self.id, self.registration.broker_epoch)
+        header = control_header(request, 1, self._client_id)
+        peer = Peer(self.settings.socket_request_max_bytes)
+        try:
+            frame = await peer.call(address, broker_wire.encode_request(request, header), SHUTDOWN_TIMEOUT_S)
+            response = broker_wire.decode_response(frame, header)
+        finally:
+            peer.close()
+        return not isinstance(response, m.ControlledShutdownResponse) or (
+            response.error is not ErrorCode.NONE or bool(response.remaining)
+        )
+
+    async def _shut_down(self) -> None:
+        self.server.close()
+        self.api.close()
+        for runner in (self.replicas, self.control, self.register):
+            runner.stop()
+        self.channels.close()
+        self.fetches.close()
+        await self.store.close()
+        if self._failure is None:
+            await self.logs.write_checkpoints()
+        clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=self._failure is None))
+        self._pool.shutdown()
+        _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")
+
+
+def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
+    """Lock the log directories, leaving out what cannot be used if any can be. Raises UsageError, StorageError."""
+    boot = boot_id()
+    found: list[DataDirectory] = []
+    failure: StorageError | None = None
+    for path in settings.log_dirs:
+        try:
+            found.append(DataDirectory(path, settings.broker_id, boot))
+        except StorageError as error:
+            _log.error("%s; its replicas are offline", error)
+            failure = error
+    if not found and failure is not None:
+        raise failure
+    return found
+
+
+def _tell_progress(done: int, total: int) -> None:
+    if done % PROGRESS_EVERY == 0 or done == total:
+        _log.info("recovery: %d of %d replicas", done, total)
+
+
+def serve(
+    settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
+) -> None:
+    """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
+    set_up(settings.broker_id, log_folder)
+
+    async def main() -> None:
+        broker = Broker(settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.stop)
+        running = asyncio.create_task(broker.run())
+        waiting = asyncio.create_task(broker.ready.wait())
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if broker.ready.is_set() and on_ready is not None:
+            on_ready(broker)
+        await running
+
+    asyncio.run(main())

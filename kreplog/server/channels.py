@@ -1,0 +1,134 @@
+"""A controller's channels: a queue and a connection for every broker, one message in flight, repeated until answered.
+
+A channel belongs to one registration of its broker and ends with it, whatever is still in it (F30).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from kreplog.core.messages import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ControlReplied,
+    ControlRequest,
+    SendControl,
+)
+from kreplog.errors import ErrorCode, PeerProtocolError
+from kreplog.server.peers import Address, Peer
+from kreplog.wire import brokers
+from kreplog.wire.frames import RequestHeader
+from kreplog.wire.versions import BETWEEN_BROKERS
+
+_log = logging.getLogger("kreplog.server")
+
+RETRY_S = 0.3
+TIMEOUT_S = 30.0
+
+_MAX_ANSWER_BYTES = 100 << 20
+
+
+def control_header(request: ControlRequest | ControlledShutdownRequest, number: int, client_id: str) -> RequestHeader:
+    """The header of a request between controllers and brokers."""
+    key = brokers.KEYS[type(request)]
+    return RequestHeader(key, BETWEEN_BROKERS[key][1], number, client_id)
+
+
+class Channels:
+    """Carries out SendControl effects. address_of: where a broker is, None once it is not registered any more."""
+
+    def __init__(
+        self, client_id: str, address_of: Callable[[int], Address | None], put: Callable[[ControlReplied], None]
+    ) -> None:
+        self._client_id = client_id
+        self._address_of = address_of
+        self._put = put
+        self._channels: dict[int, _Channel] = {}
+
+    def send(self, effect: SendControl) -> None:
+        """Queue a request; one for a newer registration drops the queue of the older whole."""
+        channel = self._channels.get(effect.broker)
+        if channel is None or channel.broker_epoch != effect.broker_epoch:
+            if channel is not None:
+                channel.close()
+            channel = self._channels[effect.broker] = _Channel(self, effect.broker, effect.broker_epoch)
+        channel.put(effect.request)
+
+    def keep(self, live: Mapping[int, int]) -> None:
+        """End the channels of registrations that are not among `live` (broker id: broker epoch)."""
+        for broker, channel in list(self._channels.items()):
+            if live.get(broker) != channel.broker_epoch:
+                channel.close()
+                del self._channels[broker]
+
+    def close(self) -> None:
+        """End all of them, as when the controller resigns."""
+        self.keep({})
+
+    async def ask(self, channel: _Channel, request: ControlRequest) -> ControlReplied:
+        """Send it until it is answered; BROKER_NOT_AVAILABLE is no answer."""
+        while True:
+            header = control_header(request, channel.next_correlation(), self._client_id)
+            try:
+                address = self._address_of(channel.broker)
+                if address is None:
+                    raise ConnectionError("it is not registered")
+                frame = await channel.peer.call(address, brokers.encode_request(request, header), TIMEOUT_S)
+                response = brokers.decode_response(frame, header)
+                if isinstance(response, ControlledShutdownResponse):
+                    raise PeerProtocolError("an answer to another request")
+                if response.error is ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise ConnectionError("it takes none until it is registered")
+            except (OSError, TimeoutError, PeerProtocolError) as error:
+                _log.info(
+                    "%s to broker %d, again in %g s: %s",
+                    type(request).__name__,
+                    channel.broker,
+                    RETRY_S,
+                    str(error) or type(error).__name__,
+                )
+                channel.peer.close()
+                await asyncio.sleep(RETRY_S)
+            else:
+                return ControlReplied(channel.broker, channel.broker_epoch, request, response)
+
+    def answered(self, channel: _Channel, answer: ControlReplied) -> None:
+        if self._channels.get(channel.broker) is channel:
+            self._put(answer)
+
+
+class _Channel:
+    """One broker's."""
+
+    def __init__(self, owner: Channels, broker: int, broker_epoch: int) -> None:
+        self.broker = broker
+        self.broker_epoch = broker_epoch
+        self.peer = Peer(_MAX_ANSWER_BYTES)
+        self._owner = owner
+        self._correlation = 0
+        self._waiting: deque[ControlRequest] = deque()
+        self._more = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"kreplog-channel-{broker}")
+
+    def put(self, request: ControlRequest) -> None:
+        self._waiting.append(request)
+        self._more.set()
+
+    def next_correlation(self) -> int:
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        return self._correlation
+
+    async def _run(self) -> None:
+        while True:
+            while not self._waiting:
+                self._more.clear()
+                await self._more.wait()
+            answer = await self._owner.ask(self, self._waiting.popleft())
+            self._owner.answered(self, answer)
+
+    def close(self) -> None:
+        self._task.cancel()
+        self.peer.close()

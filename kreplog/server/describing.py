@@ -1,0 +1,207 @@
+"""What clients ask of the cluster: metadata, brokers, settings, log directories. Everything is as this broker knows it.
+
+Requests are messages of kreplog.wire.cold; what is given back are the fields of the answers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from kreplog.core.messages import PartitionState
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.errors import ErrorCode
+from kreplog.server.admin import Fields
+from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
+from kreplog.server.topics import Topics, TopicView
+from kreplog.types import NO_LEADER, Broker
+from kreplog.wire import cold
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+_DEFAULT, _TOPIC, _STATIC = 5, 1, 4
+"""Where a setting comes from, as DescribeConfigs says it."""
+
+_TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
+_NO_ID = uuid.UUID(int=0)
+
+
+class Describing:
+    """cluster_id: as told to clients. own: this broker's address, for as long as no controller has told of any."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        metadata: MetadataCache,
+        topics: Topics,
+        logs: ReplicaLogs,
+        cluster_id: Callable[[], str | None],
+        own: Callable[[], Broker],
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._topics = topics
+        self._logs = logs
+        self._cluster_id = cluster_id
+        self._own = own
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """Those that live, by id."""
+        own = self._own()
+        return self._metadata.brokers or {own.id: own}
+
+    # Metadata
+
+    def metadata(self, request: Any, version: int) -> Fields:
+        return {
+            "brokers": [_endpoint(one, "node_id") for one in self.brokers.values()],
+            "cluster_id": self._cluster_id(),
+            "controller_id": self._metadata.controller_id,
+            "topics": list(self._asked_topics(request, version)),
+        }
+
+    def _asked_topics(self, request: Any, version: int) -> Iterator[Fields]:
+        if request.topics is None or (version == 0 and not request.topics):
+            yield from map(self._topic, self._topics.all.values())
+            return
+        for asked in request.topics:
+            by_id = asked.name is None
+            name = self._topics.name_of(cold.topic_id(asked.topic_id)) if by_id else asked.name
+            found = None if name is None else self._topics.get(name)
+            if found is not None:
+                yield self._topic(found)
+                continue
+            yield {
+                "error_code": ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "name": asked.name if version >= 12 else asked.name or "",
+                "topic_id": asked.topic_id if by_id else _NO_ID,
+                "is_internal": False,
+                "partitions": [],
+            }
+
+    def _topic(self, view: TopicView) -> Fields:
+        live = self.brokers
+        return {
+            "error_code": 0,
+            "name": view.name,
+            "topic_id": view.topic_id,
+            "is_internal": False,
+            "partitions": [_partition(number, state, live) for number, state in view.partitions.items()],
+        }
+
+    def cluster(self) -> Fields:
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "endpoint_type": 1,
+            "cluster_id": self._cluster_id() or "",
+            "controller_id": self._metadata.controller_id,
+            "brokers": [_endpoint(one, "broker_id") for one in self.brokers.values()],
+        }
+
+    # Settings
+
+    def configs(self, request: Any) -> Fields:
+        return {"results": [self._resource(one, request.include_synonyms) for one in request.resources]}
+
+    def _resource(self, asked: Any, synonyms: bool) -> Fields:
+        answer: Fields = {
+            "error_code": 0,
+            "error_message": None,
+            "resource_type": asked.resource_type,
+            "resource_name": asked.resource_name,
+            "configs": [],
+        }
+        if asked.resource_type == TOPIC_RESOURCE:
+            view = self._topics.get(asked.resource_name)
+            if view is None:
+                return answer | {
+                    "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    "error_message": f"there is no topic {asked.resource_name}",
+                }
+            found = self._topic_settings(view)
+        elif asked.resource_type == BROKER_RESOURCE and asked.resource_name == str(self._settings.broker_id):
+            found = ((name, given_value(self._settings, name), _STATIC) for name in sorted(SETTINGS))
+        else:
+            return answer | {
+                "error_code": ErrorCode.INVALID_REQUEST,
+                "error_message": f"broker {self._settings.broker_id} knows its own settings and those of topics",
+            }
+        keys = asked.configuration_keys
+        return answer | {
+            "configs": [
+                _config(name, value, source, synonyms) for name, value, source in found if keys is None or name in keys
+            ]
+        }
+
+    def _topic_settings(self, view: TopicView) -> Iterator[tuple[str, Any, int]]:
+        config = next(iter(view.partitions.values())).config
+        default = self._settings.topic
+        for field in fields(config):
+            value = getattr(config, field.name)
+            yield field.name.replace("_", "."), value, _DEFAULT if value == getattr(default, field.name) else _TOPIC
+        log = self._settings.log
+        yield "segment.bytes", log.segment_bytes, _DEFAULT
+        yield "segment.ms", log.segment_ms, _DEFAULT
+        yield "max.message.bytes", log.max_message_bytes, _DEFAULT
+        yield "index.interval.bytes", log.index_interval_bytes, _DEFAULT
+        yield "message.timestamp.type", log.message_timestamp_type, _DEFAULT
+        yield "retention.ms", log.retention_ms, _DEFAULT
+        yield "retention.bytes", log.retention_bytes, _DEFAULT
+        yield "cleanup.policy", "delete", _DEFAULT
+
+    # Log directories
+
+    def log_dirs(self, request: Any) -> Fields:
+        asked = None if request.topics is None else {one.topic: set(one.partitions) for one in request.topics}
+        results: list[Fields] = []
+        for directory in self._logs.directories:
+            topics: dict[str, list[Fields]] = {}
+            for partition, log in self._logs.in_directory(directory):
+                if asked is None or partition.partition in asked.get(partition.topic, ()):
+                    size = {"partition_index": partition.partition, "partition_size": log.size}
+                    topics.setdefault(partition.topic, []).append(size | {"offset_lag": 0, "is_future_key": False})
+            results.append(
+                {
+                    "error_code": ErrorCode.KAFKA_STORAGE_ERROR if directory.failed else 0,
+                    "log_dir": str(directory.path),
+                    "topics": [{"name": name, "partitions": sizes} for name, sizes in topics.items()],
+                }
+            )
+        return {"error_code": 0, "results": results}
+
+
+def _endpoint(broker: Broker, id_name: str) -> Fields:
+    return {id_name: broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+
+
+def _partition(number: int, told: PartitionState, live: Iterable[int]) -> Fields:
+    leader = told.state.leader if told.state.leader in live else NO_LEADER
+    return {
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
+        "partition_index": number,
+        "leader_id": leader,
+        "leader_epoch": told.state.leader_epoch,
+        "replica_nodes": list(told.replicas),
+        "isr_nodes": list(told.state.isr),
+        "offline_replicas": [replica for replica in told.replicas if replica not in live],
+    }
+
+
+def _config(name: str, value: Any, source: int, synonyms: bool) -> Fields:
+    text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return {
+        "name": name,
+        "value": text,
+        "read_only": True,
+        "is_default": source == _DEFAULT,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": [{"name": name, "value": text, "source": source}] if synonyms else [],
+        "config_type": _TYPES.get(type(value), 2),
+        "documentation": None,
+    }

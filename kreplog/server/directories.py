@@ -1,0 +1,219 @@
+"""DataDirectory: one log directory of a broker, apart from the logs in it: lock, marks of earlier lives, checkpoints.
+
+meta.properties                     whose it is: broker.id, as in Kafka
+.kafka_cleanshutdown                the last life ended cleanly; read and deleted before anything is loaded (F35)
+kreplog.boot                        the boot of the host in which all that may be lost by a crash was known to be safe
+*-offset-checkpoint                 of every replica on disk, open or not (F31)
+<topic>-<partition>/                a replica
+<topic>-<partition>.<hex>-delete    one that is being deleted; removed at the next start at the latest
+<topic>-<partition>.<hex>-aside     one of another topic of that name; kept for its owner to look at
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
+from kreplog.errors import CorruptCheckpointError, InvalidTopicError, StorageError, UsageError
+from kreplog.types import TopicPartition
+
+_log = logging.getLogger("kreplog.server")
+
+CLEAN_MARK = ".kafka_cleanshutdown"
+BOOT_MARK = "kreplog.boot"
+LOCK = ".kreplog.lock"
+CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
+_DELETED, _ASIDE = "-delete", "-aside"
+
+Offsets = tuple[int, int, int]
+"""Recovery point, high watermark, log start offset: one for each of CHECKPOINTS."""
+
+
+class DataDirectory:
+    """`path`, locked for this process from `__init__` to `close`.
+
+    was_clean: the last life ended cleanly, or there was none. unclean: it did not, and the host has been booted since,
+    so what was not fsynced may be lost. failed: set by the owner, who then asks for no more. Thread-safe.
+    Raises UsageError (in use, or another broker's) and StorageError.
+    """
+
+    def __init__(self, path: str, broker_id: int, boot: str) -> None:
+        self.path = Path(path).absolute()
+        self.failed = False
+        self._boot = boot
+        self._lock = threading.Lock()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._take(broker_id)
+            except BaseException:
+                os.close(self._file)
+                raise
+        except OSError as error:
+            raise StorageError(f"the log directory {self.path} cannot be used: {error}", path=str(self.path)) from error
+
+    def _take(self, broker_id: int) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"the log directory {self.path} is in use by another broker process", path=str(self.path)
+            ) from None
+        self._check_owner(broker_id)
+        clean = self.path / CLEAN_MARK
+        former = self._read(BOOT_MARK)
+        self.was_clean = clean.exists() or former is None
+        self.unclean = not self.was_clean and former != self._boot
+        if clean.exists():
+            clean.unlink()
+            _sync(self.path)
+        if not self.unclean:
+            self.know_safe()
+        self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
+
+    def _check_owner(self, broker_id: int) -> None:
+        text = self._read("meta.properties")
+        if text is None:
+            atomic_write(str(self.path / "meta.properties"), f"version=0\nbroker.id={broker_id}\n".encode())
+            return
+        lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+        owner = {key.strip(): value.strip() for key, _, value in lines}.get("broker.id", "")
+        if owner != str(broker_id):
+            raise UsageError(
+                f"the log directory {self.path} is that of broker {owner or '(unknown)'}, not of {broker_id}: "
+                "give each broker directories of its own",
+                path=str(self.path),
+            )
+
+    def _load(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:
+        try:
+            return checkpoint.read()
+        except CorruptCheckpointError as error:
+            _log.warning("%s; it is written anew", error)
+            return {}
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+
+    def know_safe(self) -> None:
+        """What a crash of the host may have taken is dealt with: from now on only another boot makes this unclean."""
+        atomic_write(str(self.path / BOOT_MARK), f"{self._boot}\n".encode())
+
+    # Replicas
+
+    def replicas(self) -> dict[TopicPartition, str | None]:
+        """Topic id of every replica here, None for one whose making was interrupted before it got one."""
+        found: dict[TopicPartition, str | None] = {}
+        for name in os.listdir(self.path):
+            if not (self.path / name).is_dir():
+                continue
+            try:
+                partition = TopicPartition.parse(name)
+            except InvalidTopicError:
+                continue
+            found[partition] = read_topic_id(self.path / name)
+        return found
+
+    def folder(self, partition: TopicPartition) -> Path:
+        """Where that replica is, or would be."""
+        return self.path / str(partition)
+
+    def make(self, partition: TopicPartition, topic_id: str) -> Path:
+        """A folder for a new replica, which the checkpoints do not know. Raises StorageError."""
+        self.forget(partition)
+        folder = self.folder(partition)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {folder}: {error}", path=str(folder)) from error
+        atomic_write(str(folder / "partition.metadata"), f"version: 0\ntopic_id: {topic_id}\n".encode())
+        return folder
+
+    def set_aside(self, partition: TopicPartition) -> Path:
+        """Move a replica that is not wanted out of the way, for its owner to look at. Raises StorageError."""
+        return self._move(partition, _ASIDE)
+
+    def mark_deleted(self, partition: TopicPartition) -> Path:
+        """Move a replica out of the way for `remove`. Raises StorageError."""
+        return self._move(partition, _DELETED)
+
+    def _move(self, partition: TopicPartition, suffix: str) -> Path:
+        folder = self.folder(partition)
+        target = self.path / f"{partition}.{secrets.token_hex(16)}{suffix}"
+        try:
+            folder.rename(target)
+        except OSError as error:
+            raise StorageError(f"cannot move {folder} to {target}: {error}", path=str(folder)) from error
+        return target
+
+    def remove(self, moved: Path) -> None:
+        """Delete what `mark_deleted` moved; what cannot be deleted is tried again at the next start."""
+        shutil.rmtree(moved, ignore_errors=True)
+
+    def remove_leftovers(self) -> None:
+        """Deletions that an earlier life did not finish."""
+        for name in os.listdir(self.path):
+            if name.endswith(_DELETED):
+                self.remove(self.path / name)
+
+    # Checkpoints
+
+    def forget(self, partition: TopicPartition) -> None:
+        """No checkpoint speaks of it any more, on disk: a log made anew in its place would believe it."""
+        with self._lock:
+            for checkpoint in self._checkpoints:
+                checkpoint.update(partition, None)
+
+    def write_checkpoints(self, offsets: Callable[[], Mapping[TopicPartition, Offsets]]) -> None:
+        """`offsets()` of the open replicas; of others that have a folder what was there before (F31).
+
+        offsets: called with the lock held, so that no replica that is forgotten meanwhile comes back. Raises
+        StorageError.
+        """
+        with self._lock:
+            now = offsets()
+            for index, checkpoint in enumerate(self._checkpoints):
+                before = self._load(checkpoint)
+                others = {one: at for one, at in before.items() if one not in now and self.folder(one).is_dir()}
+                after = others | {one: three[index] for one, three in now.items()}
+                if after != before:
+                    checkpoint.write(after)
+
+    # End
+
+    def close(self, clean: bool) -> None:
+        """Let go of it. clean: every log in it was closed and nothing is lost."""
+        if clean and not self.failed:
+            self.know_safe()
+            atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')
+        os.close(self._file)
+
+
+def read_topic_id(folder: Path) -> str | None:
+    """The topic id in a partition directory, None where there is none that can be read."""
+    try:
+        lines = (folder / "partition.metadata").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    return fields.get("topic_id", "").strip() or None
+
+
+def _sync(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,86 @@
+"""Fetches: what this broker's followers ask of their leaders, each on a connection of its own while it is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from kreplog.core.messages import Fetched, FetchResponse, Send
+from kreplog.errors import CoordinationError, PeerProtocolError
+from kreplog.server.peers import Address, Peer
+from kreplog.wire import fetch
+from kreplog.wire.frames import RequestHeader
+from kreplog.wire.versions import ApiKey
+
+_log = logging.getLogger("kreplog.server")
+
+VERSION = 17
+"""Topic ids, and the follower's broker epoch (KIP-516, KIP-903)."""
+
+SLACK_S = 5.0
+"""What an answer may take beyond the wait that was asked for."""
+
+Resolve = Callable[[int], Awaitable[Address | None]]
+"""Where a broker is to be reached; None when it is not known."""
+
+
+class Fetches:
+    """Carries out Send effects: every one is ended by a Fetched event, without a response when anything went wrong.
+
+    Connections to a leader are kept and used again; there are as many as it has fetchers.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        max_frame_bytes: int,
+        resolve: Resolve,
+        name_of: fetch.NameOf,
+        put: Callable[[Fetched], None],
+    ) -> None:
+        self._client_id = client_id
+        self._max_frame_bytes = max_frame_bytes
+        self._resolve = resolve
+        self._name_of = name_of
+        self._put = put
+        self._idle: dict[int, list[Peer]] = {}
+        self._ids: dict[str, str] = {}  # as they were last fetched with; those that are forgotten come without
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, effect: Send) -> None:
+        task = asyncio.get_running_loop().create_task(self._fetch(effect))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, effect: Send) -> None:
+        idle = self._idle.setdefault(effect.leader, [])
+        peer = idle.pop() if idle else Peer(self._max_frame_bytes)
+        response: FetchResponse | None = None
+        try:
+            response = await self._ask(peer, effect)
+        except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
+            _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
+            peer.close()
+        idle.append(peer)
+        self._put(Fetched(effect.leader, effect.correlation, response))
+
+    async def _ask(self, peer: Peer, effect: Send) -> FetchResponse:
+        request = effect.request
+        address = await self._resolve(effect.leader)
+        if address is None:
+            raise ConnectionError(f"no address of broker {effect.leader} is known")
+        for one in request.partitions:
+            self._ids[one.partition.topic] = one.topic_id
+        header = RequestHeader(ApiKey.FETCH, VERSION, effect.correlation & 0x7FFFFFFF, self._client_id)
+        frame = await peer.call(
+            address, fetch.encode_request(request, header, self._ids.__getitem__), request.max_wait_ms / 1000 + SLACK_S
+        )
+        return fetch.decode_response(frame, header, self._name_of)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for idle in self._idle.values():
+            for peer in idle:
+                peer.close()

@@ -1,0 +1,231 @@
+"""Connections and listeners on one event loop: frames in, lists of buffers out, nothing copied on the way.
+
+asyncio's own transports copy what a socket does not take at once; a log's segments are sent from where they are mapped,
+so a `Connection` works on the socket itself. What a peer sends is bounded before memory is taken for it, and whatever
+is wrong with it costs that connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from typing_extensions import Buffer
+
+from kreplog.errors import PeerProtocolError, StorageError
+from kreplog.server.settings import Listener
+from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
+
+_log = logging.getLogger("kreplog.server")
+
+BACKLOG = 512
+READS_AT_ONCE = 8
+"""Reads of one connection before others get their turn."""
+
+_IOV_MAX = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
+_ACCEPT_PAUSE_S = 0.5
+_scratch = bytearray(SCRATCH_BYTES)
+"""Where all connections receive small frames: one event loop serves them in turn."""
+
+Frame = bytes | bytearray
+
+
+class Connection:
+    """One connected socket, which it owns.
+
+    on_frame: called with each whole frame, in order; PeerProtocolError from it closes the connection. on_closed: called
+    once, at the end, whoever brought it about.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        max_frame_bytes: int,
+        on_frame: Callable[[Frame], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader(max_frame_bytes, _scratch)
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._out: deque[memoryview] = deque()
+        self._flush_due = False
+        self._writing = False
+        self._reading = False
+        self.queued_bytes = 0
+        self.on_drained: Callable[[], None] | None = None
+        self.closed = False
+        self.resume()
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, for people."""
+        try:
+            name = self._sock.getpeername()
+        except OSError:
+            return "a closed connection"
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+
+    # In
+
+    def pause(self) -> None:
+        """Read no more until `resume`: the peer has to wait."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock)
+
+    def resume(self) -> None:
+        if not self._reading and not self.closed:
+            self._reading = True
+            self._loop.add_reader(self._sock, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            for _ in range(READS_AT_ONCE):
+                buffer = self._frames.buffer()
+                size = self._sock.recv_into(buffer)
+                if size == 0:
+                    self.close()
+                    return
+                for frame in self._frames.received(size):
+                    self._on_frame(frame)
+                if not self._reading or size < len(buffer):
+                    return
+        except BlockingIOError:
+            return
+        except PeerProtocolError as error:
+            _log.warning("%s: %s; its connection is closed", self.peer, error)
+            self.close()
+        except OSError:
+            self.close()
+
+    # Out
+
+    def send(self, buffers: Iterable[Buffer]) -> None:
+        """Send these, after all before them; they must not change until they are gone. Never waits."""
+        if self.closed:
+            return
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            if len(view):
+                self._out.append(view)
+                self.queued_bytes += len(view)
+        if not self._flush_due and not self._writing:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)  # what else is sent in this turn of the loop goes with it
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        out = self._out
+        try:
+            while out and not self.closed:
+                sent = self._sock.sendmsg([out[i] for i in range(min(len(out), _IOV_MAX))])
+                self.queued_bytes -= sent
+                while sent:
+                    if sent < len(out[0]):
+                        out[0] = out[0][sent:]
+                        break
+                    sent -= len(out.popleft())
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+        if self.closed:
+            return
+        if bool(out) != self._writing:
+            self._writing = bool(out)
+            if out:
+                self._loop.add_writer(self._sock, self._flush)
+            else:
+                self._loop.remove_writer(self._sock)
+        if self.on_drained is not None:
+            self.on_drained()
+
+    # End
+
+    def close(self) -> None:
+        """What has not been sent is dropped. Again: does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        self.pause()
+        if self._writing:
+            self._loop.remove_writer(self._sock)
+        self._out.clear()
+        self.queued_bytes = 0
+        self._sock.close()
+        self._on_closed()
+
+
+class ListeningSocket:
+    """A socket that listens, from `__init__` to `close`. on_accept is given every connected socket.
+
+    address: as given, but with the port that was found where it was 0. Raises StorageError for a unix socket whose
+    place is taken, OSError for an address that is.
+    """
+
+    def __init__(self, address: Listener, on_accept: Callable[[socket.socket], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_accept = on_accept
+        if address.path:
+            self._sock = _listen_at_path(Path(address.path))
+            self.address = address
+        else:
+            family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+            self._sock = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+            self.address = Listener(address.host, self._sock.getsockname()[1])
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock, self._acceptable)
+
+    def _acceptable(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no more descriptors: those who wait wait on
+                _log.error("%s cannot take connections: %s", self.address, error)
+                self._loop.remove_reader(self._sock)
+                self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
+                return
+            self._on_accept(sock)
+
+    def _accept_again(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.add_reader(self._sock, self._acceptable)
+
+    def close(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock)
+        self._sock.close()
+        if self.address.path:
+            with contextlib.suppress(OSError):
+                os.unlink(self.address.path)
+
+
+def _listen_at_path(path: Path) -> socket.socket:
+    """A unix socket for its owner only; one that a dead process left is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise StorageError(f"{path} is no socket, but something else stands there: move it away", path=str(path))
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+        os.chmod(path, 0o600)
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,420 @@
+"""ReplicaLogs: the native logs of all replicas of one broker, and the answers to what the cores ask of them.
+
+Everything here runs on the broker's event loop, but for what blocks: recovery at the start, fsync, the deletion of
+files, the writing of checkpoints and the closing at the end, each in a pool of threads. A log that fails takes its
+directory with it: every replica there is reported as failed, and nothing there is opened again in this life (F37).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kreplog.config import LogConfig
+from kreplog.core import messages as m
+from kreplog.errors import KreplogError, LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
+from kreplog.log import Log
+from kreplog.server.directories import DataDirectory, Offsets
+from kreplog.types import AppendInfo, TopicPartition
+
+_log = logging.getLogger("kreplog.server")
+
+MAX_TIMESTAMP = -3
+"""The timestamp that asks for the latest there is (KIP-734)."""
+
+LOG_EFFECTS = frozenset(
+    {
+        m.OpenLog,
+        m.AppendAsLeader,
+        m.AppendAsFollower,
+        m.AssignLeaderEpoch,
+        m.TruncateTo,
+        m.TruncateFullyAndStartAt,
+        m.DeleteRecordsBefore,
+        m.ReadLog,
+        m.OffsetForTimestamp,
+        m.AdvanceHighWatermark,
+        m.Flush,
+        m.CloseLog,
+        m.DeleteLog,
+    }
+)
+"""What ReplicaLogs.answer takes."""
+
+Progress = Callable[[int, int], None]
+"""Called with (replicas opened, replicas to open)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """flushing: an fsync is under way, in a thread. flush_again: more was appended since it began. gone: deleted or set
+    aside; `when_still` is then called once no thread has its log in hand."""
+
+    directory: DataDirectory
+    topic_id: str
+    log: Log
+    flushing: bool = False
+    flush_again: bool = False
+    gone: bool = False
+    when_still: Callable[[], None] | None = field(default=None)
+
+    @property
+    def state(self) -> m.LogState:
+        log = self.log
+        return m.LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
+
+
+class ReplicaLogs:
+    """See the module. `put` takes the events Flushed and LogFailed, on the event loop.
+
+    complete: no directory was missing at the start. Without one a replica that is on no disk may have been lost with
+    it, so none is made from nothing then.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[DataDirectory],
+        config: LogConfig,
+        put: Callable[[m.Event], None],
+        pool: Executor,
+        *,
+        complete: bool = True,
+    ) -> None:
+        self.directories = tuple(directories)
+        self._config = config
+        self._put = put
+        self._pool = pool
+        self._complete = complete
+        self._replicas: dict[TopicPartition, _Replica] = {}
+        self._nameless: dict[TopicPartition, DataDirectory] = {}
+        self._broken: dict[TopicPartition, tuple[DataDirectory, str, StorageError]] = {}
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._answers: dict[type, Callable[[Any], Any]] = {
+            m.OpenLog: self._open,
+            m.AppendAsLeader: self._append_as_leader,
+            m.AppendAsFollower: self._append_as_follower,
+            m.AssignLeaderEpoch: self._assign_leader_epoch,
+            m.TruncateTo: self._truncate_to,
+            m.TruncateFullyAndStartAt: self._truncate_fully,
+            m.DeleteRecordsBefore: self._delete_records,
+            m.ReadLog: self._read,
+            m.OffsetForTimestamp: self._offset_for_timestamp,
+            m.AdvanceHighWatermark: self._advance_high_watermark,
+            m.Flush: self._flush,
+            m.CloseLog: self._close_log,
+            m.DeleteLog: self._delete,
+        }
+
+    # Start
+
+    def load(self, threads_per_directory: int, progress: Progress | None = None) -> None:
+        """Open, and recover, every replica there is; blocks. One that cannot be opened fails when it is asked for."""
+        found: list[tuple[DataDirectory, TopicPartition, str]] = []
+        for directory in self.directories:
+            directory.remove_leftovers()
+            for partition, topic_id in sorted(directory.replicas().items()):
+                if topic_id is None:
+                    self._nameless[partition] = directory
+                else:
+                    found.append((directory, partition, topic_id))
+        done = 0
+        with ThreadPoolExecutor(max(1, threads_per_directory * len(self.directories)), "kreplog-recovery") as pool:
+            opening = {pool.submit(Log.open, one[0].folder(one[1]), self._config): one for one in found}
+            for future in as_completed(opening):
+                directory, partition, topic_id = opening[future]
+                try:
+                    self._add(partition, _Replica(directory, topic_id, future.result()))
+                except StorageError as error:
+                    _log.error("%s cannot be opened: %s", partition, error)
+                    self._broken[partition] = directory, topic_id, error
+                done += 1
+                if progress is not None:
+                    progress(done, len(found))
+
+    def _add(self, partition: TopicPartition, replica: _Replica) -> None:
+        other = self._replicas.get(partition)
+        if other is not None:
+            replica.log.close()
+            raise StorageError(
+                f"{partition} is in two directories, {other.directory.path} and {replica.directory.path}: move one away"
+            )
+        self._replicas[partition] = replica
+        for cut in replica.log.cuts:
+            _log.warning("%s: %d bytes cut from byte %d on: %s", cut.path, cut.bytes, cut.position, cut.reason)
+
+    def on_disk(self) -> dict[TopicPartition, str]:
+        """Topic id of every replica that has one, by partition in order."""
+        ids = {partition: replica.topic_id for partition, replica in self._replicas.items()}
+        ids.update((partition, topic_id) for partition, (_, topic_id, _) in self._broken.items())
+        return dict(sorted(ids.items()))
+
+    # Effects
+
+    def answer(self, effect: m.Effect) -> Any:
+        """Carry out one effect on a log; its answer. Throws what the effect's docstring says."""
+        try:
+            return self._answers[type(effect)](effect)
+        except LogFailedError:
+            self._fail_directory(effect)
+            raise
+
+    def _of(self, partition: TopicPartition) -> _Replica:
+        replica = self._replicas.get(partition)
+        check(replica is not None, f"{partition}: a core asks for a log that is not open")
+        assert replica is not None
+        return replica
+
+    def _open(self, effect: m.OpenLog) -> m.OpenedLog:
+        partition = effect.partition
+        if partition in self._broken:
+            directory, topic_id, error = self._broken[partition]
+            if topic_id == effect.topic_id or directory.failed:
+                raise error
+            directory.set_aside(partition)
+            del self._broken[partition]
+        replica = self._replicas.get(partition)
+        if replica is not None and replica.topic_id != effect.topic_id:
+            _log.warning("%s is of topic id %s, not %s: set aside", partition, replica.topic_id, effect.topic_id)
+            self._let_go(partition, replica, replica.directory.set_aside)
+            replica = None
+        if replica is None:
+            replica = self._make(partition, effect.topic_id)
+        if replica.directory.failed:
+            raise LogFailedError(f"{partition}: the log directory {replica.directory.path} has failed")
+        return m.OpenedLog(replica.state, replica.log.high_watermark)
+
+    def _make(self, partition: TopicPartition, topic_id: str) -> _Replica:
+        """A replica from nothing, in the directory that has the fewest."""
+        if not self._complete:
+            raise StorageError(
+                f"{partition} is in none of the log directories that could be opened; it may be in one that could not"
+            )
+        live = [directory for directory in self.directories if not directory.failed]
+        if not live:
+            raise StorageError(f"{partition}: every log directory has failed")
+        held = [replica.directory for replica in self._replicas.values()]
+        directory = min(live, key=held.count)
+        nameless = self._nameless.pop(partition, None)
+        if nameless is not None:
+            nameless.set_aside(partition)
+        folder = directory.make(partition, topic_id)
+        replica = _Replica(directory, topic_id, Log.open(folder, self._config))
+        self._replicas[partition] = replica
+        return replica
+
+    def _append_as_leader(self, effect: m.AppendAsLeader) -> tuple[AppendInfo, m.LogState]:
+        replica = self._of(effect.partition)
+        info = replica.log.append_batches(effect.records, effect.leader_epoch)
+        return info, replica.state
+
+    def _append_as_follower(self, effect: m.AppendAsFollower) -> m.LogState:
+        replica = self._of(effect.partition)
+        replica.log.append_as_follower(effect.records)
+        return replica.state
+
+    def _assign_leader_epoch(self, effect: m.AssignLeaderEpoch) -> m.LogState:
+        replica = self._of(effect.partition)
+        replica.log.assign_leader_epoch(effect.leader_epoch)
+        return replica.state
+
+    def _truncate_to(self, effect: m.TruncateTo) -> m.LogState:
+        replica = self._of(effect.partition)
+        replica.log.truncate_to(effect.offset)
+        return replica.state
+
+    def _truncate_fully(self, effect: m.TruncateFullyAndStartAt) -> m.LogState:
+        replica = self._of(effect.partition)
+        replica.log.truncate_fully_and_start_at(effect.offset)
+        return replica.state
+
+    def _delete_records(self, effect: m.DeleteRecordsBefore) -> m.LogState:
+        replica = self._of(effect.partition)
+        replica.log.delete_records_before(effect.offset)
+        return replica.state
+
+    def _read(self, effect: m.ReadLog) -> memoryview:
+        """A view of the mapped segment, which lives as long as the view does; a cut replaces the file under it."""
+        log = self._of(effect.partition).log
+        isolation = "log_end" if effect.limit >= log.log_end_offset else "committed"
+        try:
+            fetched = log.fetch(effect.offset, effect.max_bytes, isolation)
+        except OffsetOutOfRangeError as error:
+            raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
+        check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
+        return fetched.data
+
+    def _offset_for_timestamp(self, effect: m.OffsetForTimestamp) -> int:
+        """-1 too for what no record has: a time below 0, with which newer Kafkas mean other questions (KIP-734)."""
+        log = self._of(effect.partition).log
+        timestamp = effect.timestamp
+        if timestamp == MAX_TIMESTAMP:
+            timestamp = max(segment.max_timestamp for segment in log.segments)
+        if timestamp < 0:
+            return -1
+        try:
+            found = log.offset_for_timestamp(timestamp)
+        except StorageError as error:
+            _log.error("%s: no offset for timestamp %d: %s", effect.partition, effect.timestamp, error)
+            return -1
+        return -1 if found is None else found
+
+    def _advance_high_watermark(self, effect: m.AdvanceHighWatermark) -> None:
+        self._of(effect.partition).log.advance_high_watermark(effect.offset)
+
+    def _close_log(self, effect: m.CloseLog) -> None:
+        """Its files are open until they are deleted or set aside, or the broker stops: nobody else may write them."""
+
+    def _delete(self, effect: m.DeleteLog) -> None:
+        partition = effect.partition
+        if partition in self._broken:
+            directory = self._broken[partition][0]
+            moved = directory.mark_deleted(partition)
+            del self._broken[partition]
+            self._run(directory.remove, moved)
+            return
+        replica = self._replicas.get(partition)
+        if replica is not None:
+            moved = self._let_go(partition, replica, replica.directory.mark_deleted)
+            replica.when_still = lambda: self._run(replica.directory.remove, moved)
+            self._settle(replica)
+
+    def _let_go(self, partition: TopicPartition, replica: _Replica, move: Callable[[TopicPartition], Path]) -> Path:
+        """The replica is no longer one of ours, its folder moved. Raises StorageError, and nothing has changed."""
+        moved = move(partition)
+        del self._replicas[partition]
+        replica.gone = True
+        self._settle(replica)
+        return moved
+
+    def _settle(self, replica: _Replica) -> None:
+        """A replica that is gone: drop its log, and go on with its files, unless a thread is still flushing it."""
+        if replica.gone and not replica.flushing:
+            if not replica.log.closed:
+                replica.log._abandon()
+            then, replica.when_still = replica.when_still, None
+            if then is not None:
+                then()
+
+    # Flush
+
+    def _flush(self, effect: m.Flush) -> None:
+        """One fsync at a time for each log; those asked for meanwhile share the next."""
+        replica = self._of(effect.partition)
+        if replica.flushing:
+            replica.flush_again = True
+            return
+        replica.flushing = True
+        self._start(effect.partition, replica)
+
+    def _start(self, partition: TopicPartition, replica: _Replica) -> None:
+        replica.flush_again = False
+        future = asyncio.get_running_loop().run_in_executor(self._pool, _flush_log, replica.log)
+        future.add_done_callback(lambda done: self._flushed(partition, replica, done))
+
+    def _flushed(self, partition: TopicPartition, replica: _Replica, done: asyncio.Future[int]) -> None:
+        replica.flushing = False
+        if replica.gone:
+            done.exception()
+            self._settle(replica)
+            return
+        try:
+            self._put(m.Flushed(partition, done.result()))
+        except LogClosedError:
+            return
+        except StorageError as error:
+            _log.error("%s: fsync failed: %s", partition, error)
+            self._fail(replica.directory)
+            return
+        if replica.flush_again and not replica.directory.failed:
+            replica.flushing = True
+            self._start(partition, replica)
+
+    # Failure
+
+    def _fail_directory(self, effect: Any) -> None:
+        replica = self._replicas.get(effect.partition)
+        if replica is not None:
+            asyncio.get_running_loop().call_soon(self._fail, replica.directory)
+
+    def _fail(self, directory: DataDirectory) -> None:
+        if directory.failed:
+            return
+        directory.failed = True
+        _log.error(
+            "the log directory %s has failed: its replicas go offline until the broker is restarted", directory.path
+        )
+        for partition, replica in list(self._replicas.items()):
+            if replica.directory is directory:
+                self._put(m.LogFailed(partition))
+
+    # Checkpoints, and the end
+
+    async def write_checkpoints(self) -> None:
+        """The offsets of now, in every directory that works. A directory that takes no more writes has failed."""
+        loop = asyncio.get_running_loop()
+        for directory in self.directories:
+            if directory.failed:
+                continue
+            try:
+                await loop.run_in_executor(self._pool, self._write_checkpoints, directory)
+            except StorageError as error:
+                _log.error("%s: %s", directory.path, error)
+                self._fail(directory)
+
+    def _write_checkpoints(self, directory: DataDirectory) -> None:
+        directory.write_checkpoints(lambda: dict(self._offsets(directory)))
+
+    def _offsets(self, directory: DataDirectory) -> Iterator[tuple[TopicPartition, Offsets]]:
+        """What the checkpoints are to say; of the log starts they hold all, Kafka's only those within a segment."""
+        for partition, replica in list(self._replicas.items()):
+            if replica.directory is directory and not replica.gone:
+                log = replica.log
+                yield partition, (log.recovery_point, log.high_watermark, log.log_start_offset)
+
+    def close(self, *, mark: bool = True) -> bool:
+        """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean, which
+        is then marked in the directories if `mark`."""
+        with ThreadPoolExecutor(8, "kreplog-close") as pool:
+            closed = list(pool.map(_close_quietly, (replica.log for replica in self._replicas.values())))
+        clean = mark and self._complete and all(closed)
+        for directory in self.directories:
+            directory.close(clean)
+        return clean
+
+    def _run(self, call: Callable[..., None], *arguments: Any) -> None:
+        """In a thread, with nobody waiting for it."""
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+
+    def timestamp_at(self, partition: TopicPartition, offset: int) -> int:
+        """Of the record at `offset`, in ms; -1 where there is none that can be read."""
+        replica = self._replicas.get(partition)
+        try:
+            record = None if replica is None else next(replica.log.read(offset, offset + 1), None)
+        except KreplogError:
+            return -1
+        return -1 if record is None else record.timestamp_ms
+
+    def in_directory(self, directory: DataDirectory) -> list[tuple[TopicPartition, Log]]:
+        """The open logs there, by partition, for those who only look."""
+        return sorted((one, held.log) for one, held in self._replicas.items() if held.directory is directory)
+
+
+def _flush_log(log: Log) -> int:
+    log.flush()
+    return log.recovery_point
+
+
+def _close_quietly(log: Log) -> bool:
+    try:
+        log.close()
+    except StorageError as error:
+        _log.error("%s", error)
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""Peer: one connection of this broker to another, for one request at a time; made anew when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
+
+from kreplog.errors import PeerProtocolError
+from kreplog.server.network import Connection, Frame
+
+Address = tuple[str, int]
+
+
+class Peer:
+    """A client's side of a connection; for one caller at a time."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._connection: Connection | None = None
+        self._address: Address | None = None
+        self._answer: asyncio.Future[Frame] | None = None
+
+    async def call(self, address: Address, request: Sequence[Buffer], timeout_s: float) -> Frame:
+        """Send a framed request and return the frame that answers it.
+
+        Raises OSError or TimeoutError: the connection is closed then, whatever may still be on its way.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connected(address)
+                self._answer = asyncio.get_running_loop().create_future()
+                connection.send(request)
+                return await self._answer
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._answer = None
+
+    async def _connected(self, address: Address) -> Connection:
+        connection = self._connection
+        if connection is not None and not connection.closed and address == self._address:
+            return connection
+        self.close()
+        loop = asyncio.get_running_loop()
+        family, kind, protocol, _, resolved = (await loop.getaddrinfo(*address, type=socket.SOCK_STREAM))[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, resolved)
+            self._connection = Connection(sock, self._max_frame_bytes, self._on_frame, self._on_closed)
+        except BaseException:
+            sock.close()
+            raise
+        self._address = address
+        return self._connection
+
+    def _on_frame(self, frame: Frame) -> None:
+        if self._answer is None or self._answer.done():
+            raise PeerProtocolError("an answer that nobody asked for")
+        self._answer.set_result(frame)
+
+    def _on_closed(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the other broker closed the connection"))
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

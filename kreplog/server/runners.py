@@ -1,0 +1,184 @@
+"""How the cores are run: each event's step to its end before the next event of the same core.
+
+`Direct` runs a core whose effects are answered at once, synchronously on the event loop. `Awaiting` runs one that waits
+for the store, in a task of its own; the other cores go on meanwhile. A core that raises what is no KreplogError, or an
+InvariantError, is broken, and with it the broker: `on_failure` is told, and the core is stepped no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kreplog.core.messages import Effect, Event, Steps, Tick, WatchFired
+from kreplog.errors import CoordinationError, InvariantError, KreplogError
+from kreplog.types import WatchEvent
+
+_log = logging.getLogger("kreplog.server")
+
+OnFailure = Callable[[str, BaseException], None]
+
+
+class Core(Protocol):
+    """What the three cores have in common."""
+
+    def step(self, event: Any, now_ms: int) -> Steps[None]: ...
+
+    def next_wakeup(self, now_ms: int) -> int | None: ...
+
+
+class _Runner:
+    """Ticks: the core gets one when it wants one, if nothing is before it."""
+
+    def __init__(self, name: str, core: Core, on_failure: OnFailure) -> None:
+        self.name = name
+        self._core = core
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def put(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def on_watch(self, event: WatchEvent) -> None:
+        self.put(WatchFired(event))
+
+    def now_ms(self) -> int:
+        """Monotonic."""
+        return int(self._loop.time() * 1000)
+
+    def arm(self) -> None:
+        """See to it that the core gets its Tick; after every step, and whenever its wishes may have changed."""
+        wakeup_ms = None if self._stopped else self._core.next_wakeup(self.now_ms())
+        timer = self._timer
+        if wakeup_ms is None:
+            if timer is not None:
+                timer.cancel()
+                self._timer = None
+            return
+        # A millisecond late rather than early: `now_ms` rounds down.
+        at = max(wakeup_ms / 1000 + 0.001, self._loop.time() + 0.001)
+        if timer is not None:
+            if timer.when() <= at and not timer.cancelled():
+                return
+            timer.cancel()
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        wakeup_ms = self._core.next_wakeup(self.now_ms())
+        if wakeup_ms is not None and wakeup_ms <= self.now_ms():
+            self.put(Tick())
+        else:
+            self.arm()
+
+    def stop(self) -> None:
+        """Step it no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fail(self, error: BaseException) -> None:
+        _log.critical("%s: broken, the broker stops", self.name, exc_info=error)
+        self.stop()
+        self._on_failure(self.name, error)
+
+
+class Direct(_Runner):
+    """Runs a core whose effects `apply` carries out and answers at once. `after` is called after each run of events."""
+
+    def __init__(self, name: str, core: Core, apply: Callable[[Effect], Any], on_failure: OnFailure) -> None:
+        super().__init__(name, core, on_failure)
+        self._apply = apply
+        self._inbox: deque[Event] = deque()
+        self._running = False
+
+    def put(self, event: Event) -> None:
+        """Step it now, or after those that are before it; what its effects put in comes after them."""
+        self._inbox.append(event)
+        if self._running or self._stopped:
+            return
+        self._running = True
+        try:
+            while self._inbox and not self._stopped:
+                self._step(self._inbox.popleft())
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._running = False
+        self.arm()
+
+    def _step(self, event: Event) -> None:
+        steps, apply = self._core.step(event, self.now_ms()), self._apply
+        answer: Any = None
+        try:
+            effect = steps.send(None)
+            while True:
+                try:
+                    answer = apply(effect)
+                except InvariantError:
+                    raise
+                except KreplogError as refused:
+                    effect = steps.throw(refused)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration:
+            return
+
+
+class Awaiting(_Runner):
+    """Runs a core in a task; `apply` is awaited. `after`: called after every step."""
+
+    def __init__(
+        self,
+        name: str,
+        core: Core,
+        apply: Callable[[_Runner, Effect], Any],
+        after: Callable[[], None],
+        on_failure: OnFailure,
+    ) -> None:
+        super().__init__(name, core, on_failure)
+        self._apply = apply
+        self._after = after
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._task = self._loop.create_task(self._run(), name=f"kreplog-{name}")
+
+    def put(self, event: Event) -> None:
+        """Step it when all before it are done."""
+        self._inbox.put_nowait(event)
+
+    @property
+    def idle(self) -> bool:
+        return self._inbox.empty()
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopped:
+                await self._step(await self._inbox.get())
+                self._after()
+                if self._inbox.empty():
+                    self.arm()
+        except Exception as error:
+            self._fail(error)
+
+    async def _step(self, event: Event) -> None:
+        steps = self._core.step(event, self.now_ms())
+        try:
+            effect = steps.send(None)
+            while True:
+                try:
+                    answer = await self._apply(self, effect)
+                except CoordinationError as refused:
+                    effect = steps.throw(refused)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration:
+            return
+
+    def stop(self) -> None:
+        super().stop()
+        self._task.cancel()

@@ -1,0 +1,293 @@
+"""Settings of a broker under Kafka's names: from a TOML file, the environment and the command line, later ones first.
+
+In the file a name may be written dotted (`broker.id = 0`), quoted, or in tables; in the environment it is
+KREPLOG_BROKER_ID; lists are separated by commas there. Everything is checked once, before anything is started.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kreplog.config import LogConfig, ReplicationConfig, TopicConfig
+from kreplog.errors import UsageError
+
+ENVIRONMENT_PREFIX = "KREPLOG_"
+_MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a broker listens: `host`:`port` (0: any free one), or the unix socket at `path`."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What a broker is started with; made by `load` alone. Names are Kafka's, with underscores; times in ms.
+
+    coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
+    allow_remote: listen on other than loopback addresses too.
+    max_in_flight, max_queued_bytes: of one connection; it is not read from while it has more under way.
+    log_flush_offset_checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
+    replication, topic, log: of all that follows Kafka's names there; see kreplog.config.
+    """
+
+    broker_id: int
+    listeners: tuple[Listener, ...]
+    log_dirs: tuple[str, ...]
+    coordination: str
+    rack: str | None
+    allow_remote: bool
+    session_timeout_ms: int
+    socket_request_max_bytes: int
+    max_in_flight: int
+    max_queued_bytes: int
+    num_recovery_threads: int
+    checkpoint_interval_ms: int
+    controlled_shutdown_max_wait_ms: int
+    replication: ReplicationConfig
+    topic: TopicConfig
+    log: LogConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """How one setting is read. parse: raises ValueError saying what is allowed. default: _REQUIRED for none."""
+
+    parse: Callable[[Any], Any]
+    default: Any
+
+
+def load(
+    overrides: Mapping[str, Any],
+    file: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> BrokerSettings:
+    """Settings from `file`, over which the environment counts, over which `overrides` (by Kafka's names) count.
+
+    environment: os.environ when None. Raises UsageError naming the setting, its value, where it stands and what is
+    allowed.
+    """
+    given: dict[str, tuple[Any, str]] = {}
+    if file is not None:
+        given.update((name, (value, str(file))) for name, value in _read_file(Path(file)).items())
+    for key, text in (os.environ if environment is None else environment).items():
+        name = _ENVIRONMENT.get(key)
+        if name is not None:
+            given[name] = text, f"the environment ({key})"
+    given.update((name, (value, "the command line")) for name, value in overrides.items() if value is not None)
+    values: dict[str, Any] = {}
+    for name, (value, where) in given.items():
+        if name not in SETTINGS:
+            raise UsageError(f"{name} in {where} is no setting of a broker: known are {', '.join(sorted(SETTINGS))}")
+        try:
+            values[name] = SETTINGS[name].parse(value)
+        except ValueError as error:
+            raise UsageError(f"{name} = {value!r} in {where}: {error}") from error
+    missing = [name for name, one in SETTINGS.items() if one.default is _REQUIRED and name not in values]
+    if missing:
+        raise UsageError(
+            f"a broker needs {', '.join(missing)}: give them in a file, the environment or the command line"
+        )
+    complete = {name: values.get(name, one.default) for name, one in SETTINGS.items()}
+    settings = BrokerSettings(
+        **{field: complete[name] for name, field in _OWN.items()},
+        replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
+        topic=TopicConfig(**{field: complete[name] for name, field in _TOPIC.items()}),
+        log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
+    )
+    _check_listeners(settings)
+    return settings
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the settings {path} cannot be read: {error.strerror}", path=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the settings {path} are no TOML: {error}", path=str(path)) from error
+    return dict(_flatten("", tables))
+
+
+def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(f"{prefix}{key}.", value)
+        else:
+            yield prefix + key, value
+
+
+def _check_listeners(settings: BrokerSettings) -> None:
+    """Raise UsageError for an address that others can reach and nobody asked for."""
+    if not any(listener.host for listener in settings.listeners):
+        raise UsageError("listeners must name a host:port, since brokers reach each other there")
+    for listener in settings.listeners:
+        if listener.host and not settings.allow_remote and not is_loopback(listener.host):
+            raise UsageError(
+                f"listeners = {listener}: {listener.host} is no loopback address, and whoever reaches it may read and "
+                "write everything; set allow.remote = true if that is wanted"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host reach it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def given_value(settings: BrokerSettings, name: str) -> Any:
+    """The value of the setting `name`, one of SETTINGS, as text where it is not a number, a truth value or None."""
+    for names, config in (
+        (_OWN, settings),
+        (_REPLICATION, settings.replication),
+        (_TOPIC, settings.topic),
+        (_LOG, settings.log),
+    ):
+        if name in names:
+            value = getattr(config, names[name])
+            return ",".join(map(str, value)) if isinstance(value, tuple) else value
+    raise UsageError(f"{name} is no setting of a broker")
+
+
+# What a value may be
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        try:
+            number = int(value, 10) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(f"allowed is an integer from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _boolean(value: Any) -> bool:
+    if value in (True, False):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ValueError("allowed are true and false")
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(f"allowed are {', '.join(allowed)}")
+        return str(value)
+
+    return parse
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("allowed is a text that is not empty")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
+        raise ValueError("allowed is a list of texts, or one text with commas between them")
+    if not parts or len(set(parts)) < len(parts):
+        raise ValueError("at least one is needed, and none twice")
+    return tuple(part.strip() for part in parts)
+
+
+def _listeners(value: Any) -> tuple[Listener, ...]:
+    return tuple(_listener(text) for text in _texts(value))
+
+
+def _listener(text: str) -> Listener:
+    if text.startswith("unix:") and len(text) > 5:
+        return Listener(path=text[5:])
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is neither host:port (0 to 65535) nor unix:PATH")
+    return Listener(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _coordination(value: Any) -> str:
+    kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind not in ("embedded", "zookeeper") or not colon or not rest:
+        raise ValueError("allowed are embedded:DIRECTORY and zookeeper:HOST:PORT,HOST:PORT[/ROOT]")
+    return str(value)
+
+
+_REQUIRED = object()
+
+_OWN = {
+    "broker.id": "broker_id",
+    "listeners": "listeners",
+    "log.dirs": "log_dirs",
+    "coordination": "coordination",
+    "broker.rack": "rack",
+    "allow.remote": "allow_remote",
+    "broker.session.timeout.ms": "session_timeout_ms",
+    "socket.request.max.bytes": "socket_request_max_bytes",
+    "max.in.flight.requests.per.connection": "max_in_flight",
+    "queued.max.request.bytes": "max_queued_bytes",
+    "num.recovery.threads.per.data.dir": "num_recovery_threads",
+    "log.flush.offset.checkpoint.interval.ms": "checkpoint_interval_ms",
+    "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
+}
+_REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
+_TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
+_LOG = {
+    "log.segment.bytes": "segment_bytes",
+    "log.roll.ms": "segment_ms",
+    "log.index.interval.bytes": "index_interval_bytes",
+    "log.index.size.max.bytes": "segment_index_bytes",
+    "message.max.bytes": "max_message_bytes",
+    "log.message.timestamp.type": "message_timestamp_type",
+    "producer.id.expiration.ms": "producer_id_expiration_ms",
+}
+
+
+def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
+    """Settings whose ranges the config itself checks."""
+    types = {bool: _boolean, int: _integer(-(2**63), 2**63 - 1), str: _text}
+    return {
+        name: _Setting(types[type(getattr(config, field))], getattr(config, field)) for name, field in names.items()
+    }
+
+
+SETTINGS: dict[str, _Setting] = {
+    "broker.id": _Setting(_integer(0, _MAX_INT32), _REQUIRED),
+    "listeners": _Setting(_listeners, (Listener("127.0.0.1", 9092),)),
+    "log.dirs": _Setting(_texts, _REQUIRED),
+    "coordination": _Setting(_coordination, _REQUIRED),
+    "broker.rack": _Setting(_text, None),
+    "allow.remote": _Setting(_boolean, False),
+    "broker.session.timeout.ms": _Setting(_integer(100, 3_600_000), 9000),
+    "socket.request.max.bytes": _Setting(_integer(1024, _MAX_INT32), 100 << 20),
+    "max.in.flight.requests.per.connection": _Setting(_integer(1, 100_000), 100),
+    "queued.max.request.bytes": _Setting(_integer(1024, 2**40), 64 << 20),
+    "num.recovery.threads.per.data.dir": _Setting(_integer(1, 256), 2),
+    "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
+    "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
+    **_of_config(_REPLICATION, ReplicationConfig()),
+    **_of_config(_TOPIC, TopicConfig()),
+    **_of_config(_LOG, LogConfig()),
+}
+"""Every setting of a broker, by Kafka's name."""
+
+_ENVIRONMENT = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in SETTINGS}

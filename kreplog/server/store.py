@@ -1,0 +1,192 @@
+"""StoreLink: a broker's way to the coordination store, one session after the other.
+
+Calls block, so they run in threads; whatever comes back, answers, watches and the end of a session, comes back on the
+event loop. A session that has ended is told once, and then another is begun, after a pause that differs from broker to
+broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from kreplog.coord.base import CoordinationStore, Session, Watch
+from kreplog.coord.embedded import EmbeddedStore
+from kreplog.coord.zookeeper import ZooKeeperStore
+from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError
+from kreplog.types import Node, StoreOperation, WatchEvent
+
+_log = logging.getLogger("kreplog.server")
+
+RECONNECT_S = 0.3
+
+T = TypeVar("T")
+OnWatch = Callable[[WatchEvent], None]
+
+
+def make_store(coordination: str) -> CoordinationStore:
+    """The store that a broker's `coordination` setting names. Raises UsageError."""
+    kind, _, where = coordination.partition(":")
+    return EmbeddedStore(where) if kind == "embedded" else ZooKeeperStore(where)
+
+
+class StoreLink:
+    """on_session is given every new session's id, on_lost is called when one has ended; both on the event loop.
+
+    Its methods are for the event loop alone.
+    """
+
+    def __init__(
+        self,
+        store: CoordinationStore,
+        timeout_ms: int,
+        on_session: Callable[[int], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._timeout_ms = timeout_ms
+        self._on_session = on_session
+        self._on_lost = on_lost
+        self._session: Session | None = None
+        self._watches: dict[OnWatch, Watch] = {}
+        self._lost = asyncio.Event()
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._in_order = ThreadPoolExecutor(1, "kreplog-store-writes")
+        self._pool = ThreadPoolExecutor(4, "kreplog-store")
+
+    @property
+    def connected(self) -> bool:
+        return self._session is not None
+
+    async def run(self) -> None:
+        """Keep a session until cancelled."""
+        while True:
+            self._lost.clear()
+            connect = partial(self._store.connect, self._timeout_ms, self._ended)
+            try:
+                session = await self._loop.run_in_executor(self._pool, connect)
+            except CoordinationError as error:
+                _log.warning("no session with the coordination store: %s", error)
+            else:
+                self._session, self._watches = session, {}
+                self._on_session(session.id)
+                self._check()
+                await self._lost.wait()
+            await asyncio.sleep(RECONNECT_S * random.random())
+
+    def _ended(self) -> None:
+        """Called on a thread of the session, perhaps before connect() has returned it."""
+        self._loop.call_soon_threadsafe(self._check)
+
+    def _check(self) -> None:
+        session = self._session
+        if session is not None and session.expired:
+            self._session, self._watches = None, {}
+            self._lost.set()
+            if not self._closing:
+                self._on_lost()
+
+    # Calls
+
+    async def call(self, function: Callable[[Session], T]) -> T:
+        """`function` of the session, in a thread. Raises what it raises; SessionExpiredError where there is none."""
+        return await self._run(self._pool, function)
+
+    def submit(
+        self, function: Callable[[Session], T], done: Callable[[T | None, CoordinationError | None], None]
+    ) -> None:
+        """As `call`, one after the other in the order given; `done` is told the result or the error."""
+        task = self._loop.create_task(self._submitted(function, done))
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+
+    async def _submitted(
+        self, function: Callable[[Session], T], done: Callable[[T | None, CoordinationError | None], None]
+    ) -> None:
+        try:
+            result = await self._run(self._in_order, function)
+        except CoordinationError as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+    async def _run(self, pool: ThreadPoolExecutor, function: Callable[[Session], T]) -> T:
+        session = self._session
+        if session is None:
+            raise SessionExpiredError("there is no session with the coordination store at the moment")
+        try:
+            return await self._loop.run_in_executor(pool, function, session)
+        except SessionExpiredError:
+            if self._session is session:
+                self._check()
+            raise
+        except RuntimeError as error:  # the pool was shut down under it
+            raise ConnectionLossError(f"the broker is stopping: {error}") from error
+
+    async def multi(self, operations: Sequence[StoreOperation]) -> tuple[Any, ...]:
+        """Results as of Session.multi."""
+        return tuple(await self.call(lambda session: session.multi(operations)))
+
+    async def get_nodes(self, paths: Sequence[str], on_watch: OnWatch | None = None) -> list[Node | None]:
+        """The nodes at `paths`, None where there is none; on_watch: left on each of them, existing or not."""
+        watch = self._watch(on_watch)
+        return await self.call(lambda session: _get_nodes(session, paths, watch))
+
+    async def get_children(self, path: str, on_watch: OnWatch | None = None) -> list[str] | None:
+        """Sorted names; None where there is no such node, and then on_watch waits for it."""
+        watch = self._watch(on_watch)
+        return await self.call(lambda session: _get_children(session, path, watch))
+
+    def _watch(self, on_watch: OnWatch | None) -> Watch | None:
+        """What is called on a thread of the session; the same for each `on_watch`, so that it counts once."""
+        if on_watch is None:
+            return None
+        watch = self._watches.get(on_watch)
+        if watch is None:
+            session = self._session
+
+            def fired(event: WatchEvent) -> None:
+                self._loop.call_soon_threadsafe(self._fired, session, on_watch, event)
+
+            watch = self._watches[on_watch] = fired
+        return watch
+
+    def _fired(self, session: Session | None, on_watch: OnWatch, event: WatchEvent) -> None:
+        if session is self._session:
+            on_watch(event)
+
+    async def close(self) -> None:
+        """End the session, and wait for the threads."""
+        self._closing = True
+        session, self._session = self._session, None
+        if session is not None:
+            await self._loop.run_in_executor(self._pool, session.close)
+        await self._loop.run_in_executor(None, self._store.close)
+        self._in_order.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+_running: set[asyncio.Task[None]] = set()
+"""Submitted calls; the event loop itself keeps no task alive."""
+
+
+def _get_nodes(session: Session, paths: Sequence[str], watch: Watch | None) -> list[Node | None]:
+    if watch is not None:
+        for path in paths:
+            session.exists(path, watch)  # before the nodes are read, so that nothing after the reading is missed
+    return session.get_many(paths)
+
+
+def _get_children(session: Session, path: str, watch: Watch | None) -> list[str] | None:
+    while True:
+        try:
+            return session.children(path, watch)
+        except NoNodeError:
+            if watch is None or session.exists(path, watch) is None:
+                return None
