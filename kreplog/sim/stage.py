@@ -1,0 +1,401 @@
+"""The cluster of the simulator on a stage: nothing is drawn, every message takes the same time, and all that matters
+is told as it happens.
+
+The brokers, the network and the store are those of a seed; only what a seed leaves to chance is fixed here. Messages
+can be held back on their way and delivered one by one. What the cores do comes out as short lines, one for each thing
+that a reader of the protocol would want to know: who leads in which epoch, what is appended, cut, committed and
+acknowledged, what the store is asked and what it says to that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from kreplog.config import ReplicationConfig
+from kreplog.core import messages as m
+from kreplog.core import nodes
+from kreplog.core.replication.partition import Partition, Role
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError
+from kreplog.sim.admin import Admin
+from kreplog.sim.broker import AWAITED, BrokerProcess, Machine, Runner
+from kreplog.sim.cluster import Cluster
+from kreplog.sim.disk import Disks
+from kreplog.sim.faults import Plan
+from kreplog.sim.network import Connection, Network
+from kreplog.sim.scheduler import MS, Scheduler
+from kreplog.sim.store import StoreServer
+from kreplog.sim.trace import describe
+from kreplog.types import NO_LEADER, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, StoreOperation
+from kreplog.types import TopicPartition as Tp
+
+
+class _Fixed(Random):
+    """No chance: always the middle, and of several the first."""
+
+    def random(self) -> float:
+        return 0.5
+
+    def choice(self, among: Any) -> Any:
+        return among[0]
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0 if stop is None else start
+
+
+class Way(NamedTuple):
+    """From host to host, requests of a channel, or the answers to those that went the other way."""
+
+    source: str
+    destination: str
+    channel: str
+    answers: bool
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.destination} {self.channel}{'-answers' if self.answers else ''}"
+
+
+class StagedNetwork(Network):
+    """A network that holds messages back where it is told to: `held` has those that have arrived so far, in order."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.jitter = (0, 0)
+        self.held: dict[Way, deque[tuple[Connection, int, Any]]] = {}
+
+    def hold(self, way: Way) -> None:
+        self.held.setdefault(way, deque())
+
+    def deliver(self, way: Way) -> Any:
+        """Let the oldest one held arrive; what it is. Raises IndexError when none is held."""
+        connection, number, message = self.held[way].popleft()
+        if way.answers:
+            super()._arrive_backward(connection, number, message)
+        else:
+            super()._arrive_forward(connection, number, message)
+        return message
+
+    def drop(self, way: Way) -> Any:
+        """Lose the oldest one held, with its connection."""
+        connection, _, message = self.held[way].popleft()
+        self.close(connection)
+        return message
+
+    def release(self, way: Way) -> None:
+        """Hold nothing there any more; what was held arrives now."""
+        for connection, number, message in self.held.pop(way):
+            if way.answers:
+                super()._arrive_backward(connection, number, message)
+            else:
+                super()._arrive_forward(connection, number, message)
+
+    def _arrive_forward(self, connection: Connection, number: int, request: Any) -> None:
+        way = Way(connection.source, connection.destination, connection.channel, False)
+        if way in self.held:
+            self.held[way].append((connection, number, request))
+        else:
+            super()._arrive_forward(connection, number, request)
+
+    def _arrive_backward(self, connection: Connection, number: int, response: Any) -> None:
+        way = Way(connection.destination, connection.source, connection.channel, True)
+        if way in self.held:
+            self.held[way].append((connection, number, response))
+        else:
+            super()._arrive_backward(connection, number, response)
+
+
+class StagedProcess(BrokerProcess):
+    """A broker process that tells what its cores do."""
+
+    def __init__(self, stage: Stage, machine: Machine, config: ReplicationConfig) -> None:
+        self.stage = stage
+        self._acting: Runner | None = None
+        self._roles: dict[Tp, tuple[Role, int, int]] = {}
+        self._was_registered: m.Registered | None = None
+        self._was_active = False
+        super().__init__(stage, machine, config)
+
+    def tell(self, text: str) -> None:
+        self.stage.tell(f"b{self.id} {text}")
+
+    # What the shell does
+
+    def apply(self, runner: Runner, effect: m.Effect) -> Any:
+        self._acting = runner
+        end = self._end_of(effect)
+        try:
+            answer = super().apply(runner, effect)
+        except KreplogError as error:
+            self.tell(f"fails to {_verb(effect)}: {type(error).__name__}")
+            raise
+        if answer is not AWAITED:
+            self._tell_effect(runner, effect, answer, end)
+        return answer
+
+    def burn(self) -> None:
+        """Only the controller's effects count."""
+        if self._acting is self.control:
+            super().burn()
+
+    def stepped(self, runner: Runner) -> None:
+        super().stepped(runner)
+        if runner is self.replicas:
+            if not _is_data(runner.event):
+                self._tell_roles()
+        elif runner is self.register:
+            registered = self.registration.registered
+            if registered is not None and registered is not self._was_registered:
+                self.tell(f"is registered, broker epoch {registered.broker_epoch}")
+            self._was_registered = registered
+        elif self._was_active != self.controller.active:
+            self._was_active = self.controller.active
+            if not self._was_active:
+                self.tell("is the controller no more")
+
+    def _session_lost(self) -> None:
+        if self.alive:
+            self.tell("has lost its session")
+        super()._session_lost()
+
+    def _transition(self, thing: object, old: str, new: str) -> None:
+        super()._transition(thing, old, new)
+        self.stage.tell_state(f"b{self.id} takes {_thing(thing)} from {old} to {new}")
+
+    def _multi(self, runner: Runner, effect: m.Multi) -> Any:
+        def answered(results: Any, error: CoordinationError | None) -> None:
+            if self.alive:
+                self._tell_written(effect.operations, error)
+            self._resume(runner, results, error)
+
+        self.link.multi(effect.operations, answered)
+        return AWAITED
+
+    def _submit_multi(self, runner: Runner, effect: m.SubmitMulti) -> None:
+        def answered(results: Any, error: CoordinationError | None) -> None:
+            if self.alive:
+                outcome = "is written" if error is None else f"is refused: {_refusal(error)}"
+                for what in _written(effect.operations):
+                    self.tell(f"hears: {what} {outcome}")
+            self._store_replied(runner, effect.tag, results, error)
+
+        for what in _written(effect.operations):
+            self.tell(f"asks the store for {what}")
+        self.link.multi(effect.operations, answered)
+
+    def _unclean_election(self, runner: Runner, effect: m.UncleanElection) -> None:
+        self.tell(f"elects {effect.leader} for {effect.partition} uncleanly")
+        super()._unclean_election(runner, effect)
+
+    # What is told of it
+
+    def _end_of(self, effect: m.Effect) -> int:
+        log = self.disk.log(effect.partition) if isinstance(effect, _CHANGES) else None
+        return -1 if log is None else log.state().leo
+
+    def _tell_effect(self, runner: Runner, effect: m.Effect, answer: Any, end: int) -> None:
+        match effect:
+            case m.AppendAsLeader(partition=partition):
+                info = answer[0]
+                if info.duplicate:
+                    self.tell(f"has {partition} [{info.first_offset}, {info.last_offset + 1}) already")
+                else:
+                    self._tell_records("appends", partition, end)
+            case m.AppendAsFollower(partition=partition):
+                self._tell_records("copies", partition, end)
+            case m.TruncateTo(partition=partition) if answer.leo < end:
+                self.tell(f"cuts {partition} from {end} to {answer.leo}")
+            case m.TruncateFullyAndStartAt(partition=partition, offset=offset):
+                self.tell(f"empties {partition}, which ended at {end}, and starts it at {offset}")
+            case m.AdvanceHighWatermark(partition=partition, offset=offset):
+                self.tell(f"moves the high watermark of {partition} to {offset}")
+            case m.CloseLog(partition=partition):
+                self.tell(f"stops {partition}")
+            case m.DeleteLog(partition=partition):
+                self.tell(f"deletes {partition}")
+            case m.StateChange(level=level, text=text) if level != "info":
+                self.tell(f"{level}: {text}")
+            case m.SendControl(broker=broker, request=request):
+                self.stage.tell_message(f"b{self.id} queues for b{broker}: {describe(request)}")
+            case m.Reply(response=response) if isinstance(runner.event, m.Received):
+                self._tell_refusals(runner.event.request, response)
+            case _:
+                pass
+
+    def _tell_records(self, verb: str, partition: Tp, start: int) -> None:
+        log = self.disk.log(partition)
+        assert log is not None
+        end = log.state().leo
+        told = " ".join(self.stage.values(log.read(start, end, 1 << 30)))
+        self.tell(f"{verb} {partition} [{start}, {end}): {told}")
+
+    def _tell_refusals(self, request: m.Request, response: m.Response) -> None:
+        match request, response:
+            case m.FetchRequest(replica_id=replica), m.FetchResponse(partitions=partitions) if replica >= 0:
+                for one in partitions:
+                    if one.diverging is not None:
+                        epoch, offset = one.diverging.leader_epoch, one.diverging.end_offset
+                        self.tell(f"tells b{replica} that {one.partition} parts: epoch {epoch} ends at {offset}")
+                    elif one.error is not ErrorCode.NONE:
+                        self.tell(f"refuses the fetch of {one.partition} by b{replica}: {one.error.name}")
+            case m.LeaderAndIsrRequest() | m.StopReplicaRequest() | m.UpdateMetadataRequest(), _:
+                refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]  # type: ignore[union-attr]
+                for error in dict.fromkeys(error for error in refused if error is not ErrorCode.NONE):
+                    name = type(request).__name__.removesuffix("Request")
+                    self.tell(f"refuses {name} of controller b{request.controller_id}: {error.name}")
+            case _:
+                pass
+
+    def _tell_roles(self) -> None:
+        for partition, replica in self.manager.partitions.items():
+            role = replica.role, replica.leader, replica.leader_epoch
+            if self._roles.get(partition) != role:
+                known = partition in self._roles
+                self._roles[partition] = role
+                if known or replica.role is not Role.IDLE:
+                    self.tell(_role(partition, replica))
+        for partition in [one for one in self._roles if one not in self.manager.partitions]:
+            del self._roles[partition]
+
+    def _tell_written(self, operations: Sequence[StoreOperation], error: CoordinationError | None) -> None:
+        what = list(_written(operations))
+        for one in what:
+            self.tell(f"writes {one}" if error is None else f"is refused {one}: {_refusal(error)}")
+        if error is not None and not what:
+            self.tell(f"is refused a write: {_refusal(error)}")
+
+
+class Stage(Cluster):
+    """A cluster without chance, empty at first. `lines`: what has been told. `states`, `messages`: whether the states
+    of replicas and partitions, and the controllers' messages, are told as well; `silent`: nothing is."""
+
+    def __init__(self, plan: Plan, disks: Disks) -> None:
+        super().__init__(plan, disks, traced=False)
+        self.scheduler.random = _Fixed()
+        self.network: StagedNetwork = StagedNetwork(self.scheduler)
+        self.store = StoreServer(self.scheduler, self.network)
+        self.store.on_change = self._store_changed
+        self.admin = Admin(self)
+        self.lines: list[str] = []
+        self.states = self.messages = self.silent = False
+        self._triggers: dict[str, Callable[[], None]] = {}
+
+    def tell(self, line: str) -> None:
+        for words, pull in list(self._triggers.items()):
+            if words in line:
+                del self._triggers[words]
+                pull()
+        if not self.silent:
+            self.lines.append(line)
+
+    def tell_state(self, line: str) -> None:
+        if self.states:
+            self.tell(line)
+
+    def tell_message(self, line: str) -> None:
+        if self.messages:
+            self.tell(line)
+
+    def on_line(self, words: str, pull: Callable[[], None]) -> None:
+        """Do something when a line with these words is told; once."""
+        self._triggers[words] = pull
+
+    def start_machine(self, machine: Machine) -> None:
+        process = machine.process = StagedProcess(self, machine, self.plan.config)
+        process.start()
+
+    def values(self, records: Any) -> list[str]:
+        return [record.value.decode() for record in self.disks.codec.decode(records)]
+
+    def run_ms(self, ms: int) -> None:
+        self.scheduler.run_until(self.scheduler.now_us + ms * MS)
+
+    def run_while(self, waits: Callable[[], bool], limit_ms: int, step_ms: int = 1) -> bool:
+        """Run as long as `waits`, at most so long; whether it was over by then."""
+        end_us = self.scheduler.now_us + limit_ms * MS
+        while waits():
+            if self.scheduler.now_us >= end_us:
+                return False
+            self.run_ms(step_ms)
+        return True
+
+
+_CHANGES = (m.AppendAsLeader, m.AppendAsFollower, m.TruncateTo, m.TruncateFullyAndStartAt)
+
+
+def _is_data(event: m.Event | None) -> bool:
+    """One of those that come all the time and change nobody's role."""
+    return isinstance(event, m.Fetched | m.Tick) or (
+        isinstance(event, m.Received) and isinstance(event.request, m.FetchRequest)
+    )
+
+
+def _verb(effect: m.Effect) -> str:
+    return f"{type(effect).__name__} {getattr(effect, 'partition', '')}".strip()
+
+
+def _thing(thing: object) -> str:
+    broker = getattr(thing, "broker", None)
+    return str(thing) if broker is None else f"{getattr(thing, 'partition', thing)} on b{broker}"
+
+
+def _refusal(error: CoordinationError) -> str:
+    return type(error).__name__.removesuffix("Error")
+
+
+def _role(partition: Tp, replica: Partition) -> str:
+    match replica.role:
+        case Role.LEADER:
+            isr = numbers(replica.isr)
+            return f"leads {partition} in epoch {replica.leader_epoch} from offset {replica.log.leo}, isr {isr}"
+        case Role.FOLLOWER:
+            return f"follows b{replica.leader} on {partition} in epoch {replica.leader_epoch}"
+        case Role.OFFLINE:
+            return f"has lost the log of {partition}"
+        case _:
+            return f"neither leads nor follows {partition}"
+
+
+def numbers(values: Iterable[int]) -> str:
+    return " ".join(map(str, values)) or "none"
+
+
+def state(one: LeaderAndIsr) -> str:
+    """What the store says of a partition, in words."""
+    leader = "none" if one.leader == NO_LEADER else str(one.leader)
+    eligible = f", eligible {numbers(one.eligible)}" if one.eligible else ""
+    return f"leader {leader}, epoch {one.leader_epoch}, isr {numbers(one.isr)}{eligible}"
+
+
+def assignment(one: nodes.Assignment) -> str:
+    adding = f", adding {numbers(one.adding)}" if one.adding else ""
+    removing = f", removing {numbers(one.removing)}" if one.removing else ""
+    return f"on {numbers(one.replicas)}{adding}{removing}"
+
+
+def _written(operations: Iterable[StoreOperation]) -> Iterable[str]:
+    """What matters of a multi: one text for each thing that it is about."""
+    for operation in operations:
+        names = operation.path.split("/")[1:]
+        match operation, names:
+            case SetData(), ["controller_epoch"]:
+                yield f"itself as the controller, epoch {operation.data.decode()}"
+            case Create() | SetData(), ["brokers", "topics", name, number, "leaderAndISR"]:
+                yield f"{name}-{number}: {state(nodes.decode_leader_and_isr(operation.path, _node(operation.data)))}"
+            case SetData(), ["brokers", "topics", name]:
+                topic = nodes.decode_topic(operation.path, _node(operation.data))
+                for number, one in sorted(topic.partitions.items()):
+                    yield f"{name}-{number} {assignment(one)}"
+            case Delete(), ["brokers", "topics", name]:
+                yield f"that there is no topic {name} any more"
+            case Delete(), ["admin", request, *of] if of:
+                yield f"that the request {request} {'-'.join(of)} is done with"
+            case Create(), ["log_dir_event_notification", _]:
+                yield "that its disk has failed"
+            case _:
+                pass
+
+
+def _node(data: bytes) -> Node:
+    return Node(data, NodeStat(0, 0, 0))
