@@ -190,11 +190,41 @@ def test_a_partition_is_removed_with_all_that_is_in_it() -> None:
     cluster.write(*topics.remove_partitions_operations("t", cluster.topic("t"), [1]))
     cluster.run()
     assert list(cluster.topic("t").partitions) == [0]
-    assert not cluster.exists(nodes.partition(T1))
+    assert not cluster.exists(nodes.leader_and_isr(T1))
     assert cluster.admin.children(nodes.REMOVED) == []
     assert [sorted(broker.replicas) for broker in cluster.brokers.values()] == [[T0], [T0], []]
     assert T1 not in cluster.brokers[1].metadata
     cluster.check()
+
+
+def test_f26_a_partition_removed_and_added_anew_goes_on_with_its_leader_epochs() -> None:
+    """It has the topic id of the first one, so that a late StopReplica for that could only be told by its epoch."""
+    cluster = running()
+    before = set(cluster.store.dump())
+    cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
+    cluster.run()
+    cluster.brokers[2].stop()
+    cluster.run()
+    cluster.brokers[2].start()
+    cluster.run()
+    assert cluster.state(T1).leader_epoch == 1
+    cluster.write(*topics.remove_partitions_operations("t", cluster.topic("t"), [1]))
+    cluster.run()
+    epochs = {
+        stop.leader_epoch
+        for send in cluster.sent
+        if isinstance(send.request, StopReplicaRequest)
+        for stop in send.request.partitions
+        if stop.partition == T1
+    }
+    assert epochs == {1}
+    cluster.write(*topics.add_partitions_operations("t", cluster.topic("t"), {1: (3, 1)}, (1, 2, 3)))
+    cluster.run()
+    assert cluster.state(T1).leader_epoch == 2
+    cluster.check()
+    cluster.delete_topic("t")
+    cluster.run()
+    assert set(cluster.store.dump()) == before
 
 
 def test_removals_that_cannot_be_are_refused() -> None:

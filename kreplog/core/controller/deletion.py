@@ -194,14 +194,18 @@ class Deletion:
         return False
 
     def _forget_partition(self, partition: TopicPartition) -> Steps[None]:
+        """Its directory stays as long as the topic, with the leader epoch that one of that number would begin with: its
+        topic id will be the same, so only the epoch tells late requests about this one from its own (F26)."""
         context = self._context
         request = nodes.partition(partition, nodes.REMOVED)
         for _ in range(fencing.ATTEMPTS):
             rest = context.without(partition)
-            leaves = [*_of_partition(partition.topic, str(partition.partition)), request]
-            leaves.append(nodes.partition(partition, nodes.REASSIGNED))
+            leaves = (nodes.leader_and_isr(partition), request, nodes.partition(partition, nodes.REASSIGNED))
             operations: list[StoreOperation] = [Delete(path) for path in (yield from reading.existing(leaves))]
             operations.append(SetData(nodes.topic(partition.topic), nodes.encode_topic(rest), rest.version))
+            if partition in context.states:
+                epoch = context.states[partition].leader_epoch + 1
+                operations.append(SetData(nodes.partition(partition), str(epoch).encode()))
             try:
                 yield from fencing.fenced(context, operations)
             except (NoNodeError, BadVersionError):

@@ -85,13 +85,14 @@ class PartitionStateMachine:
         """Give new partitions their first leader, where a replica lives: the first, and all that live are in sync.
 
         A partition may have been created by a controller that failed then, or whose reply was lost: it is taken over.
+        One whose number was removed earlier goes on with its leader epochs.
         """
         waiting = [partition for partition in partitions if self._context.can_lead(partition)]
-        directories: set[TopicPartition] = set()
+        directories: dict[TopicPartition, int] = {}  # those that are there, with their first leader epoch
         for _ in range(fencing.ATTEMPTS):
             refused: list[TopicPartition] = []
             for some in fencing.chunks(waiting, (fencing.MAX_OPERATIONS - 1) // 2):
-                states = [(partition, self._first_state(partition)) for partition in some]
+                states = [(one, self._first_state(one, directories.get(one, FIRST_LEADER_EPOCH))) for one in some]
                 operations = [
                     create
                     for partition, state in states
@@ -109,7 +110,11 @@ class PartitionStateMachine:
             if not refused:
                 return
             found: Nodes = yield GetNodes(tuple(nodes.partition(partition) for partition in refused))
-            directories = {one for one, node in zip(refused, found, strict=True) if node is not None}
+            directories = {
+                partition: int(node.data or b"0")
+                for partition, node in zip(refused, found, strict=True)
+                if node is not None
+            }
             yield from self._leadership.refresh(refused)
             for partition in refused:
                 if partition in self._context.states:
@@ -118,9 +123,9 @@ class PartitionStateMachine:
         self._context.unsettled.update(dict.fromkeys(waiting))
         yield StateChange("warning", f"{len(waiting)} partitions could not be created: {named(waiting)}")
 
-    def _first_state(self, partition: TopicPartition) -> LeaderAndIsr:
+    def _first_state(self, partition: TopicPartition, leader_epoch: int) -> LeaderAndIsr:
         live = self._context.can_lead(partition)
-        return LeaderAndIsr(live[0], FIRST_LEADER_EPOCH, tuple(sorted(live)), (), self._context.epoch)
+        return LeaderAndIsr(live[0], leader_epoch, tuple(sorted(live)), (), self._context.epoch)
 
 
 def _creation(partition: TopicPartition, state: LeaderAndIsr, has_directory: bool) -> list[Create]:

@@ -34,6 +34,7 @@ class ControllerBrokerRequestBatch:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
+        self._sequence = 0
         self.clear()
 
     def clear(self) -> None:
@@ -74,7 +75,7 @@ class ControllerBrokerRequestBatch:
         stops[partition] = StopReplica(
             partition,
             self._context.topic_id(partition),
-            NO_EPOCH if state is None or self._context.condemned(partition) else state.leader_epoch,
+            NO_EPOCH if state is None or partition.topic in self._context.deleting else state.leader_epoch,
             delete or (held is not None and held.delete),
         )
 
@@ -100,15 +101,20 @@ class ControllerBrokerRequestBatch:
             requests: list[ControlRequest] = []
             if is_init or broker.id in told:
                 states = self._everything_on(broker.id) if is_init else tuple(told[broker.id])
-                requests.append(LeaderAndIsrRequest(*head, states, is_init))
+                requests.append(LeaderAndIsrRequest(*head, states, is_init, self._next_sequence()))
             if changed or deleted or self._brokers_changed:
                 states = everything if is_init else changed
-                requests.append(UpdateMetadataRequest(*head, brokers, states, deleted))
+                requests.append(UpdateMetadataRequest(*head, brokers, states, deleted, self._next_sequence()))
             if broker.id in self._stops:
-                requests.append(StopReplicaRequest(*head, tuple(self._stops[broker.id].values())))
+                stops = tuple(self._stops[broker.id].values())
+                requests.append(StopReplicaRequest(*head, stops, self._next_sequence()))
             for request in requests:
                 yield SendControl(broker.id, broker.epoch, request)
         self.clear()
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
 
     def _grouped(self) -> dict[int, list[PartitionState]]:
         """What each broker is told in its LeaderAndIsr, unless it gets an INIT."""
