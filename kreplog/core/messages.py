@@ -61,7 +61,8 @@ class PartitionState:
 class LeaderAndIsrRequest:
     """Become leader or follower of these. broker_epoch: of the registration it is meant for (KIP-380).
 
-    is_init: `partitions` is all that this broker should have; what else it has belongs to it no more.
+    is_init: `partitions` is all that this broker should have; what else it has belongs to it no more. sequence: rises
+    with every request of a controller epoch, so that a copy sent again and come late undoes nothing; here and below.
     """
 
     controller_id: int
@@ -69,6 +70,7 @@ class LeaderAndIsrRequest:
     broker_epoch: int
     partitions: tuple[PartitionState, ...]
     is_init: bool = False
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class StopReplicaRequest:
     controller_epoch: int
     broker_epoch: int
     partitions: tuple[StopReplica, ...]
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class UpdateMetadataRequest:
     brokers: tuple[Broker, ...]
     partitions: tuple[PartitionState, ...] = ()
     deleted: tuple[TopicPartition, ...] = ()
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from kreplog.core.messages import (
     FetchResponse,
     Flush,
     Flushed,
+    LeaderAndIsrRequest,
+    PartitionState,
     ProducePartition,
     ProduceRequest,
     Received,
@@ -23,11 +25,12 @@ from kreplog.core.messages import (
     Reply,
     Send,
     Tick,
+    UpdateMetadataRequest,
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Role
 from kreplog.errors import CorruptBatchError, ErrorCode
-from kreplog.types import EpochEndOffset
+from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr
 from tests.core.shell import TP, Shell, batch
 
 
@@ -338,3 +341,20 @@ def test_f16_before_it_is_registered_a_process_obeys_nobody() -> None:
     assert brokers[1].tell(1, 7, (1,), broker_epoch=1).error is ErrorCode.STALE_BROKER_EPOCH
     assert brokers[1].tell(1, 7, (1,), broker_epoch=3).error is ErrorCode.BROKER_NOT_AVAILABLE
     assert brokers[1].tell(1, 7, (1,), broker_epoch=2).error is ErrorCode.NONE
+
+
+def test_a_late_copy_of_a_control_request_undoes_nothing() -> None:
+    """It was sent again on a new connection, answered, and the first copy comes out of a slow broker's buffer now."""
+    shell = Shell()
+    init = LeaderAndIsrRequest(9, 1, 1, (), True, sequence=1)
+    metadata = UpdateMetadataRequest(9, 1, 1, (), sequence=2)
+    told = PartitionState(TP, "id", LeaderAndIsr(1, 1, (1,)), (1,))
+    requests = [init, metadata, LeaderAndIsrRequest(9, 1, 1, (told,), sequence=3)]
+    for request in requests:
+        shell.ask(request)
+    shell.ask(UpdateMetadataRequest(9, 1, 1, (Broker(1, 1),), sequence=4))
+    for late in requests:
+        assert shell.ask(late).error is ErrorCode.NONE
+    assert TP in shell.manager.partitions and shell.manager.metadata.brokers
+    shell.ask(LeaderAndIsrRequest(9, 2, 1, (), True, sequence=1))
+    assert TP not in shell.manager.partitions, "a newer controller counts anew"

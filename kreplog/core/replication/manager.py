@@ -18,6 +18,7 @@ from kreplog.core.messages import (
     EARLIEST,
     LATEST,
     CloseLog,
+    ControlRequest,
     DeleteLog,
     Event,
     Fetched,
@@ -77,6 +78,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.broker_epoch = -1
         self.controller_epoch = -1
+        self._control_sequence = 0
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -331,12 +333,20 @@ class ReplicaManager:
             return ErrorCode.STALE_BROKER_EPOCH
         if not self._knows_registration(broker_epoch):
             return ErrorCode.BROKER_NOT_AVAILABLE
-        self.controller_epoch = max(self.controller_epoch, controller_epoch)
+        if controller_epoch > self.controller_epoch:
+            self.controller_epoch, self._control_sequence = controller_epoch, 0
         return ErrorCode.NONE
+
+    def _is_late_copy(self, request: ControlRequest) -> bool:
+        """Sent again and answered long since: what came after it must not be undone. Nobody hears the answer."""
+        if request.sequence < self._control_sequence:
+            return True
+        self._control_sequence = request.sequence
+        return False
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
         error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.NONE or self._is_late_copy(request):
             return LeaderAndIsrResponse(error)
         answers: dict[TopicPartition, ErrorCode] = {}
         for told in request.partitions:
@@ -374,7 +384,7 @@ class ReplicaManager:
 
     def _stop_replicas(self, request: StopReplicaRequest) -> Steps[StopReplicaResponse]:
         error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.NONE or self._is_late_copy(request):
             return StopReplicaResponse(error)
         answers: dict[TopicPartition, ErrorCode] = {}
         for told in request.partitions:
@@ -415,7 +425,9 @@ class ReplicaManager:
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        return UpdateMetadataResponse(error if error is not ErrorCode.NONE else self.metadata.apply(request))
+        if error is not ErrorCode.NONE or self._is_late_copy(request):
+            return UpdateMetadataResponse(error)
+        return UpdateMetadataResponse(self.metadata.apply(request))
 
     # Store, disk, session, time
 
