@@ -1,0 +1,265 @@
+"""Messages that are seldom sent, as kafka-python's `kafka.protocol` has them; nothing else of kreplog imports that.
+
+One class of the library per message serves all versions. What comes in is walked by its schema first
+(kreplog/_native/wire_shape.pyx), since the library trusts what it reads; what goes out is written by the library. The
+messages between brokers, which it lacks, run on the same engine from schema files of our own (kreplog/wire/schemas).
+
+Field names are Kafka's in snake_case; what a version lacks has its default. One is the library's own: what a
+client is authorized to is `authorized_operations`, a set of bit numbers or None, in Metadata and DescribeCluster.
+Needs kafka-python, the extra `cluster`.
+"""
+
+from __future__ import annotations
+
+import types
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
+from typing_extensions import Buffer
+
+from kreplog._native.wire import topic_id_bytes, topic_id_of
+from kreplog._native.wire_shape import ARRAY, BYTES, FIXED, RUN, STRUCT, TAGLESS, TEXT, check_shape
+from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
+from kreplog.wire.frames import RequestHeader, decode_response_header, flexible
+from kreplog.wire.versions import ApiKey, Ranges
+
+_SCHEMAS = "kreplog.wire.schemas"
+_KEPT_BUFFER = 1 << 20
+_CLIENT_BUDGET = 200_000
+_BROKER_BUDGET = 10_000_000
+
+
+def _own(name: str) -> tuple[Any, Any]:
+    """The classes of a request and its answer, from our own schema files."""
+    request, response = (
+        types.new_class(name + kind, (ApiMessage,), {"load_json": _SCHEMAS}) for kind in ("Request", "Response")
+    )
+    return request, response
+
+
+_MESSAGES: dict[int, tuple[Any, Any]] = {
+    ApiKey.LIST_OFFSETS: (consumer.ListOffsetsRequest, consumer.ListOffsetsResponse),
+    ApiKey.METADATA: (metadata.MetadataRequest, metadata.MetadataResponse),
+    ApiKey.LEADER_AND_ISR: _own("LeaderAndIsr"),
+    ApiKey.STOP_REPLICA: _own("StopReplica"),
+    ApiKey.UPDATE_METADATA: _own("UpdateMetadata"),
+    ApiKey.CONTROLLED_SHUTDOWN: _own("ControlledShutdown"),
+    ApiKey.FIND_COORDINATOR: (metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
+    ApiKey.API_VERSIONS: (metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
+    ApiKey.CREATE_TOPICS: (admin.CreateTopicsRequest, admin.CreateTopicsResponse),
+    ApiKey.DELETE_TOPICS: (admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
+    ApiKey.DELETE_RECORDS: (admin.DeleteRecordsRequest, admin.DeleteRecordsResponse),
+    ApiKey.INIT_PRODUCER_ID: (producer.InitProducerIdRequest, producer.InitProducerIdResponse),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (consumer.OffsetForLeaderEpochRequest, consumer.OffsetForLeaderEpochResponse),
+    ApiKey.DESCRIBE_CONFIGS: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
+    ApiKey.ALTER_CONFIGS: (admin.AlterConfigsRequest, admin.AlterConfigsResponse),
+    ApiKey.DESCRIBE_LOG_DIRS: (admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
+    ApiKey.CREATE_PARTITIONS: (admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
+    ApiKey.ELECT_LEADERS: (admin.ElectLeadersRequest, admin.ElectLeadersResponse),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        admin.AlterPartitionReassignmentsRequest,
+        admin.AlterPartitionReassignmentsResponse,
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (
+        admin.ListPartitionReassignmentsRequest,
+        admin.ListPartitionReassignmentsResponse,
+    ),
+    ApiKey.DESCRIBE_CLUSTER: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
+}
+
+_ERRORS = {int(code): code for code in ErrorCode}
+
+_FROM_BROKERS = {
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.CONTROLLED_SHUTDOWN,
+}
+
+
+def decode_request(frame: Buffer, header: RequestHeader) -> Any:
+    """The request as the library has it: fields are attributes, nested structs in lists. Raises PeerProtocolError."""
+    return _decode(_MESSAGES[header.api_key][0], frame, header.body, header.api_key, header.api_version)
+
+
+def encode_response(header: RequestHeader, **fields: Any) -> list[Buffer]:
+    """The whole frame of an answer, in one buffer. fields: of the schema; those that the version lacks are left out.
+
+    A nested struct is a mapping of its fields, a list of structs a list of mappings; or, quicker and without any check,
+    of tuples of just the fields that this version has, in order. A topic id is text as in the cores, or a UUID.
+    Raises UsageError for a field that is in no version.
+    """
+    message = _build(_MESSAGES[header.api_key][1], header, fields)
+    message.with_header(correlation_id=header.correlation_id)
+    return [_encoded(message)]
+
+
+def encode_request(header: RequestHeader, **fields: Any) -> list[Buffer]:
+    """The whole frame of a request, in one buffer; fields as for encode_response."""
+    message = _build(_MESSAGES[header.api_key][0], header, fields)
+    message.with_header(correlation_id=header.correlation_id, client_id=header.client_id)
+    return [_encoded(message)]
+
+
+def decode_response(frame: Buffer, header: RequestHeader) -> Any:
+    """The answer to the request `header`, as decode_request gives it. Raises PeerProtocolError."""
+    body = decode_response_header(frame, header)
+    version = header.api_version
+    if header.api_key == ApiKey.API_VERSIONS and bytes(memoryview(frame)[body : body + 2]) != b"\0\0":
+        version = 0  # a refusal is always in this form
+    return _decode(_MESSAGES[header.api_key][1], frame, body, header.api_key, version)
+
+
+def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
+    """The answer to ApiVersions: what `ranges` offers.
+
+    One in a version that is not offered gets UNSUPPORTED_VERSION and the range of ApiVersions itself, in the form of
+    version 0, which every client reads and falls back by (KIP-511).
+    """
+    error, told = ErrorCode.NONE, ranges
+    if not header.known:
+        header = RequestHeader(header.api_key, 0, header.correlation_id)
+        error, told = ErrorCode.UNSUPPORTED_VERSION, {ApiKey.API_VERSIONS: ranges[ApiKey.API_VERSIONS]}
+    keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in told.items()]
+    return encode_response(header, error_code=int(error), api_keys=keys)
+
+
+def topic_id(value: uuid.UUID | None) -> str:
+    """A decoded topic id as the cores have it; "" for none."""
+    return "" if value is None else topic_id_of(value.bytes)
+
+
+def topic_uuid(value: str) -> uuid.UUID:
+    """The topic id of the cores as tuples for encode_response need it."""
+    return uuid.UUID(bytes=topic_id_bytes(value))
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error of a number; one that kreplog does not know is UNKNOWN_SERVER_ERROR."""
+    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int) -> Any:
+    budget = _BROKER_BUDGET if api_key in _FROM_BROKERS else _CLIENT_BUDGET
+    check_shape(frame, body, _shape_of(kind, version), flexible(api_key, version), budget)
+    try:
+        return kind.decode(memoryview(frame)[body:], version=version)
+    except UnicodeDecodeError as error:
+        raise PeerProtocolError(f"a string of {kind.__name__} is not UTF-8: {error}") from None
+
+
+def _encoded(message: Any) -> Buffer:
+    frame: bytearray = message.encode(header=True, framed=True)
+    if len(frame) > _KEPT_BUFFER:
+        del EncodeBufferPool._local.buf  # the library would keep a buffer of this size for this thread for ever
+    return frame
+
+
+def _build(kind: Any, header: RequestHeader, fields: Mapping[str, Any]) -> Any:
+    return kind(version=header.api_version, **dict(_converted(kind._struct, header.api_version, fields)))
+
+
+def _converted(struct: Any, version: int, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields that `version` has, with mappings made into the library's own classes."""
+    for name, value in fields.items():
+        field = struct.fields.get(name)
+        if field is None:
+            raise UsageError(f"{struct.name} has no field {name!r}: it has {', '.join(struct.fields)}")
+        if field.for_version_q(version):
+            yield name, _convert(field, version, value)
+
+
+def _convert(field: Any, version: int, value: Any) -> Any:
+    if value is None:
+        return None
+    if field.is_struct():
+        return _nested(field, version, value)
+    if field.is_struct_array():
+        return [one if isinstance(one, tuple) else _nested(field.array_of, version, one) for one in value]
+    if field.type_str == "uuid" and isinstance(value, str):
+        return topic_uuid(value)
+    return value
+
+
+def _nested(struct: Any, version: int, value: Mapping[str, Any]) -> Any:
+    return struct.data_class(version=version, **dict(_converted(struct, version, value)))
+
+
+# Shapes, from the schemas as the library has patched them.
+
+_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "bitfield": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+
+
+@cache
+def _shape_of(kind: Any, version: int) -> tuple[Any, ...]:
+    return _struct_shape(kind.json["fields"], version, flexible(kind.API_KEY, version), tagless=False)
+
+
+def _struct_shape(fields: list[dict[str, Any]], version: int, compact: bool, *, tagless: bool) -> tuple[Any, ...]:
+    operations: list[tuple[Any, ...]] = []
+    tags: dict[int, tuple[Any, ...]] = {}
+    for field in fields:
+        if not _holds(field["versions"], version):
+            continue
+        if _holds(field.get("taggedVersions", "none"), version):
+            tags[field["tag"]] = _operation(field, version, compact, tagless=True)
+        else:
+            operations.append(_operation(field, version, compact, tagless=tagless))
+    return tuple(operations), (TAGLESS if tagless else tags) if compact else None
+
+
+def _operation(field: dict[str, Any], version: int, compact: bool, *, tagless: bool) -> tuple[Any, ...]:
+    """tagless: inside of a tagged field, where the library reads no tags."""
+    nullable = _holds(field.get("nullableVersions", "none"), version)
+    kind = field["type"]
+    if kind.startswith("[]"):
+        if "fields" not in field and kind[2:] in _SIZES:
+            return RUN, nullable, _SIZES[kind[2:]]
+        item = _operation({**field, "type": kind[2:], "nullableVersions": "none"}, version, compact, tagless=tagless)
+        return ARRAY, nullable, item, _least(item, compact)
+    if "fields" in field:
+        return STRUCT, nullable, _struct_shape(field["fields"], version, compact, tagless=tagless)
+    if kind in _SIZES:
+        return FIXED, _SIZES[kind]
+    return (TEXT if kind == "string" else BYTES), nullable
+
+
+def _least(operation: tuple[Any, ...], compact: bool) -> int:
+    """The fewest bytes that it takes; above 0."""
+    kind = operation[0]
+    if kind == FIXED:
+        size: int = operation[1]
+        return size
+    if kind == STRUCT:
+        return 1 if operation[1] else sum(_least(one, compact) for one in operation[2][0]) + compact
+    if compact:
+        return 1
+    return 2 if kind == TEXT else 4
+
+
+def _holds(versions: str, version: int) -> bool:
+    """Whether a range of a schema, as in "3", "3+" or "3-7", holds `version`."""
+    if versions == "none":
+        return False
+    first, dash, last = versions.partition("-")
+    if dash:
+        return int(first) <= version <= int(last)
+    if first.endswith("+"):
+        return version >= int(first[:-1])
+    return version == int(first)

@@ -1,0 +1,184 @@
+"""ListOffsets and OffsetForLeaderEpoch, to and from the messages of the cores, in the versions that are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from typing_extensions import Buffer
+
+from kreplog.core.messages import (
+    CONSUMER,
+    EpochPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+)
+from kreplog.errors import ErrorCode
+from kreplog.types import EpochEndOffset, TopicPartition
+from kreplog.wire import cold
+from kreplog.wire.frames import RequestHeader
+
+_NO_TIMES: Mapping[TopicPartition, int] = {}
+
+
+def decode_list_offsets(frame: Buffer, header: RequestHeader) -> ListOffsetsRequest:
+    """The request; who asks, and with which isolation, is passed over. Raises PeerProtocolError.
+
+    timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or anything a client sends.
+    """
+    message = cold.decode_request(frame, header)
+    return ListOffsetsRequest(
+        tuple(
+            ListOffsetsPartition(
+                TopicPartition(topic.name, one.partition_index), one.current_leader_epoch, one.timestamp
+            )
+            for topic in message.topics
+            for one in topic.partitions
+        )
+    )
+
+
+def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> list[Buffer]:
+    return cold.encode_request(
+        header,
+        replica_id=CONSUMER,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": one.partition.partition,
+                        "current_leader_epoch": one.current_leader_epoch,
+                        "timestamp": one.timestamp,
+                    }
+                    for one in group
+                ],
+            }
+            for topic, group in groupby(request.partitions, lambda one: one.partition.topic)
+        ],
+    )
+
+
+def encode_list_offsets_answer(
+    response: ListOffsetsResponse, header: RequestHeader, times_ms: Mapping[TopicPartition, int] = _NO_TIMES
+) -> list[Buffer]:
+    """The answer to the request `header`.
+
+    times_ms: the timestamp of the record found, for partitions that were asked by time: the Java client refuses an
+    offset that was found by time and comes with none.
+    """
+    return cold.encode_response(
+        header,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": one.partition.partition,
+                        "error_code": int(one.error),
+                        "timestamp": times_ms.get(one.partition, -1),
+                        "offset": one.offset,
+                        "leader_epoch": one.leader_epoch,
+                    }
+                    for one in group
+                ],
+            }
+            for topic, group in groupby(response.partitions, lambda one: one.partition.topic)
+        ],
+    )
+
+
+def decode_list_offsets_answer(frame: Buffer, header: RequestHeader) -> ListOffsetsResponse:
+    """Raises PeerProtocolError."""
+    message = cold.decode_response(frame, header)
+    return ListOffsetsResponse(
+        tuple(
+            ListedOffset(
+                TopicPartition(topic.name, one.partition_index),
+                cold.error_of(one.error_code),
+                one.offset,
+                one.leader_epoch,
+            )
+            for topic in message.topics
+            for one in topic.partitions
+        )
+    )
+
+
+def decode_offset_for_leader_epoch(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochRequest:
+    """The request; below version 3 it does not tell who asks, which the schema takes for a debugging consumer, -2.
+
+    Raises PeerProtocolError.
+    """
+    message = cold.decode_request(frame, header)
+    return OffsetsForLeaderEpochRequest(
+        message.replica_id,
+        tuple(
+            EpochPartition(TopicPartition(topic.topic, one.partition), one.current_leader_epoch, one.leader_epoch)
+            for topic in message.topics
+            for one in topic.partitions
+        ),
+    )
+
+
+def encode_offset_for_leader_epoch(request: OffsetsForLeaderEpochRequest, header: RequestHeader) -> list[Buffer]:
+    return cold.encode_request(
+        header,
+        replica_id=request.replica_id,
+        topics=[
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": one.partition.partition,
+                        "current_leader_epoch": one.current_leader_epoch,
+                        "leader_epoch": one.leader_epoch,
+                    }
+                    for one in group
+                ],
+            }
+            for topic, group in groupby(request.partitions, lambda one: one.partition.topic)
+        ],
+    )
+
+
+def encode_offset_for_leader_epoch_answer(
+    response: OffsetsForLeaderEpochResponse, header: RequestHeader
+) -> list[Buffer]:
+    def answered(one: tuple[TopicPartition, ErrorCode, EpochEndOffset]) -> dict[str, Any]:
+        partition, error, end = one
+        return {
+            "error_code": int(error),
+            "partition": partition.partition,
+            "leader_epoch": end.leader_epoch,
+            "end_offset": end.end_offset,
+        }
+
+    return cold.encode_response(
+        header,
+        topics=[
+            {"topic": topic, "partitions": [answered(one) for one in group]}
+            for topic, group in groupby(response.partitions, lambda one: one[0].topic)
+        ],
+    )
+
+
+def decode_offset_for_leader_epoch_answer(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochResponse:
+    """Raises PeerProtocolError."""
+    message = cold.decode_response(frame, header)
+    return OffsetsForLeaderEpochResponse(
+        tuple(
+            (
+                TopicPartition(topic.topic, one.partition),
+                cold.error_of(one.error_code),
+                EpochEndOffset(one.leader_epoch, one.end_offset),
+            )
+            for topic in message.topics
+            for one in topic.partitions
+        )
+    )

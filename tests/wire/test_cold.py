@@ -1,0 +1,285 @@
+"""The messages of kafka-python behind our own door: all versions offered, what the library trusts, what it is given."""
+
+from __future__ import annotations
+
+import tracemalloc
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
+
+from kreplog.core.messages import (
+    EpochPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+)
+from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
+from kreplog.types import EpochEndOffset, TopicPartition
+from kreplog.wire import cold, offsets
+from kreplog.wire.frames import RequestHeader, decode_request_header
+from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, TO_CLIENTS, ApiKey
+from tests.wire.messages import IDS, body_of, header
+
+COLD = [key for key in TO_CLIENTS if key not in (ApiKey.PRODUCE, ApiKey.FETCH)]
+CASES = [(key, version) for key in COLD for version in range(TO_CLIENTS[key][0], TO_CLIENTS[key][1] + 1)]
+every_message = pytest.mark.parametrize(
+    ("key", "version"), CASES, ids=[f"{ApiKey(key).name.lower()}-{version}" for key, version in CASES]
+)
+ID = uuid.UUID(bytes=b"\1" * 16)
+
+SIMPLE: dict[str, Any] = {
+    "bool": True,
+    "int8": 1,
+    "int16": 3,
+    "uint16": 3,
+    "int32": 5,
+    "int64": 7,
+    "float64": 0.5,
+    "uuid": ID,
+    "string": "text",
+    "bytes": b"bytes",
+    "records": b"bytes",
+    "bitfield": {1, 4},
+}
+
+
+def example(struct: Any, version: int) -> dict[str, Any]:
+    """A value for every field that `version` has: two items in each array."""
+    return {name: value_of(field, version) for name, field in struct.fields.items() if field.for_version_q(version)}
+
+
+def value_of(field: Any, version: int) -> Any:
+    if field.is_struct_array():
+        return [example(field.array_of, version), example(field.array_of, version)]
+    if field.is_struct():
+        return example(field, version)
+    if field.is_array():
+        return [value_of(field.array_of, version)] * 2
+    return SIMPLE[field.type_str]
+
+
+def request_and_answer(key: int, version: int) -> tuple[bytes, bytes, RequestHeader]:
+    asked = header(key, version)
+    request, response = cold._MESSAGES[key]
+    told = example(response._struct, version)
+    if key == ApiKey.API_VERSIONS:
+        told["error_code"] = 0
+    return (
+        body_of(cold.encode_request(asked, **example(request._struct, version))),
+        body_of(cold.encode_response(asked, **told)),
+        asked,
+    )
+
+
+def simplified(value: Any) -> Any:
+    """A decoded message as plain values."""
+    if isinstance(value, list):
+        return [simplified(one) for one in value]
+    if hasattr(value, "_struct"):
+        return {name: simplified(getattr(value, name)) for name in value._struct.fields}
+    return value
+
+
+def test_the_tables_agree_with_the_library() -> None:
+    for key, kinds in cold._MESSAGES.items():
+        for kind in kinds:
+            first, last = BETWEEN_BROKERS[key]
+            assert key == kind.API_KEY
+            assert kind._flexible_versions[0] == FLEXIBLE_FROM[key]
+            assert kind._valid_versions[0] <= last <= kind._valid_versions[1]
+            assert first <= last
+
+
+@every_message
+def test_all_fields_are_kept_in_every_version(key: int, version: int) -> None:
+    request, answer, asked = request_and_answer(key, version)
+    decoded = cold.decode_request(request, decode_request_header(request))
+    expected = example(decoded._struct, version)
+    assert {name: simplified(getattr(decoded, name)) for name in expected} == expected_of(decoded._struct, version)
+    answered = cold.decode_response(answer, asked)
+    told = expected_of(answered._struct, version)
+    if key == ApiKey.API_VERSIONS:
+        told["error_code"] = 0
+    assert {name: simplified(getattr(answered, name)) for name in told} == told
+
+
+def expected_of(struct: Any, version: int) -> dict[str, Any]:
+    """example(), with the defaults that fields of other versions have in nested structs."""
+
+    def full(field: Any, value: Any) -> Any:
+        if field.is_struct_array():
+            return [nested(field.array_of, one) for one in value]
+        return nested(field, value) if field.is_struct() else value
+
+    def nested(inner: Any, value: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: full(field, value[name]) if name in value else field.default for name, field in inner.fields.items()
+        }
+
+    return {name: full(struct.fields[name], value) for name, value in example(struct, version).items()}
+
+
+@every_message
+def test_damaged_messages_are_other_messages_or_refused(key: int, version: int) -> None:
+    request, answer, asked = request_and_answer(key, version)
+    for length in range(len(request)):
+        with pytest.raises(PeerProtocolError):
+            cold.decode_request(request[:length], decode_request_header(request[:length]))
+    for length in range(4, len(answer)):
+        with pytest.raises(PeerProtocolError):
+            cold.decode_response(answer[:length], asked)
+    for changed in damaged(request):
+        with suppress(PeerProtocolError):
+            known = decode_request_header(changed)
+            if known.known and known.api_key == key:
+                cold.decode_request(changed, known)
+    for changed in damaged(answer):
+        with suppress(PeerProtocolError):
+            cold.decode_response(changed, asked)
+
+
+def damaged(frame: bytes) -> Iterator[bytes]:
+    for at, byte in enumerate(frame):
+        for other in {0, 1, 0x7F, 0x80, 0xFF, (byte + 1) & 0xFF}:
+            yield frame[:at] + bytes([other]) + frame[at + 1 :]
+        yield frame[:at] + b"\xff\xff\xff\xff\x0f" + frame[at + 1 :]
+        yield frame[:at] + b"\x7f\xff\xff\xff" + frame[at + 4 :]
+
+
+TOPIC = b"\0" * 18  # an id, no name, no tags
+BOMBS = [
+    pytest.param(12, b"\xff\xff\xff\xff\x0f", "array is longer", id="array"),
+    pytest.param(12, b"\xe1\xa7\x12" + TOPIC * 300_000, "too many items", id="array with content"),
+    pytest.param(1, b"\x7f\xff\xff\xff", "array is longer", id="plain array"),
+    pytest.param(1, b"\x00\x40\x00\x00" + b"\0\0" * (4 << 20), "too many items", id="plain array with content"),
+    pytest.param(12, b"\0\0\0" + b"\xff\xff\xff\xff\x0f", "more tagged fields", id="tags"),
+    pytest.param(12, b"\x81" + b"\x80" * (4 << 20), "wider than 32 bits", id="endless varint"),
+    pytest.param(12, b"\x80\x80\x04" + (TOPIC[1:] + b"\1\0\0") * 65535, "too many items", id="tags to copy"),
+]
+
+
+@pytest.mark.parametrize(("version", "bomb", "told"), BOMBS)
+def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, told: str) -> None:
+    """A Metadata request of topics; the library would build what it is told, or copy the rest for each tagged field."""
+    asked = header(ApiKey.METADATA, version)
+    whole = body_of(cold.encode_request(asked, topics=[]))
+    known = decode_request_header(whole)
+    frame = whole[: known.body] + bomb
+    cold._shape_of(cold._MESSAGES[ApiKey.METADATA][0], version)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PeerProtocolError, match=told):
+            cold.decode_request(frame, known)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_tags_that_are_not_known_are_passed_over() -> None:
+    asked = header(ApiKey.METADATA, 9)
+    frame = body_of(cold.encode_request(asked, topics=[{"name": "flights"}]))
+    at = frame.index(b"flights") + 7
+    tagged = frame[:at] + b"\x01\x07\x03abc" + frame[at + 1 : -1] + b"\x02\x03\x00\x09\x01x"
+    message = cold.decode_request(tagged, decode_request_header(tagged))
+    assert [topic.name for topic in message.topics] == ["flights"]
+
+
+def test_text_that_is_not_utf8() -> None:
+    frame = body_of(cold.encode_request(header(ApiKey.METADATA, 9), topics=[{"name": "flights"}]))
+    with pytest.raises(PeerProtocolError, match="not UTF-8"):
+        cold.decode_request(frame.replace(b"flights", b"fl\xffghts"), decode_request_header(frame))
+
+
+def test_a_null_where_none_may_be() -> None:
+    frame = body_of(cold.encode_request(header(ApiKey.DELETE_TOPICS, 4), topic_names=["a"]))
+    assert cold.decode_request(frame, decode_request_header(frame)).topic_names == ["a"]
+    null = frame.replace(b"\x02\x02a", b"\x00")
+    with pytest.raises(PeerProtocolError, match="a null stands where none may be"):
+        cold.decode_request(null, decode_request_header(null))
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_api_versions_tells_what_is_offered(version: int) -> None:
+    asked = header(ApiKey.API_VERSIONS, version)
+    answer = cold.decode_response(body_of(cold.api_versions(asked, TO_CLIENTS)), asked)
+    assert answer.error_code == 0
+    assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys} == TO_CLIENTS
+
+
+def test_api_versions_in_an_unknown_version_is_answered_in_the_first() -> None:
+    """KIP-511: UNSUPPORTED_VERSION and the range of ApiVersions, or librdkafka and Java would not fall back."""
+    known = decode_request_header(body_of([b"\0\0\0\x0a\0\x12\0\x09\0\0\0\x4d\xff\xff"]))
+    frame = body_of(cold.api_versions(known, TO_CLIENTS))
+    assert frame == bytes.fromhex("0000004d 0023 00000001 0012 0000 0003")
+    answer = cold.decode_response(frame, header(ApiKey.API_VERSIONS, 3))
+    assert (answer.error_code, len(answer.api_keys)) == (35, 1)
+
+
+def test_fields_of_other_versions_are_left_out_and_wrong_names_told() -> None:
+    topic = {"name": "flights", "topic_id": IDS["flights"], "partitions": [], "error_code": 0}
+    for version in (1, 9, 12):
+        asked = header(ApiKey.METADATA, version)
+        frame = body_of(cold.encode_response(asked, brokers=[], controller_id=1, cluster_id="c", topics=[topic]))
+        answer = cold.decode_response(frame, asked)
+        assert answer.topics[0].name == "flights"
+        assert cold.topic_id(answer.topics[0].topic_id) == (IDS["flights"] if version >= 10 else "")
+    with pytest.raises(UsageError, match="no field 'topik'"):
+        cold.encode_response(header(ApiKey.METADATA, 1), topik=[])
+
+
+def test_tuples_are_written_as_mappings_are() -> None:
+    asked = header(ApiKey.METADATA, 12)
+    brokers = [{"node_id": 1, "host": "h", "port": 2, "rack": None}]
+    partition = {"partition_index": 1, "leader_id": 2, "leader_epoch": 3, "replica_nodes": [2], "isr_nodes": [2]}
+    topic: dict[str, Any] = {"name": "flights", "topic_id": IDS["flights"], "partitions": [partition]}
+    fast = {**topic, "partitions": [(0, 1, 2, 3, [2], [2], [])]}
+    assert cold.encode_response(asked, brokers=brokers, topics=[topic]) == cold.encode_response(
+        asked, brokers=[(1, "h", 2, None)], topics=[fast]
+    )
+
+
+def test_a_large_message_leaves_no_large_buffer_behind() -> None:
+    asked = header(ApiKey.METADATA, 12)
+    topics = [{"name": "t" * 30000, "partitions": []} for _ in range(100)]
+    before = len(cold.encode_response(asked, brokers=[], topics=topics)[0])  # type: ignore[arg-type]
+    assert before > 2 << 20
+    assert not hasattr(EncodeBufferPool._local, "buf")
+    cold.encode_response(asked, brokers=[], topics=[])
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_list_offsets_is_kept(version: int) -> None:
+    asked = header(ApiKey.LIST_OFFSETS, version)
+    places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
+    epoch = 7 if version >= 4 else -1
+    request = ListOffsetsRequest(tuple(ListOffsetsPartition(place, epoch, -1) for place in places))
+    frame = body_of(offsets.encode_list_offsets(request, asked))
+    assert offsets.decode_list_offsets(frame, decode_request_header(frame)) == request
+    response = ListOffsetsResponse(
+        tuple(ListedOffset(place, ErrorCode.OFFSET_NOT_AVAILABLE, 5, epoch) for place in places)
+    )
+    frame = body_of(offsets.encode_list_offsets_answer(response, asked, {places[1]: 1234}))
+    assert offsets.decode_list_offsets_answer(frame, asked) == response
+    theirs = cold.decode_response(frame, asked)
+    assert [one.timestamp for topic in theirs.topics for one in topic.partitions] == [-1, 1234, -1]
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_offset_for_leader_epoch_is_kept(version: int) -> None:
+    asked = header(ApiKey.OFFSET_FOR_LEADER_EPOCH, version)
+    places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
+    request = OffsetsForLeaderEpochRequest(
+        1 if version >= 3 else -2, tuple(EpochPartition(place, 5, 4) for place in places)
+    )
+    frame = body_of(offsets.encode_offset_for_leader_epoch(request, asked))
+    assert offsets.decode_offset_for_leader_epoch(frame, decode_request_header(frame)) == request
+    response = OffsetsForLeaderEpochResponse(tuple((place, ErrorCode.NONE, EpochEndOffset(4, 99)) for place in places))
+    frame = body_of(offsets.encode_offset_for_leader_epoch_answer(response, asked))
+    assert offsets.decode_offset_for_leader_epoch_answer(frame, asked) == response
