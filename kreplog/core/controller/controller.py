@@ -16,7 +16,7 @@ from collections.abc import Hashable
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, reading
+from kreplog.core.controller import fencing, leadership, reading
 from kreplog.core.controller.brokers import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, Observer, Replica
 from kreplog.core.controller.deletion import Deletion
@@ -163,15 +163,16 @@ class Controller:
             if epoch is None:
                 yield from self._found_cluster()
                 continue
+            number = reading.decimal(nodes.CONTROLLER_EPOCH, epoch) + 1
             content = json.dumps({"broker_id": self.broker_id}, separators=(",", ":")).encode()
             claim: StoreOperation = Create(nodes.CONTROLLER, content, ephemeral=True)
             if holder is not None:
                 claim = Check(nodes.CONTROLLER, holder.stat.version)
             try:
-                yield Multi((claim, _raise_epoch(int(epoch.data) + 1, epoch.stat.version)))
+                yield Multi((claim, _raise_epoch(number, epoch.stat.version)))
             except (NodeExistsError, NoNodeError, BadVersionError):
                 continue
-            self.epoch = int(epoch.data) + 1
+            self.epoch = number
             self._reign = _Reign(
                 ControllerContext(self.broker_id, self.epoch, epoch.stat.version + 1, self.on_transition)
             )
@@ -298,7 +299,8 @@ class Controller:
         if event.response.error is not ErrorCode.NONE:
             return
         match event.request, event.response:
-            case LeaderAndIsrRequest(), LeaderAndIsrResponse() as answer:
+            case LeaderAndIsrRequest() as told, LeaderAndIsrResponse() as answer:
+                yield from self._lead_anew(event.broker, told, answer)
                 failed = [
                     Replica(partition, event.broker)
                     for partition, error in answer.partitions
@@ -309,6 +311,21 @@ class Controller:
                     yield from self._reign.deletion.resume()
             case StopReplicaRequest() as request, StopReplicaResponse() as answer:
                 yield from self._reign.deletion.on_reply(event.broker, request, answer)
+
+    def _lead_anew(self, broker: int, told: LeaderAndIsrRequest, answer: LeaderAndIsrResponse) -> Steps[None]:
+        """A broker does not lead twice in one epoch: it led in this one, and stopped to, unseen by a controller."""
+        context, machines = self.context, self._reign.machines
+        epochs = {one.partition: one.state.leader_epoch for one in told.partitions}
+        refused = [
+            partition
+            for partition, error in answer.partitions
+            if error is ErrorCode.FENCED_LEADER_EPOCH
+            and (state := context.states.get(partition)) is not None
+            and (state.leader, state.leader_epoch) == (broker, epochs.get(partition))
+        ]
+        if refused:
+            yield from machines.leadership.update(refused, leadership.renew)
+            yield from machines.batch.send()
 
     def _check_epoch(self) -> Steps[None]:
         """A broker has heard of a later controller."""
