@@ -13,9 +13,12 @@ from kreplog.core.controller.controller import SETTLE_MS
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.messages import (
     ControlledShutdownResponse,
+    ControlReplied,
     Effect,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     Multi,
+    PartitionState,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -444,4 +447,16 @@ def test_a_whole_cluster_that_restarts_keeps_its_isr(order: tuple[int, ...]) -> 
     cluster.run()
     assert cluster.leader_and_isr(T0) == (1, (1, 2, 3))
     assert cluster.state(T0).leader_epoch > 0
+    cluster.check()
+
+
+def test_a_broker_that_will_not_lead_twice_in_one_epoch_is_given_another() -> None:
+    cluster = cluster_with(1, 2, 3)
+    told = PartitionState(T0, cluster.controller.context.topic_id(T0), cluster.state(T0), (1, 2, 3))
+    request = LeaderAndIsrRequest(101, cluster.controller.epoch, cluster.brokers[1].epoch, (told,))
+    refused = LeaderAndIsrResponse(ErrorCode.NONE, ((T0, ErrorCode.FENCED_LEADER_EPOCH),))
+    for _ in range(2):  # the second answer is to an epoch that is over by then
+        cluster.box.queue.append(ControlReplied(1, cluster.brokers[1].epoch, request, refused))
+        cluster.run()
+    assert cluster.state(T0) == LeaderAndIsr(1, 1, (1, 2, 3), (), 1, 1)
     cluster.check()
