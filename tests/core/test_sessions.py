@@ -392,3 +392,11 @@ def test_f15_f16_who_may_join_an_isr(why: str, broker: tuple[int, int], eligible
     assert metadata.eligible(*broker) is eligible, why
     metadata.apply(Update(1, 4, 10, tuple(replace(one, stopping=True) for one in BROKERS)))
     assert not metadata.eligible(*broker)
+
+
+def test_what_a_new_controller_tells_first_is_all_there_is() -> None:
+    """A topic whose deletion the old one died before announcing is gone nevertheless."""
+    metadata = MetadataCache()
+    metadata.apply(Update(1, 4, 10, BROKERS, (state(0, 1, (1, 0)), state(1, 2, (1, 0)))))
+    metadata.apply(Update(2, 5, 10, BROKERS, (state(1, 2, (1, 0)),)))
+    assert list(metadata.partitions) == [tp(1)]

@@ -26,6 +26,8 @@ class MetadataCache:
         caller's to check. Source: F26, KIP-570."""
         if self.is_stale(request.controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
+        if request.controller_epoch > self.controller_epoch:
+            self.partitions = {}  # what a new controller tells first is complete; some may be gone unannounced
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self.brokers = {broker.id: broker for broker in request.brokers}
