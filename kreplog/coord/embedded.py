@@ -370,7 +370,7 @@ class EmbeddedSession:
         """Watch the sessions that are new, forget those that have ended; who of the new is dead already."""
         for id in self._peers.keys() - sessions.keys():
             peer = self._peers.pop(id)
-            with suppress(KeyError):
+            with suppress(KeyError, ValueError):  # one whose death was seen is not watched, nor one without files
                 poller.unregister(peer.alive)
             peer.close()
         gone = set()

@@ -49,8 +49,15 @@ from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperatio
 _log = logging.getLogger(__name__)
 
 _HEARTBEATS_PER_TIMEOUT = 5
+_SHORTEST_PATIENCE_S = 0.5
+_PIPELINED = 500
+"""Requests that may be under way together, so that a heartbeat behind them is still answered in time."""
+
 _CREATE_BYTES, _OTHER_BYTES = 64, 32
 """What an operation takes in a packet besides path and data, at most."""
+
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+"""kazoo's own way is to wait twice as long each time: sessions would end though the servers are back."""
 
 _KINDS = {
     EventType.CREATED: "created",
@@ -91,7 +98,9 @@ class ZooKeeperSession:
         self._orphans: deque[_Watch] = deque()
         self._event: Any = None
         self._told: set[Watch] = set()
-        self._client = KazooClient(hosts=hosts, timeout=timeout_ms / 1000, handler=_Handler(self))
+        self._client = KazooClient(
+            hosts=hosts, timeout=timeout_ms / 1000, handler=_Handler(self), connection_retry=_RECONNECT
+        )
         self._client.add_listener(self._on_state)
         self._listen_for_timeout()
         try:
@@ -183,18 +192,21 @@ class ZooKeeperSession:
         return sorted(names)
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """As Session.get_many; all requests are sent before the first answer is waited for."""
+        """As Session.get_many; many requests are sent before the first answer is waited for."""
         for path in paths:
             check_path(path)
-        self._await_connection()
-        sent = time.monotonic()
-        asked = [self._client.get_async(self._full(path)) for path in paths]
+        self._check_alive()
         nodes: list[Node | None] = []
-        for path, result in zip(paths, asked, strict=True):
-            try:
-                nodes.append(_node(self._answer(result, sent, path)))
-            except NoNode:
-                nodes.append(None)
+        for start in range(0, len(paths), _PIPELINED):
+            batch = paths[start : start + _PIPELINED]
+            self._await_connection()
+            sent = time.monotonic()
+            asked = [self._client.get_async(self._full(path)) for path in batch]
+            for path, result in zip(batch, asked, strict=True):
+                try:
+                    nodes.append(_node(self._answer(result, sent, path)))
+                except NoNode:
+                    nodes.append(None)
         return nodes
 
     def close(self) -> None:
@@ -265,7 +277,7 @@ class ZooKeeperSession:
         return self._ask(partial(self._leave, _Watch(self, kind, path, watch), ask), path)
 
     def _leave(self, left: _Watch, ask: Callable[..., Any]) -> Any:
-        with self._watch_lock:  # held until the result is known to the watch, which may be called before
+        with self._watch_lock:  # the watch may be called before this is through
             left.result = ask(self._full(left.path), left)
         return left.result
 
@@ -301,6 +313,12 @@ class ZooKeeperSession:
             self._ended = True
         self._wake.set()
 
+    def patience(self, timeout: float | None) -> float | None:
+        """For _Handler: how long to wait for a server, given how long kazoo would, in seconds."""
+        if timeout is None or not self._begun or self._connected.is_set():
+            return timeout
+        return min(timeout, max(_SHORTEST_PATIENCE_S, self.timeout_ms / 1000 / _HEARTBEATS_PER_TIMEOUT))
+
     def _listen_for_timeout(self) -> None:
         """Learn what timeout the servers agree to: kazoo keeps it to itself, but for two thirds of it."""
         connection = self._client._connection
@@ -324,6 +342,7 @@ class ZooKeeperSession:
                     self._beat()
                     if self._orphans:
                         self._leave_again()
+                        self._wake.set()  # a heartbeat, then the next of them
                 self._wake.wait(max(0.001, min(pause, self._remaining())))
                 self._wake.clear()
         except Exception:
@@ -353,7 +372,7 @@ class ZooKeeperSession:
     def on_event(self, left: _Watch, event: Any) -> None:
         """For _Watch: kazoo called it, on its own thread for watches, in order."""
         with self._watch_lock:
-            if left.done or left.result is None or left.result.exception is not None:
+            if left.done:
                 return
             left.done = True
             if event.type == EventType.NONE:  # the connection broke
@@ -369,7 +388,7 @@ class ZooKeeperSession:
     def _leave_again(self) -> None:
         """Leave the orphaned watches on the new connection; call those whose nodes have changed meanwhile."""
         asked = []
-        for _ in range(len(self._orphans)):
+        for _ in range(min(len(self._orphans), _PIPELINED)):
             old = self._orphans.popleft()
             new = _Watch(self, old.kind, old.path, old.watch)
             ask = self._client.exists_async
@@ -429,7 +448,9 @@ class _Watch:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Makes no connection for a session that has ended: kazoo would begin a new one in its place."""
+    """Makes no connection for a session that has ended: kazoo would begin a new one in its place. And does not spend a
+    whole session timeout on one server, which may be just starting and never answer.
+    """
 
     def __init__(self, session: ZooKeeperSession) -> None:
         super().__init__()
@@ -438,7 +459,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         if self._session.expired:
             raise ConnectionRefusedError("the session has ended")
-        return super().create_connection(*args, **kwargs)
+        return super().create_connection(*args, **{**kwargs, "timeout": self._session.patience(kwargs["timeout"])})
+
+    def select(self, readers: Any, writers: Any, others: Any, timeout: float | None = None) -> Any:
+        return super().select(readers, writers, others, self._session.patience(timeout))
 
 
 def _difference(old: _Watch, new: _Watch) -> str | None:

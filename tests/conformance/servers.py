@@ -105,6 +105,7 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._refuses = False
+        self._ignored = 0
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -119,6 +120,11 @@ class Proxy:
     def cut(self) -> None:
         """Break all connections, and refuse new ones."""
         self._refuses = True
+        self._break()
+
+    def drop(self, ignored: int) -> None:
+        """Break all connections, and take the next `ignored` ones without ever answering on them."""
+        self._ignored = ignored
         self._break()
 
     def heal(self) -> None:
@@ -143,6 +149,10 @@ class Proxy:
                 client, _ = self._listener.accept()
                 if self._refuses:
                     client.close()
+                    continue
+                if self._ignored:
+                    self._ignored -= 1
+                    self._open.append(client)
                     continue
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._open += client, server

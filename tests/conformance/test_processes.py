@@ -248,6 +248,17 @@ def test_a_session_cut_off_from_zookeeper_fences_itself(cut: str, proxy: Proxy, 
     near.close()
 
 
+def test_kazoo_begins_no_new_session_in_place_of_an_ended_one(zookeeper: ZooKeeperServer) -> None:
+    """It would, once it is told that the old one is lost, and send what is waiting in its queue to the new one."""
+    store = ZooKeeperStore(zookeeper.hosts)
+    session = store.connect(10_000)
+    handler = session._client.handler
+    handler.create_connection(("127.0.0.1", zookeeper.port), timeout=10).close()
+    store.close()
+    with pytest.raises(ConnectionRefusedError, match="ended"):
+        handler.create_connection(("127.0.0.1", zookeeper.port), timeout=10)
+
+
 def test_watches_outlive_a_broken_connection_to_zookeeper(proxy: Proxy, zookeeper: ZooKeeperServer) -> None:
     far, near = ZooKeeperStore(proxy.hosts + "/watches"), ZooKeeperStore(zookeeper.hosts + "/watches")
     session, other, events = far.connect(15_000), near.connect(15_000), list[WatchEvent]()
@@ -277,6 +288,16 @@ def test_watches_outlive_a_broken_connection_to_zookeeper(proxy: Proxy, zookeepe
     assert len(events) == 7, "none was called twice"
     far.close()
     near.close()
+
+
+def test_a_server_that_takes_a_connection_and_never_answers_does_not_cost_the_session(proxy: Proxy) -> None:
+    """As one that is just starting does: kazoo alone would wait for its answer until the session has ended."""
+    store = ZooKeeperStore(proxy.hosts)
+    session = store.connect(8000)
+    proxy.drop(ignored=2)
+    until(lambda: not session._connected.is_set(), "the cut")
+    assert session.exists("/") is not None
+    store.close()
 
 
 def test_a_write_under_way_when_the_connection_breaks_is_of_unknown_outcome(

@@ -283,12 +283,15 @@ def test_the_same_watch_left_twice_counts_once(stores: Stores) -> None:
 
 
 def test_a_read_that_fails_leaves_no_watch(stores: Stores) -> None:
-    session, seen = stores.connect(), Seen()
+    session, seen, other = stores.connect(), Seen(), Seen()
     with pytest.raises(NoNodeError):
         session.get("/a", seen.append)
     with pytest.raises(NoNodeError):
         session.children("/a", seen.append)
+    session.exists("/a", other.append)
     session.create("/a")
+    settle(session)
+    assert (seen, other.kinds()) == ([], [("/a", "created")])
     session.create("/a/b")
     session.delete("/a/b")
     session.delete("/a")
