@@ -33,7 +33,6 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.errors import ErrorCode, UsageError
-from kreplog.sim.disk import Disk, Opened
 from kreplog.sim.model_log import ModelLog
 from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr, TopicPartition
 
@@ -185,8 +184,17 @@ def _watermark_before_truncation() -> list[Patch]:
 
 @_mutation("old-leader-epoch-accepted")
 def _old_leader_epoch_accepted() -> list[Patch]:
-    """A broker obeys a LeaderAndIsr of an older leader epoch (F26)."""
-    return [(Partition, "_is_stale", lambda self, leader_epoch: False)]
+    """A broker obeys a LeaderAndIsr of an older leader epoch, such as the late copy of one sent twice (F26, F30)."""
+    return [
+        (Partition, "_is_stale", lambda self, leader_epoch: False),
+        (ReplicaManager, "_is_late_copy", lambda self, request: False),
+    ]
+
+
+@_mutation("late-copy-obeyed")
+def _late_copy_obeyed() -> list[Patch]:
+    """A broker obeys the late copy of a control request that was sent again, whatever came after it (F30)."""
+    return [(ReplicaManager, "_is_late_copy", lambda self, request: False)]
 
 
 # ISR, high watermark, acknowledgement
@@ -366,17 +374,3 @@ def _deletion_forgets() -> list[Patch]:
         return self._context.replica_status(replica) in done
 
     return [(Deletion, "is_deleted", is_deleted)]
-
-
-@_mutation("topic-id-ignored")
-def _topic_id_ignored() -> list[Patch]:
-    """A replica of a topic that was deleted is taken for one of the topic of the same name (F41, KIP-516)."""
-    opened = Disk.open
-
-    def opens(self: Disk, partition: TopicPartition, topic_id: str) -> Opened:
-        replica = self._replicas.get(partition)
-        if replica is not None:
-            replica.topic_id = topic_id
-        return opened(self, partition, topic_id)
-
-    return [(Disk, "open", opens)]
