@@ -406,18 +406,15 @@ class _Play:
     def _do_crash_controller(self, words: Sequence[str]) -> None:
         """crash-controller after 3 effects; crash-controller at "WORDS OF A LINE": before anything else happens."""
         if words[0] == "at":
-            self.stage.on_line(words[1], lambda: self._light(1))
-        else:
-            self._light(int(words[1]))
-
-    def _light(self, effects: int) -> None:
+            self.stage.on_line(words[1], self._crash_controller)
+            return
         process = self._process(str(self.stage.controller()))
+        process.fuse, process.blow = int(words[1]), self._crash_controller
 
-        def blow() -> None:
-            self.stage.tell(f"b{process.id} crashes")
-            self.stage.crash_machine(process.machine, lost_cache=False)
-
-        process.fuse, process.blow = effects, blow
+    def _crash_controller(self) -> None:
+        controller = self.stage.controller()
+        self.stage.tell(f"b{controller} crashes")
+        self.stage.crash_machine(self.stage.machines[controller], lost_cache=False)
 
     # Messages on their way
 
@@ -543,13 +540,15 @@ class _Play:
             self.stage.tell(f"{_broker(broker)} leads {len(partitions)}: {' '.join(partitions)}")
 
     def _show_load(self, name: str) -> None:
-        """Replicas and leaders for each broker."""
-        states = {one: self.stage.state_of(one) for one in self.stage.partitions() if one.topic == name}
         for broker in sorted(self.stage.machines):
-            on = sum(broker in replicas for one, replicas in self._assignment().items() if one.topic == name)
-            leads = sum(one is not None and one.leader == broker for one in states.values())
-            in_sync = sum(one is not None and broker in one.isr for one in states.values())
-            self.stage.tell(f"b{broker}: {on} replicas, in sync in {in_sync}, leads {leads}")
+            replicas, leaders = self._load(name, broker)
+            self.stage.tell(f"b{broker} has {replicas} replicas and leads {leaders}")
+
+    def _load(self, name: str, broker: int) -> tuple[int, int]:
+        """Replicas of a topic on a broker, and how many of its partitions that leads."""
+        partitions = [one for one in self.stage.partitions() if one.topic == name]
+        replicas = sum(broker in of for one, of in self._assignment().items() if one.topic == name)
+        return replicas, sum(self.stage.leader_of(one) == broker for one in partitions)
 
     # Expecting
 
@@ -582,6 +581,9 @@ class _Play:
             case "leader" | "epoch" | "isr" | "eligible" | "replicas":
                 for word in of:
                     yield word, self._partition_fact(kind, TopicPartition.parse(word))
+            case "load" | "leads":
+                for word in of[1:]:
+                    yield f"{of[0]} of b{word}", [str(self._load(of[0], int(word))[kind == "leads"])]
             case "acked" | "waiting" | "refused":
                 producer = self._producers[of[0]]
                 waiting = [value for batch in producer.waiting for value in batch.values]

@@ -18,7 +18,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core import messages as m
 from kreplog.core import nodes
 from kreplog.core.replication.partition import Partition, Role
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import AWAITED, BrokerProcess, Machine, Runner
 from kreplog.sim.cluster import Cluster
@@ -117,8 +117,9 @@ class StagedProcess(BrokerProcess):
         self._was_active = False
         super().__init__(stage, machine, config)
 
-    def tell(self, text: str) -> None:
-        self.stage.tell(f"b{self.id} {text}")
+    def tell(self, *texts: str) -> None:
+        if self.alive:
+            self.stage.tell(*(f"b{self.id} {text}" for text in texts))
 
     # What the shell does
 
@@ -161,7 +162,8 @@ class StagedProcess(BrokerProcess):
 
     def _transition(self, thing: object, old: str, new: str) -> None:
         super()._transition(thing, old, new)
-        self.stage.tell_state(f"b{self.id} takes {_thing(thing)} from {old} to {new}")
+        if self.stage.states and not old.startswith("NonExistent"):
+            self.tell(f"takes {_thing(thing)} from {old} to {new}")
 
     def _multi(self, runner: Runner, effect: m.Multi) -> Any:
         def answered(results: Any, error: CoordinationError | None) -> None:
@@ -217,9 +219,12 @@ class StagedProcess(BrokerProcess):
             case m.StateChange(level=level, text=text) if level != "info":
                 self.tell(f"{level}: {text}")
             case m.SendControl(broker=broker, request=request):
-                self.stage.tell_message(f"b{self.id} queues for b{broker}: {describe(request)}")
-            case m.Reply(response=response) if isinstance(runner.event, m.Received):
-                self._tell_refusals(runner.event.request, response)
+                if self.stage.messages:
+                    self.tell(f"queues for b{broker}: {describe(request)}")
+            case m.Reply(reply_to=reply_to, response=response):
+                event = runner.event
+                if isinstance(event, m.Received) and event.reply_to == reply_to:
+                    self._tell_refusals(event.request, response)
             case _:
                 pass
 
@@ -260,8 +265,9 @@ class StagedProcess(BrokerProcess):
 
     def _tell_written(self, operations: Sequence[StoreOperation], error: CoordinationError | None) -> None:
         what = list(_written(operations))
-        for one in what:
-            self.tell(f"writes {one}" if error is None else f"is refused {one}: {_refusal(error)}")
+        if isinstance(error, NodeExistsError):
+            return  # somebody else has been elected
+        self.tell(*(f"writes {one}" if error is None else f"is refused {one}: {_refusal(error)}" for one in what))
         if error is not None and not what:
             self.tell(f"is refused a write: {_refusal(error)}")
 
@@ -281,21 +287,14 @@ class Stage(Cluster):
         self.states = self.messages = self.silent = False
         self._triggers: dict[str, Callable[[], None]] = {}
 
-    def tell(self, line: str) -> None:
+    def tell(self, *lines: str) -> None:
+        """Lines of one moment."""
+        if not self.silent:
+            self.lines.extend(lines)
         for words, pull in list(self._triggers.items()):
-            if words in line:
+            if any(words in line for line in lines):
                 del self._triggers[words]
                 pull()
-        if not self.silent:
-            self.lines.append(line)
-
-    def tell_state(self, line: str) -> None:
-        if self.states:
-            self.tell(line)
-
-    def tell_message(self, line: str) -> None:
-        if self.messages:
-            self.tell(line)
 
     def on_line(self, words: str, pull: Callable[[], None]) -> None:
         """Do something when a line with these words is told; once."""
@@ -385,12 +384,12 @@ def _written(operations: Iterable[StoreOperation]) -> Iterable[str]:
                 yield f"{name}-{number}: {state(nodes.decode_leader_and_isr(operation.path, _node(operation.data)))}"
             case SetData(), ["brokers", "topics", name]:
                 topic = nodes.decode_topic(operation.path, _node(operation.data))
-                for number, one in sorted(topic.partitions.items()):
-                    yield f"{name}-{number} {assignment(one)}"
+                for index, one in sorted(topic.partitions.items()):
+                    yield f"{name}-{index} {assignment(one)}"
             case Delete(), ["brokers", "topics", name]:
                 yield f"that there is no topic {name} any more"
-            case Delete(), ["admin", request, *of] if of:
-                yield f"that the request {request} {'-'.join(of)} is done with"
+            case Delete(), ["admin", request, *of] if len(of) == 2 or not request.startswith("partitions_"):
+                yield f"that the request {' '.join([request, '-'.join(of)]).strip()} is done with"
             case Create(), ["log_dir_event_notification", _]:
                 yield "that its disk has failed"
             case _:
