@@ -222,6 +222,7 @@ cdef class Slots:
 
     cdef PyTypeObject* type
     cdef readonly object cls
+    cdef Py_ssize_t count
     cdef Py_ssize_t offsets[16]
 
     cdef int expect(self, object instance) except -1

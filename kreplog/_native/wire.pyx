@@ -296,7 +296,7 @@ cdef class Slots:
         check(len(names) <= 16, f"{cls.__name__} has more fields than there is room for")
         check(names == tuple([field.name for field in fields(cls)]), f"{cls.__name__} has other fields than {names}")
         for number in range(len(names)):
-            slot = cls.__dict__[names[number]]
+            slot = cls.__dict__.get(names[number])
             descriptor = <PyObject*> slot
             check(
                 descriptor.ob_type is &PyMemberDescr_Type
@@ -306,6 +306,17 @@ cdef class Slots:
             self.offsets[number] = (<PyMemberDescrObject*> descriptor).d_member.offset
         self.cls = cls
         self.type = <PyTypeObject*> cls
+        self.count = len(names)
+
+    def make(self, *values):
+        """An instance with these values of all its fields, in their order; __post_init__ is not called."""
+        cdef Py_ssize_t number
+        if len(values) != self.count:
+            raise ArgumentTypeError(f"{self.cls.__name__} has {self.count} fields, not {len(values)}")
+        instance = self.new()
+        for number in range(self.count):
+            self.set(instance, <int> number, values[number])
+        return instance
 
     cdef int expect(self, object instance) except -1:
         if (<PyObject*> instance).ob_type is not self.type:

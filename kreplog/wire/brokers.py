@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
+from kreplog._native.wire import Slots
 from kreplog.config import TopicConfig
 from kreplog.core.messages import (
     ControlledShutdownRequest,
@@ -40,6 +41,15 @@ Response = ControlResponse | ControlledShutdownResponse
 T = TypeVar("T")
 
 _SOME, _ALL = 1, 2
+
+# Made for each of maybe 10,000 partitions, where their own __init__ would take longer than all the rest.
+_place = Slots(TopicPartition, "topic", "partition").make
+_leader_and_isr = Slots(
+    LeaderAndIsr, "leader", "leader_epoch", "isr", "eligible", "controller_epoch", "partition_epoch"
+).make
+_partition_state = Slots(
+    PartitionState, "partition", "topic_id", "state", "replicas", "adding", "removing", "is_new", "config"
+).make
 _DEFAULT_CONFIG = TopicConfig()
 
 KEYS: dict[type[Any], ApiKey] = {
@@ -114,8 +124,8 @@ def _leader_and_isr_state(told: PartitionState) -> tuple[Any, ...]:
 def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
     eligible = {extra.position: tuple(extra.replicas) for extra in message.eligible_replicas}
     partitions = [
-        PartitionState(
-            TopicPartition(topic.topic_name, state.partition_index),
+        _partition_state(
+            _place(topic.topic_name, state.partition_index),
             topic_id,
             _state(state, eligible.get(position, ()), state.partition_epoch),
             tuple(state.replicas),
@@ -179,8 +189,8 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
     for position, (topic, topic_id, config, state) in enumerate(_states(message)):
         extra = extras.get(position)
         partitions.append(
-            PartitionState(
-                TopicPartition(topic.topic_name, state.partition_index),
+            _partition_state(
+                _place(topic.topic_name, state.partition_index),
                 topic_id,
                 _state(state, () if extra is None else tuple(extra.eligible_replicas), state.zk_version),
                 tuple(state.replicas),
@@ -383,7 +393,7 @@ def _states(message: Any) -> Iterator[tuple[Any, str, TopicConfig, Any]]:
 
 
 def _state(state: Any, eligible: tuple[int, ...], partition_epoch: int) -> LeaderAndIsr:
-    return LeaderAndIsr(
+    return _leader_and_isr(
         state.leader, state.leader_epoch, tuple(state.isr), eligible, state.controller_epoch, partition_epoch
     )
 
