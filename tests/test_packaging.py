@@ -27,6 +27,7 @@ SDIST_TOP = {
 SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed)")
 WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
+    r"|kreplog/(coord|core|core/controller|core/replication|server|sim|wire)/\w+\.py|kreplog/wire/schemas/\w+\.json"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
     r"|kreplog-[\w.]+\.dist-info/.*"
