@@ -11,10 +11,10 @@ Needs kafka-python, the extra `cluster`.
 
 from __future__ import annotations
 
+import threading
 import types
 import uuid
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, producer
@@ -206,9 +206,20 @@ _SIZES = {
 }
 
 
-@cache
+_SHAPES: dict[tuple[Any, int], tuple[Any, ...]] = {}
+_COMPILING = threading.Lock()
+
+
 def _shape_of(kind: Any, version: int) -> tuple[Any, ...]:
-    return _struct_shape(kind.json["fields"], version, flexible(kind.API_KEY, version), tagless=False)
+    """Made at first use, as is the library's decoder: by one thread, since the library changes the class meanwhile."""
+    shape = _SHAPES.get((kind, version))
+    if shape is None:
+        compact = flexible(kind.API_KEY, version)
+        with _COMPILING:
+            kind._struct.compiled_decode_from(version, compact=compact, tagged=compact, data_class=kind)
+            shape = _struct_shape(kind.json["fields"], version, compact, tagless=False)
+            _SHAPES[kind, version] = shape
+    return shape
 
 
 def _struct_shape(fields: list[dict[str, Any]], version: int, compact: bool, *, tagless: bool) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -281,6 +282,20 @@ def test_tuples_are_written_as_mappings_are() -> None:
     assert cold.encode_response(asked, brokers=brokers, topics=[topic]) == cold.encode_response(
         asked, brokers=[(1, "h", 2, None)], topics=[fast]
     )
+
+
+def test_threads_may_be_the_first_to_use_a_message_together() -> None:
+    """The library makes its decoders at first use, and one that two threads make at once can be broken."""
+    asked = header(ApiKey.CREATE_TOPICS, 7)
+    kind = cold._MESSAGES[ApiKey.CREATE_TOPICS][0]
+    frame = body_of(cold.encode_request(asked, topics=[{"name": "flights"}]))
+    known = decode_request_header(frame)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            kind._struct._compiled_encoders.clear()
+            cold._SHAPES.clear()
+            for message in pool.map(lambda _: cold.decode_request(frame, known), range(8)):
+                assert message.topics[0].name == "flights"
 
 
 def test_a_large_message_leaves_no_large_buffer_behind() -> None:
