@@ -24,10 +24,10 @@ SDIST_TOP = {
     *("pyproject.toml", "setup.cfg", "setup.py"),
     *(".ci", "benchmarks", "kreplog", "kreplog.egg-info", "spark", "tests"),
 }
-SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed)")
+SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json)")
 WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
-    r"|kreplog/(coord|core|core/controller|core/replication|server|sim|wire)/\w+\.py|kreplog/wire/schemas/\w+\.json"
+    r"|kreplog/(coord|core|core/controller|core/replication|server|sim|wire|wire/schemas)/\w+\.(py|json)"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
     r"|kreplog-[\w.]+\.dist-info/.*"

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from kreplog.config import TopicConfig
+from kreplog.core import nodes
 from kreplog.core.messages import (
     AppendAsFollower,
     Fetched,
     FetchedPartition,
+    FetchPartition,
+    FetchRequest,
     FetchResponse,
     Flush,
     Flushed,
@@ -24,13 +27,14 @@ from kreplog.core.messages import (
     Registered,
     Reply,
     Send,
+    SubmitMulti,
     Tick,
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Role
-from kreplog.errors import CorruptBatchError, ErrorCode
-from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr
+from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError
+from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr, TopicPartition
 from tests.core.shell import TP, Shell, batch
 
 
@@ -358,3 +362,50 @@ def test_a_late_copy_of_a_control_request_undoes_nothing() -> None:
     assert TP in shell.manager.partitions and shell.manager.metadata.brokers
     shell.ask(LeaderAndIsrRequest(9, 2, 1, (), True, sequence=1))
     assert TP not in shell.manager.partitions, "a newer controller counts anew"
+
+
+def test_a_fetch_that_waits_does_not_hold_up_the_first_of_a_partition_that_moves_here() -> None:
+    """Failover: the follower has a long poll at the new leader when both are told; the leader a moment earlier."""
+    shell = Shell(1)
+    shell.know(1, 2)
+    other = FetchPartition(TP, "id", 1, 0)
+    shell.tell(1, 1, (1, 2), replicas=(1, 2))
+    long_poll = FetchRequest(2, 1, 500, 1, 1 << 20, (other,), (), 0, 0)
+    shell.request(long_poll, "poll")
+    moved = TopicPartition("topic", 1)
+    told = PartitionState(moved, "id", LeaderAndIsr(1, 3, (1, 2)), (1, 2))
+    effects = shell.request(LeaderAndIsrRequest(9, 1, 1, (told,)), "controller")
+    (answer,) = [one for one in effects if isinstance(one, Reply) and one.reply_to == "poll"]
+    assert isinstance(answer.response, FetchResponse)
+    again = FetchRequest(2, 1, 500, 1, 1 << 20, (), (), answer.response.session_id, 1)
+    assert not [one for one in shell.request(again, "again") if isinstance(one, Reply)]
+    assert (shell.manager.next_wakeup(0) or 0) <= 10
+    shell.now_ms = 10
+    assert [one.reply_to for one in shell.step(Tick()) if isinstance(one, Reply)] == ["again"]
+    first = FetchRequest(2, 1, 500, 1, 1 << 20, (FetchPartition(moved, "id", 3, 0),), (), again.session_id, 2)
+    shell.request(first, "first")
+    shell.now_ms = 100
+    assert not [one for one in shell.step(Tick()) if isinstance(one, Reply)], "all it expected was asked for"
+
+
+def test_a_leader_that_has_not_heard_of_it_is_asked_again_soon() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2), to=(2,))
+    told = brokers.fetch(2)
+    assert told is not None and told.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    brokers.tell(2, 0, (2,), to=(1,))
+    brokers.wait(2)
+    told = brokers.fetch(2)
+    assert told is not None and told.error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (brokers[2].manager.next_wakeup(brokers[2].now_ms) or 0) - brokers[2].now_ms <= 20
+
+
+def test_f37_a_follower_whose_log_fails_goes_offline_and_tells() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a")
+    brokers[2].fails[AppendAsFollower] = LogFailedError("disk gone")
+    brokers.fetch(2)
+    assert role(brokers[2]) is Role.OFFLINE
+    writes = [one for one in brokers[2].effects if isinstance(one, SubmitMulti)]
+    assert nodes.LOG_DIR_EVENTS in writes[0].operations[0].path

@@ -532,3 +532,21 @@ def test_who_has_caught_up_before_the_metadata_knew_it_joins_without_another_wor
     shell.now_ms = 5000
     shell.step(Tick())
     assert proposed(shell).isr == (1, 2, 3)
+
+
+def test_who_would_be_dropped_again_at_once_does_not_join() -> None:
+    """While the ISR is too small the watermark stands, so a hung follower seems caught up by its last fetch."""
+    shell = leader(config=MIN2)
+    for broker in (2, 3):
+        fetched(shell, broker, 0)
+    shell.request(produce("a", timeout_ms=10**6))
+    shell.now_ms = 2000
+    shell.step(Tick())
+    assert proposed(shell).isr == (1,)
+    confirm(shell, 1)
+    for now in range(3000, 20_000, 1000):
+        shell.now_ms = now
+        shell.step(Tick())
+    assert shell.partition.isr == (1,) and proposed(shell).isr == (1,)
+    fetched(shell, 2, 1)
+    assert proposed(shell).isr == (1, 2)

@@ -6,6 +6,7 @@
     TRUNCATED                TRUNCATING              asked for from its new position
     AWAIT_FLUSH              AWAITING_FLUSH          left out until resume()
     BACK_OFF                 DELAYED                 left out for replica_fetch_backoff_ms
+    LEADER_NOT_READY         DELAYED                 left out for NOT_READY_MS: it has not heard yet that it leads
     REMOVE                   (not here any more)
 
     what happened            the partition is then   and
@@ -43,6 +44,9 @@ from kreplog.core.replication import sessions
 from kreplog.errors import ErrorCode, InvariantError, KreplogError
 from kreplog.types import TopicPartition
 
+NOT_READY_MS = 20
+"""The controller tells leader and followers at about the same time; whoever waits for the record waits for this too."""
+
 
 class State(Enum):
     TRUNCATING = "truncating"
@@ -59,6 +63,7 @@ class FetchOutcome(Enum):
     TRUNCATED = "truncated"
     AWAIT_FLUSH = "await flush"
     BACK_OFF = "back off"
+    LEADER_NOT_READY = "leader not ready"
     REMOVE = "remove"
 
 
@@ -68,6 +73,7 @@ AFTER = {
     FetchOutcome.TRUNCATED: State.TRUNCATING,
     FetchOutcome.AWAIT_FLUSH: State.AWAITING_FLUSH,
     FetchOutcome.BACK_OFF: State.DELAYED,
+    FetchOutcome.LEADER_NOT_READY: State.DELAYED,
     FetchOutcome.REMOVE: None,
 }
 """The first table; None: removed."""
@@ -396,12 +402,16 @@ class Fetcher:
             if state is State.AWAITING_FLUSH:
                 self._awaiting[topic_partition] = None
             else:
-                self._delay(topic_partition, entry, now_ms)
+                self._delay(topic_partition, entry, now_ms + self._delay_ms(outcome))
         elif self._ask(entry) != asked:
             self._active[topic_partition] = self._active.pop(topic_partition)
             self._changed[topic_partition] = None
 
-    def _delay(self, topic_partition: TopicPartition, entry: _Entry, now_ms: int) -> None:
-        entry.due_ms = now_ms + self._config.replica_fetch_backoff_ms
+    def _delay_ms(self, outcome: FetchOutcome) -> int:
+        backoff_ms = self._config.replica_fetch_backoff_ms
+        return min(NOT_READY_MS, backoff_ms) if outcome is FetchOutcome.LEADER_NOT_READY else backoff_ms
+
+    def _delay(self, topic_partition: TopicPartition, entry: _Entry, due_ms: int) -> None:
+        entry.due_ms = due_ms
         self._delays += 1
         heappush(self._delayed, (entry.due_ms, self._delays, topic_partition, entry))

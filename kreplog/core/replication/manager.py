@@ -64,6 +64,11 @@ from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import ErrorCode, InvariantError, KreplogError, LogFailedError, StorageError
 from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
 
+EXPECTED_FOR_MS = 2000
+EXPECTED_WITHIN_MS = 10
+"""For so long a new leader expects its followers' first fetches, and keeps other fetches of theirs waiting no longer
+than that."""
+
 
 class ReplicaManager:
     """The replication core of one broker.
@@ -92,6 +97,7 @@ class ReplicaManager:
         self._parked: dict[int, DelayedFetch] = {}
         self._parked_sessions: dict[int, int] = {}
         self._parked_at: dict[TopicPartition, dict[int, None]] = {}
+        self._expected: dict[int, dict[TopicPartition, int]] = {}
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch] = Deadlines()
         self._numbers = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
@@ -113,7 +119,7 @@ class ReplicaManager:
             case Flushed(partition, recovery_point):
                 yield from self._flushed(partition, recovery_point, now_ms)
             case LogFailed(partition):
-                yield from self._go_offline(partition)
+                self._go_offline(partition)
             case Registered(broker_epoch, _):
                 self.broker_epoch = max(self.broker_epoch, broker_epoch)
                 self._fenced = False
@@ -185,7 +191,7 @@ class ReplicaManager:
         try:
             info = yield from partition.append(one.records, now_ms)
         except LogFailedError as failure:
-            yield from self._go_offline(one.partition)
+            self._go_offline(one.partition)
             return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         except KreplogError as refusal:
             code = ErrorCode(refusal.kafka_code)
@@ -236,7 +242,7 @@ class ReplicaManager:
             if refused is not None:
                 fetch.refused[asked.partition] = refused
         if not (yield from self._try_fetch(fetch, now_ms)):
-            self._park(fetch)
+            self._park(fetch, now_ms)
 
     def _check_fetch(self, asked: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
         partition = self.partitions.get(asked.partition)
@@ -244,6 +250,7 @@ class ReplicaManager:
             return FetchedPartition(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if request.replica_id == CONSUMER:
             return partition.check_readable(asked)
+        self._expected.get(request.replica_id, {}).pop(asked.partition, None)
         return (yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms))
 
     def _try_fetch(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
@@ -290,7 +297,9 @@ class ReplicaManager:
             yield StateChange("error", f"{one.partition}: cannot be read at {one.fetch_offset}: {error}")
             return FetchedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def _park(self, fetch: DelayedFetch) -> None:
+    def _park(self, fetch: DelayedFetch, now_ms: int) -> None:
+        if self._is_expected(fetch.request.replica_id, now_ms):
+            fetch.deadline_ms = min(fetch.deadline_ms, now_ms + EXPECTED_WITHIN_MS)
         self._parked[fetch.number] = fetch
         self._deadlines.push(fetch.deadline_ms, fetch)
         if fetch.context.session_id:
@@ -372,7 +381,7 @@ class ReplicaManager:
             return (yield from partition.apply(told, now_ms))
         except StorageError as error:
             yield StateChange("error", f"{told.partition}: {error}")
-            yield from self._go_offline(told.partition)
+            self._go_offline(told.partition)
             return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _delete_strays(self, wanted: set[TopicPartition]) -> Steps[None]:
@@ -447,12 +456,14 @@ class ReplicaManager:
         if fetcher is not None and partition.flushed >= partition.log.leo:
             fetcher.resume(topic_partition)
 
-    def _go_offline(self, topic_partition: TopicPartition) -> Steps[None]:
-        """A failed log is final: the replica serves nothing more, and the controller is told to move its leader."""
+    def _go_offline(self, topic_partition: TopicPartition) -> None:
+        """A failed log is final: the replica serves nothing more. What follows is done as the partition is settled."""
         partition = self.partitions.get(topic_partition)
-        if partition is None or partition.role is Role.OFFLINE:
-            return
-        partition.go_offline()
+        if partition is not None:
+            partition.go_offline()
+
+    def _tell_failure(self, topic_partition: TopicPartition) -> Steps[None]:
+        """The controller is to move its leader elsewhere."""
         yield StateChange("error", f"{topic_partition}: its log has failed, the replica goes offline")
         tag = ("offline", next(self._numbers))
         self._failures_to_report[tag] = topic_partition
@@ -518,11 +529,36 @@ class ReplicaManager:
                 yield from self._fail_produces(topic_partition, partition.refusal(NO_EPOCH))
             if partition.role is Role.FOLLOWER:
                 self._start_fetching(partition, now_ms)
+            elif partition.role is Role.LEADER:
+                yield from self._expect_followers(partition, now_ms)
+            elif partition.role is Role.OFFLINE:
+                yield from self._tell_failure(topic_partition)
         if News.COMMITTED in news and topic_partition in self._commit_queues:
             yield from self._answer_produces(self._commit_queues[topic_partition].committed(partition.high_watermark))
         if News.SHRUNK in news:
             yield from self._fail_produces(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         yield from self._wake_fetches(topic_partition, now_ms)
+
+    def _expect_followers(self, partition: Partition, now_ms: int) -> Steps[None]:
+        """Followers in sync hear at about this time that they fetch the partition from here; a fetch of theirs that
+        waits here for something else must not hold that up."""
+        for follower in partition.isr:
+            if follower != self.broker_id:
+                self._expected.setdefault(follower, {})[partition.topic_partition] = now_ms + EXPECTED_FOR_MS
+        for fetch in [one for one in self._parked.values() if one.request.replica_id in partition.isr]:
+            self._unpark(fetch)
+            fetch.deadline_ms = now_ms
+            yield from self._try_fetch(fetch, now_ms)
+
+    def _is_expected(self, follower: int, now_ms: int) -> bool:
+        """Whether the follower has still to ask for a partition that this broker began to lead."""
+        expected = self._expected.get(follower)
+        while expected:
+            topic_partition, until_ms = next(iter(expected.items()))
+            if now_ms < until_ms:
+                return True
+            del expected[topic_partition]
+        return False
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
         index = hash_partition(partition.topic_partition) % self._config.num_replica_fetchers

@@ -53,6 +53,7 @@ from kreplog.errors import (
     FencedLeaderEpochError,
     NoNodeError,
     OffsetOutOfRangeError,
+    StorageError,
 )
 from kreplog.types import (
     NO_EPOCH,
@@ -258,8 +259,9 @@ class Partition:
         self._set_role(Role.IDLE)
 
     def go_offline(self) -> None:
-        """The log has failed: nothing of it is believed any more."""
-        self._set_role(Role.OFFLINE)
+        """The log has failed: nothing of it is believed any more, until the broker is started anew."""
+        if self.role is not Role.OFFLINE:
+            self._set_role(Role.OFFLINE)
 
     def _tell(self, news: News) -> None:
         if not self.news:
@@ -341,7 +343,7 @@ class Partition:
         isr.record_fetch(replica, request.fetch_offset, self.log.leo, now_ms)
         yield from self._advance()
         if replica_id not in self.isr:
-            yield from self._maybe_expand()
+            yield from self._maybe_expand(now_ms)
             if self.needs_tick():
                 self._tell(News.UNSETTLED)
         return None
@@ -451,7 +453,7 @@ class Partition:
             if self.pending.tag is None and now_ms >= self.pending.retry_ms:
                 yield from self._submit(self.pending.proposed, self.pending.operations)
             return
-        yield from self._maybe_expand()
+        yield from self._maybe_expand(now_ms)
         lagging = self._lagging(now_ms)
         if lagging and self.pending is None:
             yield StateChange("info", f"{self.topic_partition}: {lagging} lag and leave the ISR {self.isr}")
@@ -468,22 +470,22 @@ class Partition:
 
     def _lagging(self, now_ms: int) -> list[int]:
         return [
-            member
-            for member in self.isr
-            if member in self.replicas
-            and isr.is_lagging(
-                self.replicas[member],
-                self.log.leo,
-                now_ms,
-                self._settings.replica_lag_time_max_ms,
-                self._settings.replica_lag_max_bytes,
-            )
+            member for member in self.isr if member in self.replicas and self._is_lagging(self.replicas[member], now_ms)
         ]
 
-    def _maybe_expand(self) -> Steps[None]:
-        """Take in the first that may join; the others follow when the store has answered."""
+    def _is_lagging(self, replica: Replica, now_ms: int) -> bool:
+        max_ms, max_offsets = self._settings.replica_lag_time_max_ms, self._settings.replica_lag_max_bytes
+        return isr.is_lagging(replica, self.log.leo, now_ms, max_ms, max_offsets)
+
+    def _maybe_expand(self, now_ms: int) -> Steps[None]:
+        """Take in the first that may join and would not be dropped again at once; the others follow when the store has
+        answered."""
         for replica in self._joiners():
-            if self.pending is None and self._brokers.eligible(replica.broker_id, replica.broker_epoch):
+            if (
+                self.pending is None
+                and not self._is_lagging(replica, now_ms)
+                and self._brokers.eligible(replica.broker_id, replica.broker_epoch)
+            ):
                 yield StateChange(
                     "info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}"
                 )
@@ -552,7 +554,7 @@ class Partition:
         if event.error is None and isinstance(event.results[0], Node | None):
             yield from self._take_store_word(event.results[0], now_ms)
         elif event.error is None:
-            yield from self._isr_changed(pending.proposed, event.results[0].version)
+            yield from self._isr_changed(pending.proposed, event.results[0].version, now_ms)
         elif not isinstance(event.error, BadVersionError | NoNodeError):
             self._retry_later(now_ms)
         elif event.error.index:
@@ -579,9 +581,9 @@ class Partition:
         elif state.partition_epoch <= self.partition_epoch:  # read from a server that lags behind
             self._retry_later(now_ms)
         else:
-            yield from self._isr_changed(state, state.partition_epoch)
+            yield from self._isr_changed(state, state.partition_epoch, now_ms)
 
-    def _isr_changed(self, state: LeaderAndIsr, version: int) -> Steps[None]:
+    def _isr_changed(self, state: LeaderAndIsr, version: int, now_ms: int) -> Steps[None]:
         self.isr = state.isr
         self.eligible = state.eligible
         self.partition_epoch = version
@@ -589,7 +591,7 @@ class Partition:
         if not self.in_sync_enough():
             self._tell(News.SHRUNK)
         yield from self._advance()
-        yield from self._maybe_expand()
+        yield from self._maybe_expand(now_ms)
 
     # Following
 
@@ -603,13 +605,20 @@ class Partition:
             return FetchOutcome.REMOVE
         if self._is_late(request):
             return FetchOutcome.IDLE
-        if data.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            return (yield from self._leave_leaders_range(data))
-        if data.error is not ErrorCode.NONE:
+        if data.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
+            return FetchOutcome.LEADER_NOT_READY
+        if data.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             return FetchOutcome.BACK_OFF
-        if data.diverging is not None:
-            return (yield from self._reconcile(data.diverging))
-        return (yield from self._take_records(data))
+        try:
+            if data.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                return (yield from self._leave_leaders_range(data))
+            if data.diverging is not None:
+                return (yield from self._reconcile(data.diverging))
+            return (yield from self._take_records(data))
+        except StorageError as error:
+            yield StateChange("error", f"{self.topic_partition}: {error}")
+            self.go_offline()
+            return FetchOutcome.REMOVE
 
     def _is_late(self, request: FetchPartition) -> bool:
         return request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo
