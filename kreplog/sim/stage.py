@@ -91,6 +91,12 @@ class StagedNetwork(Network):
             else:
                 super()._arrive_forward(connection, number, message)
 
+    def _forget(self, connection: Connection) -> None:
+        """What a dead process has sent still arrives."""
+        served = connection.served
+        super()._forget(connection)
+        connection.served = served
+
     def _arrive_forward(self, connection: Connection, number: int, request: Any) -> None:
         way = Way(connection.source, connection.destination, connection.channel, False)
         if way in self.held:
@@ -107,7 +113,7 @@ class StagedNetwork(Network):
 
 
 class StagedProcess(BrokerProcess):
-    """A broker process that tells what its cores do."""
+    """A broker process that tells what its cores do; a refusal that is repeated, only once."""
 
     def __init__(self, stage: Stage, machine: Machine, config: ReplicationConfig) -> None:
         self.stage = stage
@@ -115,6 +121,7 @@ class StagedProcess(BrokerProcess):
         self._roles: dict[Tp, tuple[Role, int, int]] = {}
         self._was_registered: m.Registered | None = None
         self._was_active = False
+        self._refused: dict[tuple[Tp, int], ErrorCode] = {}
         super().__init__(stage, machine, config)
 
     def tell(self, *texts: str) -> None:
@@ -242,8 +249,10 @@ class StagedProcess(BrokerProcess):
                     if one.diverging is not None:
                         epoch, offset = one.diverging.leader_epoch, one.diverging.end_offset
                         self.tell(f"tells b{replica} that {one.partition} parts: epoch {epoch} ends at {offset}")
-                    elif one.error is not ErrorCode.NONE:
-                        self.tell(f"refuses the fetch of {one.partition} by b{replica}: {one.error.name}")
+                    elif one.error is not self._refused.get((one.partition, replica), ErrorCode.NONE):
+                        self._refused[one.partition, replica] = one.error
+                        if one.error is not ErrorCode.NONE:
+                            self.tell(f"refuses the fetch of {one.partition} by b{replica}: {one.error.name}")
             case m.LeaderAndIsrRequest() | m.StopReplicaRequest() | m.UpdateMetadataRequest(), _:
                 refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]  # type: ignore[union-attr]
                 for error in dict.fromkeys(error for error in refused if error is not ErrorCode.NONE):
@@ -258,6 +267,7 @@ class StagedProcess(BrokerProcess):
             if self._roles.get(partition) != role:
                 known = partition in self._roles
                 self._roles[partition] = role
+                self._refused = {key: error for key, error in self._refused.items() if key[0] != partition}
                 if known or replica.role is not Role.IDLE:
                     self.tell(_role(partition, replica))
         for partition in [one for one in self._roles if one not in self.manager.partitions]:
