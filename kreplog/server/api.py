@@ -47,6 +47,10 @@ CLUSTER_ID = "/cluster_id"
 """In the store: 22 characters that no other cluster has."""
 
 
+TOLD_WITHIN_S = 5.0
+"""How long clients wait for a broker that has just started; then they get what it knows."""
+
+
 class Runner(Protocol):
     """What steps a core."""
 
@@ -127,20 +131,30 @@ class Api:
         handler = self._handlers.get(key)
         if handler is not None:
             handler(exchange, frame)
-        elif key in self._answers:
+        elif key in self._answers or key in self._works:
             request = cold.decode_request(frame, exchange.header)
-            self._answer(exchange, self._answers[key](request, exchange.header.api_version))
-        elif key in self._works:
-            self._start(self._work(exchange, self._works[key](cold.decode_request(frame, exchange.header))))
+            if key in self._answers and self._is_told():
+                self._answer(exchange, self._answers[key](request, exchange.header.api_version))
+            else:
+                self._start(self._work(exchange, request))
         else:
             exchange.close()
 
     def _answer(self, exchange: Exchange, fields: Fields) -> None:
         exchange.answer(cold.encode_response(exchange.header, **fields))
 
-    async def _work(self, exchange: Exchange, work: Awaitable[Fields]) -> None:
+    def _is_told(self) -> bool:
+        """Whether a controller has told this process of the cluster; before, it would deny every topic."""
+        return self._host.manager.metadata.controller_epoch >= 0
+
+    async def _work(self, exchange: Exchange, request: Any) -> None:
+        key, version = exchange.header.api_key, exchange.header.api_version
         try:
-            self._answer(exchange, await work)
+            await self._host.topics.until(self._is_told, TOLD_WITHIN_S)
+            if key in self._answers:
+                self._answer(exchange, self._answers[key](request, version))
+            else:
+                self._answer(exchange, await self._works[key](request))
         except Exception:
             _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
             exchange.close()

@@ -267,11 +267,15 @@ class Broker:
                     except (OSError, CoordinationError, PeerProtocolError) as error:
                         _log.info("controlled shutdown: %s", error)
                     else:
-                        if not remaining:
+                        if not remaining or not self._has_heirs():
                             return
                     await asyncio.sleep(SHUTDOWN_RETRY_S)
         except TimeoutError:
             _log.warning("not all leaders could be moved in time")
+
+    def _has_heirs(self) -> bool:
+        """Whether there is anybody else to whom a leader could be moved."""
+        return any(one.id != self.id and not one.stopping for one in self.manager.metadata.brokers.values())
 
     async def _ask_to_stop(self) -> bool:
         """Whether anything remains to be moved."""

@@ -26,7 +26,7 @@ from typing import Any
 
 from kreplog.coord.base import Session
 from kreplog.core import nodes
-from kreplog.errors import CoordinationError, KreplogError, UsageError
+from kreplog.errors import CoordinationError, KreplogError, NoNodeError, UsageError
 from kreplog.server.settings import BrokerSettings, load
 from kreplog.server.store import make_store
 
@@ -120,29 +120,38 @@ class LocalCluster:
         wanted = list(self.brokers if brokers is None else brokers)
         started = {broker: self._spawn(broker) for broker in wanted if read_pid_file(self.home(broker))[0] == 0}
         deadline = time.monotonic() + timeout_s
-        while True:
-            for broker, process in started.items():
-                if process.poll() is not None:
+        with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
+            session = store.connect(SESSION_MS)
+            while True:
+                for broker, process in started.items():
+                    if process.poll() is not None:
+                        raise ClusterError(
+                            f"broker {broker} ended with {process.returncode} as it started: {self._last_words(broker)}"
+                        )
+                controller, registered = _registered(session)
+                missing = [broker for broker in wanted if broker not in registered]
+                if not missing and controller is not None:
+                    return
+                if time.monotonic() > deadline:
                     raise ClusterError(
-                        f"broker {broker} ended with {process.returncode} as it started: {self._last_words(broker)}"
+                        f"brokers {missing} have not registered within {timeout_s:g} s; see {self.home(wanted[0])}/logs"
                     )
-            status = {one.id: one for one in self.status()}
-            missing = [broker for broker in wanted if not status[broker].registered]
-            if not missing and any(one.controller for one in status.values()):
-                return
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"brokers {missing} have not registered within {timeout_s:g} s; see {self.home(wanted[0])}/logs"
-                )
-            time.sleep(POLL_S)
+                time.sleep(POLL_S)
 
     def _spawn(self, broker: int) -> subprocess.Popen[bytes]:
         logs = self.home(broker) / "logs"
         logs.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "kreplog.cli", "broker", "start", "--id", str(broker), str(self.directory)]
+        # The same kreplog as this one, wherever it was found.
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         with open(logs / "console.log", "ab") as console:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
             )
 
     def _last_words(self, broker: int) -> str:
@@ -191,15 +200,19 @@ class LocalCluster:
             return None, set()
         try:
             with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
-                session = store.connect(SESSION_MS)
-                return _controller(session), {int(one) for one in session.children(nodes.BROKER_IDS)}
+                return _registered(store.connect(SESSION_MS))
         except CoordinationError:
             return None, set()
 
 
-def _controller(session: Session) -> int | None:
+def _registered(session: Session) -> tuple[int | None, set[int]]:
+    """The controller, and all that are registered."""
+    try:
+        ids = {int(one) for one in session.children(nodes.BROKER_IDS)}
+    except NoNodeError:
+        return None, set()
     (node,) = session.get_many((nodes.CONTROLLER,))
-    return None if node is None else int(json.loads(node.data)["broker_id"])
+    return None if node is None else int(json.loads(node.data)["broker_id"]), ids
 
 
 class PidFile:
