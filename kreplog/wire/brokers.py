@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kreplog._native.wire import Slots
 from kreplog.config import TopicConfig
@@ -35,6 +33,9 @@ from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 from kreplog.wire import cold
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Request = ControlRequest | ControlledShutdownRequest
 Response = ControlResponse | ControlledShutdownResponse

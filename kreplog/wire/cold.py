@@ -15,18 +15,20 @@ import threading
 import types
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
-from typing_extensions import Buffer
 
 from kreplog._native.wire import topic_id_bytes, topic_id_of
 from kreplog._native.wire_shape import ARRAY, BYTES, FIXED, RUN, STRUCT, TAGLESS, TEXT, check_shape
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.wire.frames import RequestHeader, decode_response_header, flexible
 from kreplog.wire.versions import ApiKey, Ranges
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _SCHEMAS = "kreplog.wire.schemas"
 _KEPT_BUFFER = 1 << 20

@@ -11,9 +11,7 @@ for the name. Answer with the ids that were asked with: a topic made anew under 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any
 
 from kreplog._native.wire_fetch import FetchCodec
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -24,6 +22,9 @@ from kreplog.wire.frames import (
     encode_request_header,
     encode_response_header,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 NameOf = Callable[[str], str | None]
 IdOf = Callable[[str], str]

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING
 
 from kreplog._native.wire_header import HeaderCodec
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.wire.versions import FLEXIBLE_FROM, TO_CLIENTS, ApiKey, Ranges
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MAX_FRAME_BYTES = 100 << 20
 """Kafka's socket.request.max.bytes."""

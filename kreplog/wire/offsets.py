@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any
 
 from kreplog.core.messages import (
     CONSUMER,
@@ -22,6 +20,9 @@ from kreplog.errors import ErrorCode
 from kreplog.types import EpochEndOffset, TopicPartition
 from kreplog.wire import cold
 from kreplog.wire.frames import RequestHeader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _NO_TIMES: Mapping[TopicPartition, int] = {}
 

@@ -6,9 +6,7 @@ client call. Frames that are written come as a list of buffers, for sendmsg: byt
 
 from __future__ import annotations
 
-from typing import Any
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any
 
 from kreplog._native.wire_produce import ProduceCodec
 from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
@@ -19,6 +17,9 @@ from kreplog.wire.frames import (
     encode_request_header,
     encode_response_header,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _CODEC = ProduceCodec(ProduceRequest, ProducePartition, ProduceResponse, ProducedPartition)
 
