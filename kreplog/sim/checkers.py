@@ -388,12 +388,13 @@ class Checkers:
         if before is None or state.leader_epoch != before.leader_epoch:
             self._elected(line, state)
         if before is not None:
-            self._joined(line, [broker for broker in state.isr if broker not in before.isr])
             if state.leader_epoch < before.leader_epoch:
                 text = f"its leader epoch fell from {before.leader_epoch} to {state.leader_epoch}"
                 self.violate("two leaders", text, line)
             if state.leader not in (NO_LEADER, *before.isr, *before.eligible):
                 self._unclean(line, state.leader, state.leader_epoch)
+            else:
+                self._joined(line, [broker for broker in state.isr if broker not in before.isr])
         self._check_members(line)
 
     def _elected(self, line: Line, state: LeaderAndIsr) -> None:
