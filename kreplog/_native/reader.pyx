@@ -81,6 +81,8 @@ cdef class BatchReader:
             self.window_start = self.window_end = 0
             self.populated = self.at + FIRST_AHEAD
             self.ahead = FIRST_AHEAD
+            if segment.mapping is not None and self.at < segment.mapping.size:
+                segment.mapping.visit(self.at, min(segment.size, <int64_t> segment.mapping.size))
             if not self.moved():
                 return 0
         raise CorruptBatchError(
@@ -289,6 +291,11 @@ cdef class Records:
 
     def __iter__(self):
         return self
+
+    def __length_hint__(self):
+        """About how many records are left, so that a list of a few thousand grows once; compacted logs have fewer."""
+        cdef int64_t left = self.stop - max(self.start, self.reader.expected - self.cursor.remaining)
+        return max(0, min(left, <int64_t> MAX_ROWS))
 
     def __next__(self):
         cdef RecordView view
