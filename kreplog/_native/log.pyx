@@ -29,7 +29,7 @@ from kreplog._native.batch cimport (
     encode_headers,
     wall_clock_ms,
 )
-from kreplog._native.columns cimport Column, Timestamps, column_of, integer, timestamp_of, timestamps_of
+from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.files cimport FileHandle, open_file
 from kreplog._native.segment cimport Segment, create_segment, new_segment
@@ -329,18 +329,22 @@ cdef class SegmentedLog:
         cdef Py_ssize_t piece = min(self.segment_bytes, <int64_t> COALESCE)
         cdef Py_ssize_t i
         cdef Py_ssize_t wanted
+        cdef int64_t timestamp
         cdef Bytes value
         cdef Bytes key
         if key_column is not None and key_column.length != n:
             raise UsageError(f"keys has {key_column.length} items, values has {n}")
         key.data = NULL
         key.length = -1
-        for i in range(n):
-            value_column.at(i, &value)
-            if key_column is not None:
-                key_column.at(i, &key)
-            if value.length + key.length + RECORD_SPACE > self.record_limit:
-                self._refuse_size(value.length + key.length + RECORD_SPACE)
+        if (
+            value_column.longest < 0 or (key_column is not None and key_column.longest < 0)
+            or value_column.longest + (0 if key_column is None else key_column.longest) + RECORD_SPACE
+            > self.record_limit
+        ):
+            for i in range(n):
+                at_both(value_column, key_column, i, &value, &key)
+                if value.length + key.length + RECORD_SPACE > self.record_limit:
+                    self._refuse_size(value.length + key.length + RECORD_SPACE)
         self.begin_write()
         try:
             first = next_offset = self.position.leo
@@ -348,9 +352,8 @@ cdef class SegmentedLog:
                 self.assign_epoch(self.leader_epoch)
             builder.reset()
             for i in range(n):
-                value_column.at(i, &value)
-                if key_column is not None:
-                    key_column.at(i, &key)
+                timestamp = now if timestamps is None else timestamps.at(i)
+                at_both(value_column, key_column, i, &value, &key)
                 if builder.count and builder.length > builder.start:
                     wanted = builder.length - builder.start + value.length + key.length + 40
                     if wanted > self.batch_bytes:
@@ -358,9 +361,12 @@ cdef class SegmentedLog:
                         if builder.length + self.batch_bytes > piece:
                             self.write(builder.buffer, builder.length, next_offset, max_timestamp)
                             builder.reset()
+                        at_both(value_column, key_column, i, &value, &key)  # the GIL was released meanwhile
                 if builder.length == builder.start:
+                    if value.length + key.length + RECORD_SPACE > self.record_limit:
+                        value_column.refuse_change()
                     builder.begin()
-                builder.add(now if timestamps is None else timestamps.at(i), key, value, None)
+                builder.add(timestamp, key, value, None)
             if n:
                 next_offset += self._close_batch(builder, next_offset, &max_timestamp)
                 self.write(builder.buffer, builder.length, next_offset, max_timestamp)
