@@ -13,10 +13,11 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from kreplog._native.compression cimport compressed_pieces, decompress
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.cursor cimport store16, store32, store64, varint_size, write_varint
 
-from kreplog._native.compression import CODECS, compress, decompress
+from kreplog._native.compression import CODECS
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptBatchError,
@@ -405,6 +406,7 @@ cdef class BatchBuilder:
         """Close the open batch: compress its records if `codec` is not 0, write its header and CRC."""
         cdef uint8_t* p
         cdef Py_ssize_t size
+        cdef list pieces
         if codec != 0:
             if self.length - self.start - HEADER_SIZE > MAX_DECOMPRESSED_BYTES:
                 raise RecordTooLargeError(
@@ -414,11 +416,12 @@ cdef class BatchBuilder:
             piece = PyMemoryView_FromMemory(
                 <char*> self.buffer + self.start + HEADER_SIZE, self.length - self.start - HEADER_SIZE, PyBUF_READ
             )
-            packed = compress(codec, piece)
+            pieces = compressed_pieces(codec, piece)
             self.length = self.start + HEADER_SIZE
-            self.reserve(PyBytes_GET_SIZE(packed))
-            memcpy(self.buffer + self.length, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
-            self.length += PyBytes_GET_SIZE(packed)
+            for packed in pieces:
+                self.reserve(PyBytes_GET_SIZE(packed))
+                memcpy(self.buffer + self.length, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
+                self.length += PyBytes_GET_SIZE(packed)
         p = self.buffer + self.start
         size = self.length - self.start
         store64(p, base_offset)
