@@ -12,6 +12,7 @@ import uuid
 import weakref
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -50,7 +51,10 @@ class Appender(BufferedAppender):
         if linger_ms < 0:
             raise UsageError(f"linger_ms = {linger_ms} must not be negative")
         self._thread = threading.Thread(
-            target=_linger, args=(weakref.ref(self), self._wake, self._linger_ns), name="kreplog-linger", daemon=True
+            target=_linger,
+            args=(weakref.ref(self, partial(_wake, self._wake)), self._wake, self._linger_ns),
+            name="kreplog-linger",
+            daemon=True,
         )
         self._thread.start()
 
@@ -70,17 +74,22 @@ class Appender(BufferedAppender):
             self._wake.set()
 
 
+def _wake(event: threading.Event, _appender_ref: weakref.ref[Appender]) -> None:
+    event.set()
+
+
 def _linger(appender_ref: weakref.ref[Appender], wake: threading.Event, linger_ns: int) -> None:
-    timeout: float | None = None
     while True:
-        wake.wait(timeout)
+        wake.wait()
         wake.clear()
         appender = appender_ref()
-        if appender is None or appender.closed or appender.log.closed:
+        if appender is None:
             return
         try:
-            timeout = appender.linger(linger_ns)
+            appender.linger(linger_ns)
         except Exception:  # the log has failed: the next append says so to the caller
+            return
+        if appender.closed or appender.log.closed:
             return
         del appender
 

@@ -103,6 +103,15 @@ class TestAppend:
             assert batch.validate(log.fetch(0).data).codec == batch.codec_id(compression)
             assert (log.size < 100_000) == (compression != "none")
 
+    def test_records_between_keys_and_bytes_of_all_kinds(self, path: Path) -> None:
+        keys = [b"k", bytearray(b"l"), None]
+        with Log.open(path) as log:
+            log.append_many([b"a", None, b"c"], keys)
+            log.append_many([b"a", memoryview(b"b"), None], [b"k", None, b"m"])
+            assert [(record.key, record.value) for record in log.read()] == [
+                (b"k", b"a"), (b"l", None), (None, b"c"), (b"k", b"a"), (None, b"b"), (b"m", None)
+            ]  # fmt: skip
+
 
 class TestAppender:
     def test_offsets_are_known_at_once_and_hold(self, path: Path) -> None:

@@ -11,11 +11,10 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from kreplog._native.compression cimport compressed_pieces, decompress
 from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.cursor cimport store16, store32, store64, varint_size, write_varint
+from kreplog._native.cursor cimport store16, store32, store64, write_varint
 
 from kreplog._native.compression import CODECS
 from kreplog.errors import (
@@ -354,50 +353,8 @@ cdef class BatchBuilder:
         self.length += HEADER_SIZE
         return 0
 
-    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1:
-        """Append one record; `headers` as encode_headers made them, None for none."""
-        cdef Py_ssize_t body
-        cdef Py_ssize_t key_bytes = key.length if key.length > 0 else 0
-        cdef Py_ssize_t value_bytes = value.length if value.length > 0 else 0
-        cdef int64_t delta
-        cdef uint8_t* p
-        if key_bytes > 0x3FFFFFFF or value_bytes > 0x3FFFFFFF:
-            raise UsageError("a key or value of over 1 GiB fits in no record batch")
-        if self.count == 0:
-            self.base_timestamp = timestamp
-            self.max_timestamp = timestamp
-        elif timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
-        delta = <int64_t> (<unsigned long long> timestamp - <unsigned long long> self.base_timestamp)
-        body = (
-            2 + varint_size(delta) + varint_size(self.count) + varint_size(key.length) + key_bytes
-            + varint_size(value.length) + value_bytes
-        )
-        if headers is not None:
-            body += PyBytes_GET_SIZE(headers) - 1
-        if self.length + body + 10 > self.capacity:
-            self.reserve(body + 10)
-        p = write_varint(self.buffer + self.length, body)
-        p[0] = 0
-        p = write_varint(p + 1, delta)
-        p = write_varint(p, self.count)
-        p = write_varint(p, key.length)
-        if key_bytes:
-            memcpy(p, key.data, key_bytes)
-            p += key_bytes
-        p = write_varint(p, value.length)
-        if value_bytes:
-            memcpy(p, value.data, value_bytes)
-            p += value_bytes
-        if headers is None:
-            p[0] = 0
-            p += 1
-        else:
-            memcpy(p, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
-            p += PyBytes_GET_SIZE(headers)
-        self.length = p - self.buffer
-        self.count += 1
-        return 0
+    cdef int refuse_length(self) except -1:
+        raise UsageError("a key or value of over 1 GiB fits in no record batch")
 
     cdef int finish(
         self, int64_t base_offset, int32_t leader_epoch, int codec, bint log_append_time, int64_t producer_id,
@@ -443,13 +400,6 @@ cdef class BatchBuilder:
             store32(p + 17, crc32c_update(0, p + CRC_START, size - CRC_START))
         self.start = self.length
         return 0
-
-
-cdef int64_t wall_clock_ms() noexcept nogil:
-    """Wall clock, milliseconds since the epoch."""
-    cdef timespec t
-    clock_gettime(CLOCK_REALTIME, &t)
-    return <int64_t> t.tv_sec * 1000 + t.tv_nsec // 1000000
 
 
 cpdef int codec_id(str name) except -1:

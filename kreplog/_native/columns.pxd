@@ -54,7 +54,7 @@ cdef class Column:
 
 
 cdef inline int at_both(Column values, Column keys, Py_ssize_t i, Bytes* value, Bytes* key) except -1:
-    """Item `i` of both; `keys` None leaves `key` alone. What may run a caller's code goes first, so that neither moves."""
+    """Item `i` of both; `key` stays where `keys` is None. What may run a caller's code goes first."""
     if keys is None:
         return values.at(i, value)
     if values.kind == CALLERS_LIST:

@@ -63,6 +63,7 @@ cdef class SegmentedLog:
     cdef void unlock(self) noexcept
     cdef int check_open(self) except -1
     cdef int begin_write(self) except -1
+    cdef int flush_pending(self) except -1
     cdef int lock_for_write(self) except -1
     cdef int fail(self, object error) except -1
     cdef int write(

@@ -128,10 +128,17 @@ cdef class SegmentedLog:
         self.lock_for_write()
         if self.pending is not None:
             try:
-                self.pending.flush_locked()
+                self.flush_pending()
             except BaseException:
                 self.unlock()
                 raise
+        return 0
+
+    cdef int flush_pending(self) except -1:
+        """Write what is buffered, under the lock. Raises LogFailedError."""
+        cdef Pending pending = self.pending  # ours may be the last reference
+        if pending is not None:
+            pending.flush_locked()
         return 0
 
     cdef int lock_for_write(self) except -1:
@@ -612,8 +619,7 @@ cdef class SegmentedLog:
         """Before closing, under both locks: everything durable, indexes whole, checkpoints up to date."""
         cdef Segment segment
         try:
-            if self.pending is not None:
-                self.pending.flush_locked()
+            self.flush_pending()
             for segment in self._segments:
                 segment.sync()
             self.position.recovery_point = self.position.leo

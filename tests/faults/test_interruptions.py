@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import lz4.block
 import pytest
 
 from kreplog import Log, LogConfig, errors
@@ -90,18 +92,71 @@ def test_an_interrupted_truncation_takes_no_more_writes(path: Path, monkeypatch:
 
 
 def test_a_codec_that_fails_keeps_the_buffered_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> bytes:
+    def fail(*_arguments: object, **_settings: object) -> bytes:
         raise MemoryError
 
     with Log.open(path) as log, log.appender(compression="lz4", linger_ms=60_000) as out:
         assert out.append(b"a") == 0
         with monkeypatch.context() as patch:
-            patch.setattr(batch, "compress", fail)
+            patch.setattr(lz4.block, "compress", fail)
             with pytest.raises(MemoryError):
                 out.flush()
         assert out.append(b"b") == 1
         out.flush()
         assert list(log.values()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("change", [lambda values: values.clear(), lambda values: values.__setitem__(slice(None), [1])])
+def test_a_list_changed_while_it_is_appended_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[object]], None]
+) -> None:
+    values: list[object] = [b"%0100d" % number for number in range(5000)]
+    real: Callable[..., bytes] = lz4.block.compress
+
+    def changing(*arguments: object, **settings: object) -> bytes:
+        change(values)
+        return real(*arguments, **settings)
+
+    with Log.open(path, LogConfig(compression_type="lz4")) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(lz4.block, "compress", changing)
+            with pytest.raises(errors.UsageError, match="changed by another thread"):
+                log.append_many(values)
+        assert log.append(b"after") == 0
+        assert list(log.values()) == [b"after"]
+
+
+def test_records_that_grow_while_they_are_appended_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [b"%0100d" % number for number in range(5000)]
+    real: Callable[..., bytes] = lz4.block.compress
+
+    def growing(*arguments: object, **settings: object) -> bytes:
+        values[:] = [bytes(70_000)] * 5000
+        return real(*arguments, **settings)
+
+    with Log.open(path, LogConfig(compression_type="lz4", max_message_bytes=65_536)) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(lz4.block, "compress", growing)
+            with pytest.raises(errors.UsageError, match="changed by another thread"):
+                log.append_many(values)
+        assert log.append(b"after") == 0
+
+
+def test_an_appender_that_nobody_keeps_is_written_and_goes(path: Path) -> None:
+    before = set(threading.enumerate())
+
+    def lingering() -> bool:
+        return bool(set(threading.enumerate()) - before)
+
+    with Log.open(path) as log:
+        log.appender(linger_ms=60_000).append(b"a")  # only the log knows it now
+        assert lingering()
+        log.append(b"b")
+        assert list(log.values()) == [b"a", b"b"]
+    give_up = time.monotonic() + 10
+    while lingering() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not lingering()
 
 
 def test_an_appender_outlived_by_its_log_says_so(path: Path) -> None:
