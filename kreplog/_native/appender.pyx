@@ -132,8 +132,8 @@ cdef class BufferedAppender(Pending):
                     self.builder = builder
             if self.builder.length == 0:
                 log.flush_pending()
-                if log.leader_epoch != log.last_epoch:
-                    log.assign_epoch(log.leader_epoch)
+                if log.current_epoch != log.last_epoch:
+                    log.assign_epoch(log.current_epoch)
                 self.base_offset = log.position.leo
                 self.max_timestamp = -1
                 self.started_ns = monotonic_ns()
@@ -166,7 +166,7 @@ cdef class BufferedAppender(Pending):
         if self.log.log_append_time:
             builder.max_timestamp = wall_clock_ms()
         builder.finish(
-            self.base_offset, self.log.leader_epoch, self.codec, self.log.log_append_time, -1, -1, -1
+            self.base_offset, self.log.current_epoch, self.codec, self.log.log_append_time, -1, -1, -1
         )
         if builder.max_timestamp > self.max_timestamp:
             self.max_timestamp = builder.max_timestamp

@@ -49,7 +49,7 @@ from kreplog._native.batch cimport (
 )
 from kreplog._native.cursor cimport likely, unlikely
 
-from kreplog.errors import UsageError
+from kreplog.errors import ArgumentTypeError, UsageError
 
 cdef extern from "stdlib.h" nogil:
     int posix_memalign(void** out, size_t alignment, size_t size)
@@ -89,12 +89,19 @@ cdef class ArrowBuilder:
     Columns that were not asked for are not decoded. Not for use by two threads at once (refused with UsageError).
     """
 
-    def __cinit__(self, columns, str timestamp_unit="ms"):
+    def __cinit__(self, columns, timestamp_unit="ms"):
+        if not isinstance(timestamp_unit, str):
+            raise ArgumentTypeError(f"timestamp_unit is a str, not {type(timestamp_unit).__name__}")
         if timestamp_unit not in ("ms", "us"):
             raise UsageError(f"timestamp_unit = {timestamp_unit!r} is not known: choose 'ms' or 'us'")
-        names = list(columns)
+        try:
+            names = [columns] if isinstance(columns, str) else list(columns)
+        except TypeError:
+            raise ArgumentTypeError(f"columns is a sequence of str, not {type(columns).__name__}") from None
+        if not all([isinstance(name, str) for name in names]):
+            raise ArgumentTypeError(f"columns = {columns!r} is not a sequence of str")
         if isinstance(columns, str) or not names or len(set(names)) != len(names) or not set(names) <= set(COLUMNS):
-            raise UsageError(f"columns = {columns!r}: name one or more of {', '.join(COLUMNS)}, each once")
+            raise UsageError(f"columns = {columns!r}: name one or more of {', '.join(COLUMNS)} in a list, each once")
         self._count = len(names)
         cdef int i
         cdef int wanted = 0

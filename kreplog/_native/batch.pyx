@@ -402,8 +402,10 @@ cdef class BatchBuilder:
         return 0
 
 
-cpdef int codec_id(str name) except -1:
-    """The codec id of a compression name ("none", "gzip", "snappy", "lz4", "zstd"). Raises UsageError."""
+cpdef int codec_id(name) except -1:
+    """The codec id of a name ("none", "gzip", "snappy", "lz4", "zstd"). Raises ArgumentTypeError, UsageError."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"compression is one of {', '.join(CODECS)} as a str, not {type(name).__name__}")
     try:
         return CODECS[name]
     except KeyError:

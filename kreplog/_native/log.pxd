@@ -43,7 +43,7 @@ cdef class SegmentedLog:
     cdef StateFile state
     cdef FileHandle directory
     cdef bint directory_changed
-    cdef readonly int32_t leader_epoch
+    cdef int32_t current_epoch  # that records are appended in
     cdef int32_t last_epoch  # of the newest epoch entry, -1 when none
     cdef object epochs
     cdef object producers

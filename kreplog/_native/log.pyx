@@ -296,9 +296,9 @@ cdef class SegmentedLog:
             builder.add(timestamp, key_bytes, value_bytes, encoded)
             if self.log_append_time:
                 builder.max_timestamp = wall_clock_ms()
-            if self.leader_epoch != self.last_epoch:
-                self.assign_epoch(self.leader_epoch)
-            builder.finish(offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
+            if self.current_epoch != self.last_epoch:
+                self.assign_epoch(self.current_epoch)
+            builder.finish(offset, self.current_epoch, self.codec, self.log_append_time, -1, -1, -1)
             if builder.length > self.max_message_bytes:
                 self._refuse_size(builder.length)
             self.write(builder.buffer, builder.length, offset + 1, builder.max_timestamp)
@@ -355,8 +355,8 @@ cdef class SegmentedLog:
         self.begin_write()
         try:
             first = next_offset = self.position.leo
-            if n and self.leader_epoch != self.last_epoch:
-                self.assign_epoch(self.leader_epoch)
+            if n and self.current_epoch != self.last_epoch:
+                self.assign_epoch(self.current_epoch)
             builder.reset()
             for i in range(n):
                 timestamp = now if timestamps is None else timestamps.at(i)
@@ -385,7 +385,7 @@ cdef class SegmentedLog:
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1:
         if self.log_append_time:
             builder.max_timestamp = wall_clock_ms()
-        builder.finish(base_offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
+        builder.finish(base_offset, self.current_epoch, self.codec, self.log_append_time, -1, -1, -1)
         if builder.max_timestamp > max_timestamp[0]:
             max_timestamp[0] = builder.max_timestamp
         return builder.count
@@ -421,14 +421,14 @@ cdef class SegmentedLog:
             self.epochs.flush()
         except BaseException as error:
             self.fail(error)
-        self.leader_epoch = epoch
+        self.current_epoch = epoch
         self.publish_epochs()
         return 0
 
     cdef int publish_epochs(self) except -1:
         """The epoch entries have changed and are in their file."""
         self.last_epoch = self.epochs.latest_epoch
-        self.position.leader_epoch = self.leader_epoch
+        self.position.leader_epoch = self.current_epoch
         self.position.epochs_crc = epochs_crc(self.epochs)
         self.state.publish(&self.position)
         return 0
@@ -438,9 +438,9 @@ cdef class SegmentedLog:
         cdef int32_t wanted = epoch_of(epoch)
         self.begin_write()
         try:
-            if wanted < self.leader_epoch:
+            if wanted < self.current_epoch:
                 raise FencedLeaderEpochError(
-                    f"{self.name}: leader epoch {wanted} is older than the log's {self.leader_epoch}",
+                    f"{self.name}: leader epoch {wanted} is older than the log's {self.current_epoch}",
                     partition=self.name,
                 )
             self.assign_epoch(wanted)
@@ -691,6 +691,17 @@ cdef class SegmentedLog:
             return self.position.high_watermark
         finally:
             self.unlock()
+
+    @property
+    def leader_epoch(self):
+        """The leader epoch that records are appended in; to a reader the latest that the log knows, 0 when none."""
+        if not self.read_only:
+            return self.current_epoch
+        self.refresh()
+        if self.state is not None:
+            return max(0, self.position.leader_epoch)
+        self.load_epochs()
+        return 0 if self.epochs is None else max(0, self.epochs.latest_epoch)
 
     @property
     def leader_epochs(self):

@@ -99,7 +99,16 @@ def offset_for_timestamp(SegmentedLog log, timestamp_ms):
     cdef int64_t at
     cdef int64_t chain
     cdef Py_ssize_t i
-    for segment in log._segments:
+    cdef list listed = log._segments
+    if listed and (<Segment> listed[0]).base_offset > log.position.log_start_offset:
+        log.refresh()  # the log start offset moves up before a segment is deleted
+        if (<Segment> listed[0]).base_offset > log.position.log_start_offset:
+            raise StorageError(
+                f"{log.name}: the segment that holds offset {log.position.log_start_offset}, the first of the log, is "
+                f"missing from {log.path}: put it back, or open the log for writing, which goes on without it",
+                partition=log.name, offset=log.position.log_start_offset, path=log.path,
+            )
+    for segment in listed:
         prepare(log, segment)
         segment.learn_timestamps()
         if segment.max_timestamp < wanted and not segment.suspect:

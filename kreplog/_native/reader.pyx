@@ -365,13 +365,14 @@ cdef class ArrowPieces:
     cdef Py_ssize_t max_bytes
     cdef bint busy
 
-    def __init__(self, SegmentedLog log, start, stop, columns, str timestamp_unit, Py_ssize_t max_bytes):
-        if max_bytes < 1:
-            raise UsageError(f"max_bytes = {max_bytes} must be at least 1")
+    def __init__(self, SegmentedLog log, start, stop, columns, timestamp_unit, max_bytes):
+        cdef int64_t wanted = integer(max_bytes, "max_bytes")
+        if wanted < 1:
+            raise UsageError(f"max_bytes = {wanted} must be at least 1")
         self.builder = ArrowBuilder(columns, timestamp_unit)
         self.start, self.stop = committed_range(log, start, stop)
         self.reader = reader_of(log, self.start, self.stop)
-        self.max_bytes = max_bytes
+        self.max_bytes = wanted
 
     def __iter__(self):
         return self

@@ -112,6 +112,8 @@ def recover(SegmentedLog log, progress=None):
     if not clean and not fresh:
         _trim_sealed(log, scan_from)
         position.leo = _check_tail(log, max(scan_from, 0), limit, log.epochs if trusted else None, progress)
+        if 0 <= position.leo < position.log_start_offset and limit >= 0:
+            _start_anew(log)
     log.active = log._segments[len(log._segments) - 1]
     log.active.open()
     log.active.sealed = False
@@ -140,6 +142,19 @@ def recover(SegmentedLog log, progress=None):
         log.state.sync()
         log.directory.sync()
         sync_directory(os.path.dirname(log.path))
+
+
+cdef int _start_anew(SegmentedLog log) except -1:
+    """Finish an interrupted truncation that left nothing: what lies before the log start does not come back."""
+    cdef Segment segment
+    for segment in reversed(log._segments):
+        segment.delete()
+    log.position.leo = log.position.log_start_offset
+    log._segments = [create_segment(
+        log.path, log.name, log.position.leo, log.segment_bytes, log.config.index_interval_bytes
+    )]
+    log.directory_changed = True
+    return 0
 
 
 cdef int _drop_deleted(SegmentedLog log) except -1:
@@ -371,8 +386,8 @@ cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted) except -1:
         _rebuild_epochs(log)
     epochs.flush()
     log.last_epoch = epochs.latest_epoch
-    log.leader_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
-    log.position.leader_epoch = log.leader_epoch
+    log.current_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
+    log.position.leader_epoch = log.current_epoch
     return 0
 
 
