@@ -8,7 +8,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -414,6 +414,14 @@ cpdef int codec_id(name) except -1:
         ) from None
 
 
+cdef int64_t _stamp(object value) except? -1:
+    if not isinstance(value, int):
+        raise ArgumentTypeError(f"a timestamp is an int, not {type(value).__name__}")
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise UsageError(f"timestamp {value} does not fit in 64 bits")
+    return value
+
+
 def build(
     values, keys=None, timestamps_ms=None, headers=None, *, int64_t base_offset=0, int32_t leader_epoch=0,
     int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1, str compression="none"
@@ -446,7 +454,7 @@ def build(
         if keys is not None:
             key_payload.take(keys[i], &key)
         encoded = None if headers is None or not headers[i] else encode_headers(headers[i])
-        builder.add(now if timestamps_ms is None else timestamps_ms[i], key, value, encoded)
+        builder.add(now if timestamps_ms is None else _stamp(timestamps_ms[i]), key, value, encoded)
     builder.finish(base_offset, leader_epoch, codec, False, producer_id, producer_epoch, base_sequence)
     return PyBytes_FromStringAndSize(<char*> builder.buffer, builder.length)
 

@@ -309,7 +309,7 @@ cdef object _package(str name, str codec):
         return import_module(name)
     except ImportError as error:
         raise UnsupportedCompressionError(
-            f"{codec} needs a package that is not installed: pip install kreplog[{codec}]"
+            f"{codec} needs a package that is not installed: pip install 'kreplog[{codec}]'"
         ) from error
 
 
