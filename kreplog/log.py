@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kreplog._native import deletion, encoded, lookup, reader, recovery
+from kreplog._native import deletion, directory, encoded, lookup, reader, recovery
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -124,7 +124,7 @@ class Log(SegmentedLog):
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
-        log._prepare(path, config, read_only)
+        directory.prepare(log, path, config, read_only)
         if read_only:
             recovery.attach(log)
         else:

@@ -2,11 +2,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kreplog._native.arrow import ArrowColumns
-from kreplog._native.log import SegmentedLog
+from kreplog._native.view import LogView
 from kreplog.types import FileRegion
 
 class Records(Iterator[Any]):
-    def __init__(self, log: SegmentedLog, start: int | None, stop: int | None, values_only: bool) -> None: ...
+    def __init__(self, log: LogView, start: int | None, stop: int | None, values_only: bool) -> None: ...
     def __iter__(self) -> Records: ...
     def __next__(self) -> Any: ...
     def __length_hint__(self) -> int: ...
@@ -14,7 +14,7 @@ class Records(Iterator[Any]):
 class ArrowPieces(Iterator[ArrowColumns]):
     def __init__(
         self,
-        log: SegmentedLog,
+        log: LogView,
         start: int | None,
         stop: int | None,
         columns: Sequence[str],
@@ -40,4 +40,4 @@ class Fetched:
     @property
     def file_region(self) -> FileRegion: ...
 
-def fetch(log: SegmentedLog, offset: int, max_bytes: int, isolation: str) -> Fetched: ...
+def fetch(log: LogView, offset: int, max_bytes: int, isolation: str) -> Fetched: ...

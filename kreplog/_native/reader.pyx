@@ -35,8 +35,8 @@ from kreplog._native.batch cimport (
 )
 from kreplog._native.columns cimport integer
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
-from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
+from kreplog._native.view cimport LogView
 
 from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, UsageError
 from kreplog.types import FileRegion
@@ -226,14 +226,14 @@ cdef class BatchReader:
         return 0
 
 
-cdef int refuse_deleted(SegmentedLog log, int64_t offset) except -1:
+cdef int refuse_deleted(LogView log, int64_t offset) except -1:
     raise OffsetOutOfRangeError(
         f"{log.name}: offset {offset} is below the first one kept (the log start offset is "
         f"{log.position.log_start_offset}); its records were deleted", partition=log.name, offset=offset,
     )
 
 
-cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop):
+cdef BatchReader reader_of(LogView log, int64_t start, int64_t stop):
     cdef BatchReader reader = BatchReader.__new__(BatchReader)
     reader.log = log
     reader.expected = start
@@ -252,7 +252,7 @@ cdef int located_corruption(BatchReader reader, object error) except -1:
     ) from error
 
 
-cdef (int64_t, int64_t) committed_range(SegmentedLog log, object start, object stop) except *:
+cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) except *:
     """[start, stop) as asked for, clamped to what is committed now. Raises OffsetOutOfRangeError, UsageError."""
     cdef int64_t first
     cdef int64_t last
@@ -284,7 +284,7 @@ cdef class Records:
     cdef bint in_batch
     cdef bint busy
 
-    def __init__(self, SegmentedLog log, start, stop, bint values_only):
+    def __init__(self, LogView log, start, stop, bint values_only):
         self.start, self.stop = committed_range(log, start, stop)
         self.reader = reader_of(log, self.start, self.stop)
         self.values_only = values_only
@@ -365,7 +365,7 @@ cdef class ArrowPieces:
     cdef Py_ssize_t max_bytes
     cdef bint busy
 
-    def __init__(self, SegmentedLog log, start, stop, columns, timestamp_unit, max_bytes):
+    def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes):
         cdef int64_t wanted = integer(max_bytes, "max_bytes")
         if wanted < 1:
             raise UsageError(f"max_bytes = {wanted} must be at least 1")
@@ -425,7 +425,7 @@ cdef class Fetched:
         return f"Fetched(start_offset={self.start_offset}, next_offset={self.next_offset}, {len(self.data)} bytes)"
 
 
-def fetch(SegmentedLog log, start, size, isolation):
+def fetch(LogView log, start, size, isolation):
     """Whole batches from `offset` on; see Log.fetch."""
     cdef Fetched fetched
     cdef int64_t offset = integer(start, "offset")
@@ -467,7 +467,7 @@ def fetch(SegmentedLog log, start, size, isolation):
     )
 
 
-cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound, int64_t max_bytes) except -1:
+cdef int _take(LogView log, Fetched fetched, int64_t offset, int64_t bound, int64_t max_bytes) except -1:
     """Fill `fetched` from the segment that holds `offset`."""
     cdef BatchHeader h
     cdef Segment segment = log.segment_for(offset)

@@ -20,9 +20,10 @@ from kreplog._native.batch cimport (
     reason_of,
 )
 from kreplog._native.files cimport Mapping, sync_directory
-from kreplog._native.log cimport SegmentedLog, epochs_crc
+from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
-from kreplog._native.state cimport Position, StateFile, open_state
+from kreplog._native.state cimport Position, open_state
+from kreplog._native.view cimport epochs_crc
 
 import logging
 import os
@@ -31,12 +32,12 @@ import uuid
 from base64 import urlsafe_b64encode
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
+from kreplog._native.state import STATE_NAME
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 from kreplog.types import Cut
 
 _logger = logging.getLogger("kreplog")
 
-STATE_NAME = "kreplog.state"
 METADATA_NAME = "partition.metadata"
 
 cdef enum:
@@ -44,12 +45,6 @@ cdef enum:
     READ_AHEAD = 8 << 20
     CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
     RETRIES = 1000
-
-
-def writer_pid(path):
-    """The pid of the last process that opened the partition directory for writing, 0 when unknown."""
-    cdef StateFile state = open_state(os.path.join(path, STATE_NAME), False)
-    return 0 if state is None else state.writer_pid()
 
 
 cdef dict _checkpoint(SegmentedLog log, str name):

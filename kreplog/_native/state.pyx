@@ -15,6 +15,8 @@ from posix.unistd cimport getpid
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.files cimport open_file, storage_error
 
+STATE_NAME = "kreplog.state"
+
 cdef extern from *:
     """
     #define kreplog_release() __atomic_thread_fence(__ATOMIC_RELEASE)
