@@ -1,12 +1,12 @@
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Self
 
 from typing_extensions import Buffer
 
 COLUMNS: Final[tuple[str, ...]]
 
 class ArrowBuilder:
-    def __init__(self, columns: Iterable[str], timestamp_unit: str = "ms") -> None: ...
+    def __new__(cls, columns: Iterable[str], timestamp_unit: str = "ms") -> Self: ...
     @property
     def rows(self) -> int: ...
     @property

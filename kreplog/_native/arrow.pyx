@@ -1,4 +1,3 @@
-# cython: language_level=3
 """Record batches to Arrow columns: one walk over the bytes, no Python object per record.
 
 ArrowBuilder collects the records of a range of offsets and hands them over as ArrowColumns, which any Arrow library

@@ -261,6 +261,7 @@ cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
 cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h)
+cdef object open_batch(RecordCursor* c, const uint8_t* p, const BatchHeader* h)
 cpdef int codec_id(name) except -1
 cdef object make_record(const RecordView* view)
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length)

@@ -102,19 +102,13 @@ cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64
     max_timestamp: set to the largest timestamp of any record, -1 when there is none.
     """
     cdef RecordCursor c
-    cdef const uint8_t* records = p + HEADER_SIZE
-    cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
     cdef int code
     max_timestamp[0] = -1
     if dense and h.record_count != h.last_offset_delta + 1:
         return BAD_COUNT
-    if codec_of(h) != 0:
-        plain = uncompressed(p, h)
-        records = <const uint8_t*> PyBytes_AS_STRING(plain)
-        length = PyBytes_GET_SIZE(plain)
-    if h.record_count > length // MIN_RECORD_SIZE:
+    _plain = open_batch(&c, p, h)
+    if h.record_count > (c.end - c.pos) // MIN_RECORD_SIZE:
         return BAD_COUNT
-    open_records(&c, h, records, length)
     with nogil:
         code = walk(&c, dense, max_timestamp)
     return code
@@ -125,6 +119,20 @@ cdef object uncompressed(const uint8_t* p, const BatchHeader* h):
     cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
     piece = PyMemoryView_FromMemory(<char*> p + HEADER_SIZE, length, PyBUF_READ)
     return decompress(codec_of(h), piece, MAX_DECOMPRESSED_BYTES)
+
+
+cdef object open_batch(RecordCursor* c, const uint8_t* p, const BatchHeader* h):
+    """Point `c` at the records of the whole batch at `p`; returns what they must not outlive, None where that is `p`.
+
+    Raises CorruptBatchError, UnsupportedCompressionError.
+    """
+    cdef bytes plain
+    if codec_of(h) == 0:
+        open_records(c, h, p + HEADER_SIZE, batch_size(h) - HEADER_SIZE)
+        return None
+    plain = uncompressed(p, h)
+    open_records(c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+    return plain
 
 
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length):
@@ -514,14 +522,9 @@ cdef list _decode(object buffer, bint values_only):
     cdef RecordView view
     cdef int code
     cdef list out = []
-    cdef bytes plain
     while at < data.shape[0]:
         _checked_header(&data[at], data.shape[0] - at, &h, at)
-        if codec_of(&h) != 0:
-            plain = uncompressed(&data[at], &h)
-            open_records(&c, &h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
-        else:
-            open_records(&c, &h, &data[at] + HEADER_SIZE, batch_size(&h) - HEADER_SIZE)
+        _plain = open_batch(&c, &data[at], &h)
         while True:
             code = next_record(&c, &view)
             if code <= 0:

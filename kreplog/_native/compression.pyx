@@ -1,4 +1,3 @@
-# cython: language_level=3
 """The records section of a batch, compressed and back, in the framing that Kafka's clients write.
 
     1 gzip     one RFC 1952 member

@@ -3,24 +3,20 @@
 Each look works on a steady view: when files were cut or deleted while it went on, it is done again.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
 
 from kreplog._native.batch cimport (
     BAD_BASE_OFFSET,
     BAD_CRC,
     BATCH_OK,
-    HEADER_SIZE,
     BatchHeader,
     RecordCursor,
     RecordView,
     batch_size,
-    codec_of,
     next_offset_of,
     next_record,
-    open_records,
+    open_batch,
     raise_corrupt,
-    uncompressed,
 )
 from kreplog._native.columns cimport integer, timestamp_of
 from kreplog._native.reader cimport refuse_deleted
@@ -157,8 +153,7 @@ cdef object first_at(LogView log, Segment segment, int64_t at, BatchHeader* h, i
     cdef uint8_t[::1] data = raw
     cdef int code
     segment.open().read_at(&data[0], batch_size(h), at)
-    plain = uncompressed(&data[0], h) if codec_of(h) else bytes(raw[HEADER_SIZE:])
-    open_records(&c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+    _plain = open_batch(&c, &data[0], h)
     while True:
         code = next_record(&c, &view)
         if code <= 0:

@@ -7,9 +7,9 @@ tells whether the log was cut meanwhile (then the reader looks anew) or the byte
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.batch cimport (
@@ -23,15 +23,13 @@ from kreplog._native.batch cimport (
     RecordView,
     batch_size,
     check_crc,
-    codec_of,
     is_control,
     make_record,
     next_offset_of,
     next_record,
-    open_records,
+    open_batch,
     raise_corrupt,
     read_header,
-    uncompressed,
 )
 from kreplog._native.columns cimport integer
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
@@ -204,8 +202,7 @@ cdef class BatchReader:
         for _attempt in range(2):
             if self.log.epochs is None or self.log.epochs.latest_epoch < 0:
                 return True
-            self.epoch, until = self.log.epochs.epoch_for_offset(h.base_offset)
-            self.epoch_until = until if until is not None else INT64_MAX
+            self.epoch, self.epoch_until = self.log.epochs.epoch_for_offset(h.base_offset)
             if self.epoch < 0 or self.epoch == h.leader_epoch:
                 return True
             if not self.log.read_only:
@@ -332,19 +329,10 @@ cdef class Records:
             reader.check()
             if is_control(&reader.header):
                 continue
-            if codec_of(&reader.header):
-                try:
-                    self.plain = uncompressed(reader.data, &reader.header)
-                except CorruptBatchError as error:
-                    located_corruption(reader, error)
-                open_records(
-                    &self.cursor, &reader.header, <const uint8_t*> PyBytes_AS_STRING(self.plain),
-                    PyBytes_GET_SIZE(self.plain),
-                )
-            else:
-                open_records(
-                    &self.cursor, &reader.header, reader.data + HEADER_SIZE, batch_size(&reader.header) - HEADER_SIZE
-                )
+            try:
+                self.plain = open_batch(&self.cursor, reader.data, &reader.header)
+            except CorruptBatchError as error:
+                located_corruption(reader, error)
             self.in_batch = True
             return True
         return False

@@ -113,7 +113,6 @@ cdef StateFile open_state(str path, bint writable):
     if state.data == <uint8_t*> MAP_FAILED:
         state.data = NULL
         raise storage_error("cannot map", path, errno)
-    state.writable = writable
     if writable:
         pid = getpid()
         memcpy(state.data, MAGIC, 8)
