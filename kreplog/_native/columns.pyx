@@ -14,7 +14,7 @@ from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from kreplog._native.arrow cimport ArrowArray, ArrowSchema
+from kreplog._native.arrow_export cimport ArrowArray, ArrowSchema
 from kreplog._native.batch cimport Payload
 from kreplog._native.cursor cimport likely, prefetch
 

@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-from kreplog._native.arrow import ArrowColumns
+from kreplog._native.arrow_export import ArrowColumns
 from kreplog._native.view import LogView
 from kreplog.types import FileRegion
 
