@@ -34,8 +34,12 @@ help:
 
 setup: $(BUILT)
 
-test: lint
-	@$(RUN) -m pytest $(ARGS)
+# The tests run even where lint has something to say; either of them fails the target.
+test: $(BUILT)
+	@$(MAKE) --no-print-directory lint; linted=$$?; \
+	$(RUN) -m pytest $(ARGS); tested=$$?; \
+	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
+	exit $$((tested ? tested : linted))
 
 lint: $(BUILT)
 	@$(RUN) -m ruff check .

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
 
@@ -35,12 +35,14 @@ from kreplog._native import batch
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
 from kreplog.errors import CorruptBatchError, KreplogError, OffsetOutOfRangeError, StorageError, UsageError
+from kreplog.types import TopicPartition
 
 logger = logging.getLogger("kreplog")
 
 FOLLOW_POLL_S = 0.1
 FETCH_BYTES = 1 << 20
 PROGRESS_EVERY_LINES = 1000
+PARTITIONS_SHOWN = 10
 CODEC_NAMES = {number: name for name, number in CODECS.items()}
 
 
@@ -62,10 +64,37 @@ class Codec(StrEnum):
     zstd = "zstd"
 
 
-PartitionPath = Annotated[Path, typer.Argument(help="Partition directory, <dir>/<topic>-<partition>.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+def _check_partition(path: Path) -> Path:
+    """`path`, unless it is the directory above partitions: then raise UsageError, which names them."""
+    if path.is_dir() and not any(path.glob("*.log")):
+        partitions = sorted(_partitions_in(path))
+        if partitions:
+            shown = ", ".join(str(partition) for partition in partitions[:PARTITIONS_SHOWN])
+            more = f" and {len(partitions) - PARTITIONS_SHOWN:,} more" if len(partitions) > PARTITIONS_SHOWN else ""
+            raise UsageError(
+                f"{path} is no partition, but holds {shown}{more}; name one, as in {path / str(partitions[0])}",
+                path=str(path),
+            )
+    return path
+
+
+def _partitions_in(path: Path) -> Iterator[TopicPartition]:
+    for entry in path.iterdir():
+        try:
+            partition = TopicPartition.parse(entry.name)
+        except UsageError:
+            continue
+        if entry.is_dir() and any(entry.glob("*.log")):
+            yield partition
+
+
+PartitionPath = Annotated[
+    Path, typer.Argument(help="Partition directory, <dir>/<topic>-<partition>.", callback=_check_partition)
+]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Machine-readable output.")]
 ShowProgress = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Draw a bar on stderr (default: on a terminal).")
+    bool | None,
+    typer.Option("--progress/--no-progress", metavar="", help="Draw a bar on stderr (default: on a terminal)."),
 ]
 AsEncoding = Annotated[Encoding, typer.Option("--encoding", "-e", help="How bytes are shown.")]
 FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="First offset (default: log start offset).")]
@@ -99,7 +128,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version", metavar="", is_eager=True, callback=_print_version, help="Print the version and leave."
+        ),
     ] = False,
 ) -> None:
     """Kafka's replicated log as a Python package."""
@@ -122,9 +154,11 @@ def dump(
     start: FromOffset = None,
     stop: ToOffset = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="At most so many.")] = None,
-    batches: Annotated[bool, typer.Option("--batches", help="Record batch headers instead of records.")] = False,
+    batches: Annotated[
+        bool, typer.Option("--batches", metavar="", help="Record batch headers instead of records.")
+    ] = False,
     log_end: Annotated[
-        bool, typer.Option("--log-end", help="Up to the log end offset, not only what is committed.")
+        bool, typer.Option("--log-end", metavar="", help="Up to the log end offset, not only what is committed.")
     ] = False,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
@@ -164,7 +198,7 @@ def verify(
             print(f"{damage.path}: position {damage.position}, offset {damage.offset}: {damage.reason}")
         print(
             f"{path}: {'DAMAGED' if report.damages else 'sound'}; "
-            f"offsets [{report.start_offset}, {report.end_offset}), segments: {report.segments:,}, "
+            f"{_span(report.start_offset, report.end_offset)}, segments: {report.segments:,}, "
             f"batches: {report.batches:,}, records: {report.records:,}, bytes: {report.bytes:,}, "
             f"damages: {len(report.damages):,}"
         )
@@ -176,7 +210,8 @@ def verify(
 def recover(
     path: PartitionPath,
     replicated: Annotated[
-        bool, typer.Option("--replicated", help="One replica of several: leave the high watermark where it was.")
+        bool,
+        typer.Option("--replicated", metavar="", help="One replica of several: leave the high watermark where it was."),
     ] = False,
     progress: ShowProgress = None,
     as_json: AsJson = False,
@@ -212,7 +247,8 @@ def recover(
 def append(
     path: PartitionPath,
     file: Annotated[
-        typer.FileBinaryRead | None, typer.Option("--file", "-f", help="Read lines from this file (default: stdin).")
+        typer.FileBinaryRead | None,
+        typer.Option("--file", "-f", metavar="<file>", help="Read lines from this file (default: stdin)."),
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-k", help="What parts the key from the value in each line.")
@@ -221,6 +257,7 @@ def append(
         bool,
         typer.Option(
             "--json-lines",
+            metavar="",
             help='Each line is an object: "value" (a string, null or {"base64": ...}), and "key", "timestamp_ms" and '
             '"headers" (a list of name and value pairs) where wanted.',
         ),
@@ -233,13 +270,15 @@ def append(
     parse = _line_parser(key_separator, json_lines)
     lines: IO[bytes] = sys.stdin.buffer if file is None else file
     started = time.perf_counter()
+    first_line = lines.readline()
+    _check_first(first_line, parse)
     with (
         kreplog.Log.open(path, kreplog.LogConfig(compression_type=compression.value)) as log,
         _progress(progress) as bar,
     ):
         first = log.log_end_offset
-        bytes_read = _append_lines(log, lines, parse, bar)
-        facts = {
+        bytes_read = _append_lines(log, lines, first_line, parse, bar)
+        facts: dict[str, Any] = {
             "path": str(path),
             "first_offset": first,
             "next_offset": log.log_end_offset,
@@ -251,8 +290,8 @@ def append(
         _print_json(facts)
     else:
         print(
-            f"{path}: {facts['records']:,} records appended, offsets [{first}, {facts['next_offset']}), "
-            f"{bytes_read:,} bytes read in {facts['seconds']:.3f} s"
+            f"{path}: {_counted(facts['records'], 'record')} appended, {_span(first, facts['next_offset'])}, "
+            f"{_counted(bytes_read, 'byte')} read in {facts['seconds']:.3f} s"
         )
 
 
@@ -260,7 +299,9 @@ def append(
 def tail(
     path: PartitionPath,
     count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Start with the last so many records.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", metavar="", help="Go on with what is appended, until Ctrl-C.")
+    ] = False,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
 ) -> None:
@@ -515,21 +556,34 @@ def _from_json(value: object) -> bytes | None:
     raise UsageError(f'{json.dumps(value)} must be a string, null or {{"base64": ...}}')
 
 
-def _append_lines(log: kreplog.Log, lines: IO[bytes], parse: Callable[[bytes], _Line], bar: Progress) -> int:
-    """Append a record per line; return the bytes read.
+def _check_first(line: bytes, parse: Callable[[bytes], _Line]) -> None:
+    """Raise UsageError if the first line can be no record, before a directory is made for it."""
+    if line:
+        try:
+            record = parse(line.removesuffix(b"\n"))
+            stamps = None if record.timestamp_ms is None else [record.timestamp_ms]
+            batch.build([record.value], [record.key], stamps, [record.headers])
+        except UsageError as error:
+            raise UsageError(f"line 1: {error}; nothing was appended") from error
+
+
+def _append_lines(
+    log: kreplog.Log, lines: IO[bytes], first_line: bytes, parse: Callable[[bytes], _Line], bar: Progress
+) -> int:
+    """Append a record per line, of which the first was read already; return the bytes read.
 
     Raises UsageError for a line that cannot be a record, naming it; the lines before it are appended."""
     task = bar.add_task("append", total=_size_of(lines))
     bytes_read = 0
     with log.appender() as out:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(chain([first_line] if first_line else [], lines), 1):
             try:
                 out.append(*parse(line.removesuffix(b"\n")))
             except UsageError as error:
                 out.flush()
                 raise UsageError(
-                    f"line {number}: {error}; appended are the {number - 1:,} lines before it, up to offset "
-                    f"{log.log_end_offset}",
+                    f"line {number}: {error}; appended: {_counted(number - 1, 'line')} before it, so that the next "
+                    f"offset is {log.log_end_offset:,}",
                     path=log.path,
                 ) from error
             bytes_read += len(line)
@@ -642,6 +696,17 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _span(start: int, end: int) -> str:
+    """The offsets of [start, end) in words."""
+    if end - start <= 1:
+        return f"offset {start:,}" if end > start else "no offsets"
+    return f"offsets {start:,} to {end - 1:,}"
+
+
 def _time(timestamp_ms: int) -> str:
     """ISO 8601 in UTC; a plain number for what no calendar holds, "-" for none."""
     if timestamp_ms == -1:
@@ -684,10 +749,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 def _print_recovery(facts: dict[str, Any]) -> None:
     for cut in facts["cuts"]:
-        print(f"{cut['path']}: {cut['bytes']:,} bytes cut from byte {cut['position']:,} on: {cut['reason']}")
+        print(f"{cut['path']}: {_counted(cut['bytes'], 'byte')} cut from byte {cut['position']:,} on: {cut['reason']}")
     print(
-        f"{facts['path']}: offsets [{facts['log_start_offset']}, {facts['log_end_offset']}), high watermark "
-        f"{facts['high_watermark']}; {facts['bytes_cut']:,} bytes cut, {facts['bytes']:,} kept, "
+        f"{facts['path']}: {_span(facts['log_start_offset'], facts['log_end_offset'])}, high watermark "
+        f"{facts['high_watermark']:,}; {_counted(facts['bytes_cut'], 'byte')} cut, {facts['bytes']:,} kept, "
         f"in {facts['seconds']:.3f} s"
     )
 

@@ -12,10 +12,11 @@ import uuid
 import weakref
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kreplog._native import deletion, encoded, lookup, reader, recovery
+from kreplog._native import deletion, directory, encoded, lookup, reader, recovery
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Appender", "Fetched", "Log", "OffsetRange", "Record", "SegmentInfo"]
 
+_MAX_LINGER_MS = 1 << 31  # as in Kafka's producer
 _ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 _writers: weakref.WeakSet[Log] = weakref.WeakSet()
@@ -44,13 +46,18 @@ class Appender(BufferedAppender):
     """
 
     def __init__(self, log: Log, batch_bytes: int, linger_ms: float, compression: str | None) -> None:
+        if isinstance(linger_ms, bool) or not isinstance(linger_ms, (int, float)):
+            raise ArgumentTypeError(f"linger_ms is a number, not {type(linger_ms).__name__}")
+        if not 0 <= linger_ms <= _MAX_LINGER_MS:
+            raise UsageError(f"linger_ms = {linger_ms} is out of range: 0 to {_MAX_LINGER_MS}")
         self._wake = threading.Event()
         self._linger_ns = int(linger_ms * 1e6)
         super().__init__(log, batch_bytes, compression, self._wake.set)
-        if linger_ms < 0:
-            raise UsageError(f"linger_ms = {linger_ms} must not be negative")
         self._thread = threading.Thread(
-            target=_linger, args=(weakref.ref(self), self._wake, self._linger_ns), name="kreplog-linger", daemon=True
+            target=_linger,
+            args=(weakref.ref(self, partial(_wake, self._wake)), self._wake, self._linger_ns),
+            name="kreplog-linger",
+            daemon=True,
         )
         self._thread.start()
 
@@ -70,17 +77,22 @@ class Appender(BufferedAppender):
             self._wake.set()
 
 
+def _wake(event: threading.Event, _appender_ref: weakref.ref[Appender]) -> None:
+    event.set()
+
+
 def _linger(appender_ref: weakref.ref[Appender], wake: threading.Event, linger_ns: int) -> None:
-    timeout: float | None = None
     while True:
-        wake.wait(timeout)
+        wake.wait()
         wake.clear()
         appender = appender_ref()
-        if appender is None or appender.closed or appender.log.closed:
+        if appender is None:
             return
         try:
-            timeout = appender.linger(linger_ns)
+            appender.linger(linger_ns)
         except Exception:  # the log has failed: the next append says so to the caller
+            return
+        if appender.closed or appender.log.closed:
             return
         del appender
 
@@ -112,7 +124,7 @@ class Log(SegmentedLog):
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
-        log._prepare(path, config, read_only)
+        directory.prepare(log, path, config, read_only)
         if read_only:
             recovery.attach(log)
         else:
@@ -226,7 +238,8 @@ class Log(SegmentedLog):
     def truncate_to(self, offset: int) -> int:
         """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
 
-        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10.
+        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10. Nor does the log
+        start offset move back: within the batch that holds it, the log becomes empty and ends where it starts.
         log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). Readers never see
         part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
         Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
@@ -269,7 +282,7 @@ class Log(SegmentedLog):
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         """The first committed offset whose timestamp is >= `timestamp_ms`; None when there is none.
 
-        Raises ArgumentTypeError, UsageError, CorruptBatchError.
+        Raises ArgumentTypeError, UsageError, CorruptBatchError, StorageError (the log's first segment is missing).
         """
         return lookup.steadily(self, lookup.offset_for_timestamp, timestamp_ms)
 

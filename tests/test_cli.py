@@ -102,6 +102,31 @@ class TestCommand:
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert found.stdout == "set()\n"
 
+    def test_python_m_kreplog(self) -> None:
+        found = subprocess.run(
+            [sys.executable, "-m", "kreplog", "--version"], capture_output=True, text=True, check=True
+        )
+        assert found.stdout == f"kreplog {kreplog.__version__}\n"
+
+    def test_flags_have_no_type(self, run: Run) -> None:
+        shown = run("append", "--help").out
+        assert "--json-lines" in shown and "<FileBinaryRead>" not in shown
+        assert [line for line in shown.splitlines() if "<bool>" in line and "--help" not in line] == []
+
+    @pytest.mark.parametrize("command", ["info", "dump", "verify", "tail", "recover", "append"])
+    @pytest.mark.parametrize("parent", ["data", "data-1"])
+    def test_the_directory_above_partitions_names_them(
+        self, run: Run, tmp_path: Path, command: str, parent: str
+    ) -> None:
+        for name in ("orders-0", "orders-1", "flights-10"):
+            kreplog.Log.open(tmp_path / parent / name).close()
+        (tmp_path / parent / "empty-0").mkdir()
+        before = tree(tmp_path)
+        outcome = run(command, tmp_path / parent)
+        assert outcome.code == 2
+        assert "is no partition, but holds flights-10, orders-0, orders-1; name one, as in" in outcome.err
+        assert tree(tmp_path) == before
+
     @pytest.mark.parametrize(
         "arguments", [["dump"], ["dump", "x-0", "--nonsense"], ["nonsense"], ["tail", "x-0", "-n-1"]]
     )
@@ -326,7 +351,9 @@ class TestAppend:
         facts = run("append", path, "--json", stdin=b"one\n\nthree \xff\nno newline").json()
         assert (facts["first_offset"], facts["next_offset"], facts["records"]) == (0, 4, 4)
         assert values(path) == [b"one", b"", b"three \xff", b"no newline"]
-        assert "offsets [4, 5)" in run("append", path, stdin=b"five\n").out
+        assert "1 record appended, offset 4, 5 bytes read" in run("append", path, stdin=b"five\n").out
+        assert "2 records appended, offsets 5 to 6, 4 bytes read" in run("append", path, stdin=b"6\n7\n").out
+        assert "0 records appended, no offsets, 0 bytes read" in run("append", path).out
 
     def test_lines_of_a_file_with_keys_compressed(self, run: Run, tmp_path: Path) -> None:
         path, lines = tmp_path / "flights-0", tmp_path / "lines"
@@ -375,6 +402,26 @@ class TestAppend:
         assert reason in outcome.err
         assert outcome.err.count("\n") == 1
         assert len(values(path)) == 2
+
+    @pytest.mark.parametrize(
+        ("options", "bad"),
+        [
+            (["--key-separator", "="], b"no separator"),
+            (["--json-lines"], b"not json"),
+            (["--json-lines"], b'{"value": "x", "timestamp_ms": "now"}'),
+            (["--json-lines"], b'{"value": "x", "timestamp_ms": 99999999999999999999}'),
+            (["--json-lines"], b'{"value": "x", "headers": [[1, "b"]]}'),
+            (["--compression", "rar"], b"fine"),
+            (["--compression", "snappy"], b"fine"),
+        ],
+    )
+    def test_a_bad_codec_or_first_line_makes_no_directory(
+        self, run: Run, tmp_path: Path, options: list[str], bad: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "cramjam", None)
+        outcome = run("append", tmp_path / "flights-0", *options, stdin=bad + b"\n")
+        assert outcome.code in (1, 2) and outcome.err
+        assert not any(tmp_path.iterdir())
 
     def test_a_record_too_large_is_a_bad_line(self, run: Run, tmp_path: Path) -> None:
         outcome = run("append", tmp_path / "flights-0", stdin=b"small\n" + b"x" * 2_000_000 + b"\n")

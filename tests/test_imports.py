@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
     "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.sim", "kreplog.server"},
+    "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
     "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},

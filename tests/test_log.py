@@ -18,6 +18,7 @@ import kreplog
 from kreplog import Log, LogConfig, errors
 from kreplog._native import batch
 from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog._native.crc32c import crc32c
 from kreplog.types import TopicPartition
 
 NOW = 1_700_000_000_000
@@ -102,6 +103,15 @@ class TestAppend:
             assert values(log) == [b"x" * 100] * 5000 + [b"y" * 100]
             assert batch.validate(log.fetch(0).data).codec == batch.codec_id(compression)
             assert (log.size < 100_000) == (compression != "none")
+
+    def test_records_between_keys_and_bytes_of_all_kinds(self, path: Path) -> None:
+        keys = [b"k", bytearray(b"l"), None]
+        with Log.open(path) as log:
+            log.append_many([b"a", None, b"c"], keys)
+            log.append_many([b"a", memoryview(b"b"), None], [b"k", None, b"m"])
+            assert [(record.key, record.value) for record in log.read()] == [
+                (b"k", b"a"), (b"l", None), (None, b"c"), (b"k", b"a"), (None, b"b"), (b"m", None)
+            ]  # fmt: skip
 
 
 class TestAppender:
@@ -191,6 +201,27 @@ class TestEncodedBatches:
                 follower.append_as_follower(batch.build([b"old"], base_offset=30, leader_epoch=3))
             assert follower.truncate_to(15) == 10
             assert follower.leader_epochs == [(0, 0)]
+
+    def test_a_follower_rolls_where_relative_offsets_overflow(self, path: Path) -> None:
+        """Batches of a compacted log may span 2^31 offsets each; an index holds relative offsets of 31 bits."""
+
+        def wide(base: int) -> bytes:
+            data = bytearray(batch.build([b"%d" % base], base_offset=base))
+            data[23:27] = (2**31 - 1).to_bytes(4)  # last offset delta
+            data[17:21] = crc32c(bytes(data[21:])).to_bytes(4)
+            return bytes(data)
+
+        bases = [number << 31 for number in range(4)]
+        with Log.open(path, LogConfig(index_interval_bytes=0)) as log:
+            assert log.append_as_follower(wide(bases[0])).last_offset == (1 << 31) - 1
+            info = log.append_as_follower(b"".join(wide(base) for base in bases[1:]))
+            assert (info.first_offset, info.last_offset, info.records) == (1 << 31, (4 << 31) - 1, 3)
+        for read_only in (False, True):
+            with Log.open(path, read_only=read_only) as log:
+                assert [segment.base_offset for segment in log.segments] == bases
+                assert [record.offset for record in log.read()] == bases
+                assert [next(log.read(base)).value for base in bases] == [b"%d" % base for base in bases]
+                assert not log.verify().damages
 
 
 class TestCommitted:
@@ -368,6 +399,17 @@ class TestDeletion:
             assert 5000 <= log.size < 7000
         with fill(LogConfig(segment_bytes=2000, retention_ms=0, replicated=True)) as log:
             assert log.enforce_retention() == 0  # nothing uncommitted is deleted
+
+    def test_retention_of_records_without_a_timestamp(self, path: Path) -> None:
+        """They are as old as their file, as in Kafka."""
+        with Log.open(path, LogConfig(segment_bytes=500, retention_ms=10_000)) as log:
+            for _ in range(20):
+                log.append_batches(batch.build([b"x" * 100], timestamps_ms=[-1]))
+            count = len(log.segments)
+            assert log.segments[0].max_timestamp == -1
+            assert log.enforce_retention() == 0 and len(log.segments) == count > 3
+            os.utime(log.segments[0].path, (1, 1))
+            assert log.enforce_retention() == 1 and values(log, log.log_start_offset)[0] == b"x" * 100
 
 
 class TestDurability:

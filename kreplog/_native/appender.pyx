@@ -7,7 +7,7 @@ that they wait for the log's lock instead. The thread that enforces `linger_ms` 
 """
 
 from libc.stdint cimport int64_t, uint8_t
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 
@@ -19,15 +19,25 @@ from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.compression import compress
 from kreplog.errors import LogClosedError, UsageError
 
+cdef tuple NO_HEADERS = ()
+
 cdef enum:
     GATHERED = 256 << 10  # bytes of whole batches that go out in one write
     RECORD_OVERHEAD = 36  # at most, beside key, value and headers
+    NAP = 50000000  # ns between two looks at whether the appender was closed
 
 
 cdef int64_t monotonic_ns() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_MONOTONIC, &t)
     return <int64_t> t.tv_sec * 1000000000 + t.tv_nsec
+
+
+cdef void sleep_ns(int64_t duration) noexcept nogil:
+    cdef timespec t
+    t.tv_sec = duration // 1000000000
+    t.tv_nsec = duration % 1000000000
+    nanosleep(&t, NULL)
 
 
 cdef inline void borrow(object value, Bytes* out) noexcept:
@@ -73,11 +83,11 @@ cdef class BufferedAppender(Pending):
         self.wake = wake
         self.idle = True
 
-    def append(self, value, key=None, timestamp_ms=None, headers=()):
+    def append(self, value, key=None, timestamp_ms=None, headers=NO_HEADERS):
         """Buffer one record; return the offset it will have. Arguments and errors as for Log.append."""
         cdef Bytes value_bytes
         cdef Bytes key_bytes
-        cdef bytes encoded = encode_headers(headers) if headers else None
+        cdef bytes encoded = None if headers is NO_HEADERS or not headers else encode_headers(headers)
         cdef int64_t timestamp = timestamp_of(timestamp_ms) if timestamp_ms is not None else wall_clock_ms()
         cdef Py_ssize_t size
         cdef BatchBuilder builder
@@ -121,10 +131,9 @@ cdef class BufferedAppender(Pending):
                     self.spare = self.builder
                     self.builder = builder
             if self.builder.length == 0:
-                if log.pending is not None:
-                    log.pending.flush_locked()
-                if log.leader_epoch != log.last_epoch:
-                    log.assign_epoch(log.leader_epoch)
+                log.flush_pending()
+                if log.current_epoch != log.last_epoch:
+                    log.assign_epoch(log.current_epoch)
                 self.base_offset = log.position.leo
                 self.max_timestamp = -1
                 self.started_ns = monotonic_ns()
@@ -157,7 +166,7 @@ cdef class BufferedAppender(Pending):
         if self.log.log_append_time:
             builder.max_timestamp = wall_clock_ms()
         builder.finish(
-            self.base_offset, self.log.leader_epoch, self.codec, self.log.log_append_time, -1, -1, -1
+            self.base_offset, self.log.current_epoch, self.codec, self.log.log_append_time, -1, -1, -1
         )
         if builder.max_timestamp > self.max_timestamp:
             self.max_timestamp = builder.max_timestamp
@@ -201,16 +210,21 @@ cdef class BufferedAppender(Pending):
         self.log.settle(end)
 
     def linger(self, int64_t linger_ns):
-        """Write what has waited for `linger_ns`; return the seconds until the next look, None when nothing waits."""
+        """Write whatever has waited for `linger_ns`, until nothing waits any more or the appender is closed.
+
+        Sleeps without the GIL, and takes it only when something is due: an appending thread is not held up.
+        """
         cdef int64_t left
-        if self.log.pending is not self:
-            self.idle = True
-            return None
-        left = self.started_ns + linger_ns - monotonic_ns()
-        if left <= 0:
-            self.flush()
-            return linger_ns / 1e9
-        return left / 1e9
+        while self.log.pending is self and not self.closed:
+            left = self.started_ns + linger_ns - monotonic_ns()
+            if left <= 0:
+                self.flush()
+                left = linger_ns
+            with nogil:
+                while left > 0 and not self.closed and not self.log.closed:
+                    sleep_ns(min(left, <int64_t> NAP))
+                    left = self.started_ns + linger_ns - monotonic_ns()
+        self.idle = True
 
     def close(self):
         """Write what is buffered and take no more. Closing twice does nothing. Raises LogFailedError."""

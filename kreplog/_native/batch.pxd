@@ -16,8 +16,20 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from kreplog._native.cursor cimport likely, load16, load32, load64, read_varint, read_varlong, unlikely
+from kreplog._native.cursor cimport (
+    likely,
+    load16,
+    load32,
+    load64,
+    read_varint,
+    read_varlong,
+    unlikely,
+    varint_size,
+    write_varint,
+)
 
 cdef enum:
     HEADER_SIZE = 61
@@ -237,13 +249,20 @@ cdef inline int next_record(RecordCursor* c, RecordView* out) noexcept nogil:
     return 1
 
 
+cdef inline int64_t wall_clock_ms() noexcept nogil:
+    """Wall clock, milliseconds since the epoch."""
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
+    return <int64_t> t.tv_sec * 1000 + t.tv_nsec // 1000000
+
+
 cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil
 cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
 cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h)
-cdef int64_t wall_clock_ms() noexcept nogil
-cpdef int codec_id(str name) except -1
+cdef object open_batch(RecordCursor* c, const uint8_t* p, const BatchHeader* h)
+cpdef int codec_id(name) except -1
 cdef object make_record(const RecordView* view)
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length)
 cdef bytes as_bytes(object value)
@@ -267,12 +286,57 @@ cdef class BatchBuilder:
 
     cdef int begin(self) except -1
     cdef int reserve(self, Py_ssize_t more) except -1
-    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1
     cdef int finish(
         self, int64_t base_offset, int32_t leader_epoch, int codec, bint log_append_time, int64_t producer_id,
         int16_t producer_epoch, int32_t base_sequence
     ) except -1
     cdef void reset(self) noexcept
+    cdef int refuse_length(self) except -1
+
+    cdef inline int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1:
+        """Append one record; `headers` as encode_headers made them, None for none."""
+        cdef Py_ssize_t body
+        cdef Py_ssize_t key_bytes = key.length if key.length > 0 else 0
+        cdef Py_ssize_t value_bytes = value.length if value.length > 0 else 0
+        cdef int64_t delta
+        cdef uint8_t* p
+        if key_bytes > 0x3FFFFFFF or value_bytes > 0x3FFFFFFF:
+            self.refuse_length()
+        if self.count == 0:
+            self.base_timestamp = timestamp
+            self.max_timestamp = timestamp
+        elif timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        delta = <int64_t> (<unsigned long long> timestamp - <unsigned long long> self.base_timestamp)
+        body = (
+            2 + varint_size(delta) + varint_size(self.count) + varint_size(key.length) + key_bytes
+            + varint_size(value.length) + value_bytes
+        )
+        if headers is not None:
+            body += PyBytes_GET_SIZE(headers) - 1
+        if self.length + body + 10 > self.capacity:
+            self.reserve(body + 10)
+        p = write_varint(self.buffer + self.length, body)
+        p[0] = 0
+        p = write_varint(p + 1, delta)
+        p = write_varint(p, self.count)
+        p = write_varint(p, key.length)
+        if key_bytes:
+            memcpy(p, key.data, key_bytes)
+            p += key_bytes
+        p = write_varint(p, value.length)
+        if value_bytes:
+            memcpy(p, value.data, value_bytes)
+            p += value_bytes
+        if headers is None:
+            p[0] = 0
+            p += 1
+        else:
+            memcpy(p, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
+            p += PyBytes_GET_SIZE(headers)
+        self.length = p - self.buffer
+        self.count += 1
+        return 0
 
 
 cdef class Payload:

@@ -1,10 +1,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, final
 
 from typing_extensions import Buffer
 
 MAX_DECOMPRESSED_BYTES: Final[int]
 
+@final
 class Record:
     __match_args__: Final = ("offset", "timestamp_ms", "key", "value", "headers")
     @property
@@ -28,6 +29,7 @@ class Record:
     def __iter__(self) -> Iterator[object]: ...
     def __hash__(self) -> int: ...
 
+@final
 class BatchInfo:
     @property
     def base_offset(self) -> int: ...

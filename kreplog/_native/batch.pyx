@@ -8,15 +8,15 @@ cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from kreplog._native.compression cimport compressed_pieces, decompress
 from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.cursor cimport store16, store32, store64, varint_size, write_varint
+from kreplog._native.cursor cimport store16, store32, store64, write_varint
 
-from kreplog._native.compression import CODECS, compress, decompress
+from kreplog._native.compression import CODECS
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptBatchError,
@@ -102,19 +102,13 @@ cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64
     max_timestamp: set to the largest timestamp of any record, -1 when there is none.
     """
     cdef RecordCursor c
-    cdef const uint8_t* records = p + HEADER_SIZE
-    cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
     cdef int code
     max_timestamp[0] = -1
     if dense and h.record_count != h.last_offset_delta + 1:
         return BAD_COUNT
-    if codec_of(h) != 0:
-        plain = uncompressed(p, h)
-        records = <const uint8_t*> PyBytes_AS_STRING(plain)
-        length = PyBytes_GET_SIZE(plain)
-    if h.record_count > length // MIN_RECORD_SIZE:
+    _plain = open_batch(&c, p, h)
+    if h.record_count > (c.end - c.pos) // MIN_RECORD_SIZE:
         return BAD_COUNT
-    open_records(&c, h, records, length)
     with nogil:
         code = walk(&c, dense, max_timestamp)
     return code
@@ -125,6 +119,20 @@ cdef object uncompressed(const uint8_t* p, const BatchHeader* h):
     cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
     piece = PyMemoryView_FromMemory(<char*> p + HEADER_SIZE, length, PyBUF_READ)
     return decompress(codec_of(h), piece, MAX_DECOMPRESSED_BYTES)
+
+
+cdef object open_batch(RecordCursor* c, const uint8_t* p, const BatchHeader* h):
+    """Point `c` at the records of the whole batch at `p`; returns what they must not outlive, None where that is `p`.
+
+    Raises CorruptBatchError, UnsupportedCompressionError.
+    """
+    cdef bytes plain
+    if codec_of(h) == 0:
+        open_records(c, h, p + HEADER_SIZE, batch_size(h) - HEADER_SIZE)
+        return None
+    plain = uncompressed(p, h)
+    open_records(c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+    return plain
 
 
 cdef object bytes_or_none(const uint8_t* p, Py_ssize_t length):
@@ -353,50 +361,8 @@ cdef class BatchBuilder:
         self.length += HEADER_SIZE
         return 0
 
-    cdef int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1:
-        """Append one record; `headers` as encode_headers made them, None for none."""
-        cdef Py_ssize_t body
-        cdef Py_ssize_t key_bytes = key.length if key.length > 0 else 0
-        cdef Py_ssize_t value_bytes = value.length if value.length > 0 else 0
-        cdef int64_t delta
-        cdef uint8_t* p
-        if key_bytes > 0x3FFFFFFF or value_bytes > 0x3FFFFFFF:
-            raise UsageError("a key or value of over 1 GiB fits in no record batch")
-        if self.count == 0:
-            self.base_timestamp = timestamp
-            self.max_timestamp = timestamp
-        elif timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
-        delta = <int64_t> (<unsigned long long> timestamp - <unsigned long long> self.base_timestamp)
-        body = (
-            2 + varint_size(delta) + varint_size(self.count) + varint_size(key.length) + key_bytes
-            + varint_size(value.length) + value_bytes
-        )
-        if headers is not None:
-            body += PyBytes_GET_SIZE(headers) - 1
-        if self.length + body + 10 > self.capacity:
-            self.reserve(body + 10)
-        p = write_varint(self.buffer + self.length, body)
-        p[0] = 0
-        p = write_varint(p + 1, delta)
-        p = write_varint(p, self.count)
-        p = write_varint(p, key.length)
-        if key_bytes:
-            memcpy(p, key.data, key_bytes)
-            p += key_bytes
-        p = write_varint(p, value.length)
-        if value_bytes:
-            memcpy(p, value.data, value_bytes)
-            p += value_bytes
-        if headers is None:
-            p[0] = 0
-            p += 1
-        else:
-            memcpy(p, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
-            p += PyBytes_GET_SIZE(headers)
-        self.length = p - self.buffer
-        self.count += 1
-        return 0
+    cdef int refuse_length(self) except -1:
+        raise UsageError("a key or value of over 1 GiB fits in no record batch")
 
     cdef int finish(
         self, int64_t base_offset, int32_t leader_epoch, int codec, bint log_append_time, int64_t producer_id,
@@ -405,6 +371,7 @@ cdef class BatchBuilder:
         """Close the open batch: compress its records if `codec` is not 0, write its header and CRC."""
         cdef uint8_t* p
         cdef Py_ssize_t size
+        cdef list pieces
         if codec != 0:
             if self.length - self.start - HEADER_SIZE > MAX_DECOMPRESSED_BYTES:
                 raise RecordTooLargeError(
@@ -414,11 +381,12 @@ cdef class BatchBuilder:
             piece = PyMemoryView_FromMemory(
                 <char*> self.buffer + self.start + HEADER_SIZE, self.length - self.start - HEADER_SIZE, PyBUF_READ
             )
-            packed = compress(codec, piece)
+            pieces = compressed_pieces(codec, piece)
             self.length = self.start + HEADER_SIZE
-            self.reserve(PyBytes_GET_SIZE(packed))
-            memcpy(self.buffer + self.length, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
-            self.length += PyBytes_GET_SIZE(packed)
+            for packed in pieces:
+                self.reserve(PyBytes_GET_SIZE(packed))
+                memcpy(self.buffer + self.length, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
+                self.length += PyBytes_GET_SIZE(packed)
         p = self.buffer + self.start
         size = self.length - self.start
         store64(p, base_offset)
@@ -442,21 +410,24 @@ cdef class BatchBuilder:
         return 0
 
 
-cdef int64_t wall_clock_ms() noexcept nogil:
-    """Wall clock, milliseconds since the epoch."""
-    cdef timespec t
-    clock_gettime(CLOCK_REALTIME, &t)
-    return <int64_t> t.tv_sec * 1000 + t.tv_nsec // 1000000
-
-
-cpdef int codec_id(str name) except -1:
-    """The codec id of a compression name ("none", "gzip", "snappy", "lz4", "zstd"). Raises UsageError."""
+cpdef int codec_id(name) except -1:
+    """The codec id of a name ("none", "gzip", "snappy", "lz4", "zstd"). Raises ArgumentTypeError, UsageError."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"compression is one of {', '.join(CODECS)} as a str, not {type(name).__name__}")
     try:
         return CODECS[name]
     except KeyError:
         raise UsageError(
             f"compression {name!r} is not known: choose one of {', '.join(CODECS)}"
         ) from None
+
+
+cdef int64_t _stamp(object value) except? -1:
+    if not isinstance(value, int):
+        raise ArgumentTypeError(f"a timestamp is an int, not {type(value).__name__}")
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise UsageError(f"timestamp {value} does not fit in 64 bits")
+    return value
 
 
 def build(
@@ -491,7 +462,7 @@ def build(
         if keys is not None:
             key_payload.take(keys[i], &key)
         encoded = None if headers is None or not headers[i] else encode_headers(headers[i])
-        builder.add(now if timestamps_ms is None else timestamps_ms[i], key, value, encoded)
+        builder.add(now if timestamps_ms is None else _stamp(timestamps_ms[i]), key, value, encoded)
     builder.finish(base_offset, leader_epoch, codec, False, producer_id, producer_epoch, base_sequence)
     return PyBytes_FromStringAndSize(<char*> builder.buffer, builder.length)
 
@@ -551,14 +522,9 @@ cdef list _decode(object buffer, bint values_only):
     cdef RecordView view
     cdef int code
     cdef list out = []
-    cdef bytes plain
     while at < data.shape[0]:
         _checked_header(&data[at], data.shape[0] - at, &h, at)
-        if codec_of(&h) != 0:
-            plain = uncompressed(&data[at], &h)
-            open_records(&c, &h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
-        else:
-            open_records(&c, &h, &data[at] + HEADER_SIZE, batch_size(&h) - HEADER_SIZE)
+        _plain = open_batch(&c, &data[at], &h)
         while True:
             code = next_record(&c, &view)
             if code <= 0:

@@ -1,4 +1,3 @@
-# cython: language_level=3
 """Kafka's small text files: offsets of partitions, and the leader epochs of one partition; replaced whole, atomically.
 
     replication-offset-checkpoint and its like        leader-epoch-checkpoint

@@ -1,2 +1,3 @@
 cpdef bytes compress(int codec, data)
 cpdef bytes decompress(int codec, data, Py_ssize_t max_size)
+cdef list compressed_pieces(int codec, data)

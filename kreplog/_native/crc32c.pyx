@@ -1,4 +1,3 @@
-# cython: language_level=3
 """CRC-32C of bytes: the fastest implementation that this CPU runs, chosen once at import.
 
 crc32c_impl.h holds those that use CPU instructions; `crcmod` serves where there are none. Other modules cimport

@@ -36,6 +36,7 @@ cdef extern from *:
         return 0;
     }
     #define kreplog_bit_length(x) (64 - __builtin_clzll(x))  /* x != 0 */
+    #define kreplog_prefetch(p) __builtin_prefetch(p)
     #define kreplog_likely(x) __builtin_expect(!!(x), 1)
     #define kreplog_unlikely(x) __builtin_expect(!!(x), 0)
     """
@@ -44,6 +45,7 @@ cdef extern from *:
     uint64_t be64 "kreplog_be64"(uint64_t x) noexcept nogil
     bint read_long "kreplog_read_long"(const uint8_t** at, const uint8_t* end, int bits, int64_t* out) noexcept nogil
     int bit_length "kreplog_bit_length"(uint64_t x) noexcept nogil
+    void prefetch "kreplog_prefetch"(const void* p) noexcept nogil
     bint likely "kreplog_likely"(bint x) noexcept nogil
     bint unlikely "kreplog_unlikely"(bint x) noexcept nogil
 

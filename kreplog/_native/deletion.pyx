@@ -35,6 +35,10 @@ def truncate_to(SegmentedLog log, offset):
         at = segment.locate(wanted, log.position.dense_from, &h)
         if at < segment.size:
             end = h.base_offset
+        if end < log.position.log_start_offset:  # what was deleted does not come back
+            end = log.position.log_start_offset
+            start_anew(log, end)
+            return end
         begin_cut(log, end, False)
         try:
             for later in reversed(log._segments[i + 1:]):
@@ -68,27 +72,31 @@ def truncate_fully_and_start_at(SegmentedLog log, offset):
         raise UsageError(f"{log.name}: a log cannot start at {offset}", partition=log.name, offset=offset)
     log.begin_write()
     try:
-        begin_cut(log, min(start, log.position.leo), True)
-        try:
-            for segment in reversed(log._segments):
-                (<Segment> segment).delete()
-            log.position.leo = start
-            log.position.high_watermark = start
-            log.position.log_start_offset = start
-            log.position.recovery_point = start
-            log.position.dense_from = start
-            log.active = create_segment(
-                log.path, log.name, start, log.segment_bytes, log.config.index_interval_bytes
-            )
-            log._segments = [log.active]
-            log.epochs.clear()
-            log.producers.delete_snapshots(log.path)
-            log.position.has_producers = 0
-            end_cut(log)
-        except BaseException as error:
-            log.fail(error)
+        start_anew(log, start)
     finally:
         log.unlock()
+
+
+cdef int start_anew(SegmentedLog log, int64_t start) except -1:
+    """Drop everything; the log is then empty and starts at `start`. Raises LogFailedError."""
+    begin_cut(log, min(start, log.position.leo), True)
+    try:
+        for segment in reversed(log._segments):
+            (<Segment> segment).delete()
+        log.position.leo = start
+        log.position.high_watermark = start
+        log.position.log_start_offset = start
+        log.position.recovery_point = start
+        log.position.dense_from = start
+        log.active = create_segment(log.path, log.name, start, log.segment_bytes, log.config.index_interval_bytes)
+        log._segments = [log.active]
+        log.epochs.clear()
+        log.producers.delete_snapshots(log.path)
+        log.position.has_producers = 0
+        end_cut(log)
+    except BaseException as error:
+        log.fail(error)
+    return 0
 
 
 cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
@@ -167,20 +175,16 @@ def enforce_retention(SegmentedLog log, now_ms=None):
     cdef Segment segment
     log.begin_write()
     try:
-        if keep_ms >= 0 and log.active.size and log.active.max_timestamp < now - keep_ms:
+        if keep_ms >= 0 and log.active.size and newest_of(log.active) < now - keep_ms:
             log.roll_segment()
         total = log.byte_size()
         while count < len(log._segments) - 1:
             segment = log._segments[count]
             if log.segment_end(log._segments, count) > log.position.high_watermark:
                 break
-            segment.learn_timestamps()
-            newest = segment.max_timestamp
-            if newest < 0 or segment.suspect:
-                newest = int(os.stat(segment.path).st_mtime * 1000)
             if not (
                 log.segment_end(log._segments, count) <= log.position.log_start_offset
-                or (keep_ms >= 0 and newest < now - keep_ms)
+                or (keep_ms >= 0 and newest_of(segment) < now - keep_ms)
                 or (keep_bytes >= 0 and total - segment.byte_size() >= keep_bytes)
             ):
                 break
@@ -190,6 +194,14 @@ def enforce_retention(SegmentedLog log, now_ms=None):
         return count
     finally:
         log.unlock()
+
+
+cdef int64_t newest_of(Segment segment) except? -1:
+    """The largest timestamp of a segment; when it was last written where its records tell none that can be trusted."""
+    segment.learn_timestamps()
+    if segment.max_timestamp >= 0 and not segment.suspect:
+        return segment.max_timestamp
+    return os.stat(segment.path).st_mtime_ns // 1000000
 
 
 cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:

@@ -57,10 +57,10 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None):
     cdef int code
     log.begin_write()
     try:
-        epoch = log.leader_epoch if leader_epoch is None else epoch_of(leader_epoch)
-        if epoch < log.leader_epoch:
+        epoch = log.current_epoch if leader_epoch is None else epoch_of(leader_epoch)
+        if epoch < log.current_epoch:
             raise FencedLeaderEpochError(
-                f"{log.name}: leader epoch {epoch} is older than the log's {log.leader_epoch}; nothing written",
+                f"{log.name}: leader epoch {epoch} is older than the log's {log.current_epoch}; nothing written",
                 partition=log.name,
             )
         take(log, buffer)
@@ -168,7 +168,7 @@ def append_as_follower(SegmentedLog log, buffer):
         try:
             for epoch, start in new_epochs:
                 log.epochs.assign(epoch, start)
-                log.leader_epoch = max(log.leader_epoch, epoch)
+                log.current_epoch = max(log.current_epoch, epoch)
             if new_epochs:
                 log.epochs.flush()
                 log.publish_epochs()

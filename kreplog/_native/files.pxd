@@ -20,8 +20,10 @@ cdef class Mapping:
     cdef readonly Py_ssize_t size
     cdef Py_ssize_t populated_from  # pages known to be mapped
     cdef Py_ssize_t populated_to
+    cdef uint8_t* visited  # a byte for each VISITED_PIECE; NULL until one is visited
 
     cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
+    cdef int visit(self, Py_ssize_t position, Py_ssize_t end) except -1
 
 
 cdef class Tail:

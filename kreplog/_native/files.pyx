@@ -8,7 +8,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from libc.errno cimport EINTR, EINVAL, EIO, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as c_open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.stat cimport fstat, struct_stat
@@ -62,6 +62,10 @@ cdef extern from *:
     int kreplog_sync(int fd) noexcept nogil
     int kreplog_allocate(int fd, int64_t start, int64_t length) noexcept nogil
     void kreplog_populate(const uint8_t* data, size_t start, size_t stop) noexcept nogil
+
+
+cdef enum:
+    VISITED_PIECE = 2 << 20
 
 
 cdef object storage_error(str what, str path, int number):
@@ -184,21 +188,43 @@ cdef class Mapping:
 
     def __cinit__(self):
         self.data = NULL
+        self.visited = NULL
 
     def __dealloc__(self):
+        free(self.visited)
         if self.data != NULL:
             munmap(<void*> self.data, self.size)
 
     cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
         """Fault the pages of [start, stop) in at once, unless they were before."""
-        if self.populated_from <= start and stop <= self.populated_to:
-            return
-        kreplog_populate(self.data, start, stop)
         if self.populated_from <= start <= self.populated_to:
-            self.populated_to = stop
+            if stop <= self.populated_to:
+                return
+            kreplog_populate(self.data, self.populated_to, stop)
         else:
+            kreplog_populate(self.data, start, stop)
             self.populated_from = start
-            self.populated_to = stop
+        self.populated_to = stop
+
+    cdef int visit(self, Py_ssize_t position, Py_ssize_t end) except -1:
+        """A seek has come to `position`, in bytes that reach to `end`: the second to the same piece faults it all in.
+
+        One visit does not pay for a piece's page faults; whoever comes twice is likely to come again.
+        """
+        cdef Py_ssize_t piece = position // VISITED_PIECE
+        cdef Py_ssize_t start = piece * VISITED_PIECE
+        if self.visited == NULL:
+            self.visited = <uint8_t*> calloc(self.size // VISITED_PIECE + 1, 1)
+            if self.visited == NULL:
+                raise MemoryError()
+        if self.visited[piece] == 0:
+            self.visited[piece] = 1
+        elif self.visited[piece] == 1:
+            with nogil:
+                self.populate(start, min(start + VISITED_PIECE, end))
+            if start + VISITED_PIECE <= end:
+                self.visited[piece] = 2
+        return 0
 
 
 cdef Mapping map_file(FileHandle file, Py_ssize_t size):

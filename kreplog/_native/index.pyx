@@ -20,6 +20,28 @@ cdef enum:
     SAVE_EVERY = 512  # entries between two writes of a growing index
 
 
+cdef Py_ssize_t last_entry(const uint8_t* field, int entry_size, Py_ssize_t count, int64_t value) noexcept nogil:
+    """The last of `count` rising entries whose number at `field` is at most `value`, -1 when none.
+
+    The number has 32 bits in entries of 8 bytes, 64 in those of 12.
+    """
+    cdef Py_ssize_t low = 0
+    cdef Py_ssize_t high = count
+    cdef Py_ssize_t middle
+    cdef int64_t found
+    while low < high:
+        middle = (low + high) >> 1
+        if entry_size == 8:
+            found = <int32_t> load32(field + middle * 8)
+        else:
+            found = <int64_t> load64(field + middle * 12)
+        if found <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
 cdef class SparseIndex:
 
     def __cinit__(self):
@@ -134,29 +156,11 @@ cdef class OffsetIndex(SparseIndex):
 
     cdef Py_ssize_t floor_offset(self, int64_t relative_offset) noexcept:
         """The last entry at or below the offset, -1 when none."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.count
-        cdef Py_ssize_t middle
-        while low < high:
-            middle = (low + high) >> 1
-            if self.offset_at(middle) <= relative_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        return last_entry(self.data, 8, self.count, relative_offset)
 
     cdef Py_ssize_t floor_position(self, int64_t position) noexcept:
         """The last entry at or before the position, -1 when none."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.count
-        cdef Py_ssize_t middle
-        while low < high:
-            middle = (low + high) >> 1
-            if self.position_at(middle) <= position:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        return last_entry(self.data + 4, 8, self.count, position)
 
     cdef bint sorted(self) noexcept:
         cdef Py_ssize_t i
@@ -196,16 +200,7 @@ cdef class TimeIndex(SparseIndex):
 
     cdef Py_ssize_t floor_timestamp(self, int64_t timestamp) noexcept:
         """The last entry whose timestamp is below the one given, -1 when none."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.count
-        cdef Py_ssize_t middle
-        while low < high:
-            middle = (low + high) >> 1
-            if self.timestamp_at(middle) < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+        return last_entry(self.data, 12, self.count, timestamp - 1)
 
     cdef bint sorted(self) noexcept:
         cdef Py_ssize_t i

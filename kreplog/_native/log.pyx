@@ -1,12 +1,12 @@
-"""SegmentedLog: the segments of one replica of a partition, their offsets, and the one writer's lock.
+"""SegmentedLog: the segments of one replica of a partition and all that changes them.
 
-Owns the appending of records, rolling, flushing and the high watermark. Opening an existing directory is `recovery`'s
-work, reading `reader`'s, appending encoded batches `encoded`'s, taking records away `deletion`'s. Everything that
-changes the log runs under one lock; file calls release the GIL. What another process may see is published through the
-state file after the bytes are in their file.
+Owns the appending of records, rolling, flushing and the high watermark. What the log holds is LogView's, the directory
+and its lock `directory`'s, opening an existing one `recovery`'s, reading `reader`'s, appending encoded batches
+`encoded`'s, taking records away `deletion`'s. Everything that changes the log runs under one lock; file calls release
+the GIL. What another process may see is published through the state file after the bytes are in their file.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.pythread cimport (
     NOWAIT_LOCK,
     WAIT_LOCK,
@@ -15,8 +15,7 @@ from cpython.pythread cimport (
     PyThread_free_lock,
     PyThread_release_lock,
 )
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
-from posix.fcntl cimport O_RDONLY
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport (
     BATCH_OK,
@@ -25,38 +24,26 @@ from kreplog._native.batch cimport (
     Bytes,
     Payload,
     batch_size,
-    codec_id,
     encode_headers,
     wall_clock_ms,
 )
-from kreplog._native.columns cimport Column, Timestamps, column_of, integer, timestamp_of, timestamps_of
-from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.files cimport FileHandle, open_file
-from kreplog._native.segment cimport Segment, create_segment, new_segment
+from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
+from kreplog._native.files cimport FileHandle
+from kreplog._native.segment cimport Segment, create_segment
+from kreplog._native.view cimport LogView, epochs_crc
 
-import fcntl
 import logging
-import os
-import struct
-import time
 
-from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
-from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
-from kreplog._native.compression import compress
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
-    ArgumentTypeError,
-    CorruptCheckpointError,
     FencedLeaderEpochError,
     LogClosedError,
     LogFailedError,
-    LogLockedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     StorageError,
     UsageError,
 )
-from kreplog.types import EpochEndOffset, TopicPartition
 
 _logger = logging.getLogger("kreplog")
 
@@ -65,14 +52,6 @@ cdef int64_t MAX_OFFSET = INT64_MAX - (<int64_t> 1 << 33)  # room for whatever o
 cdef enum:
     COALESCE = 1 << 20  # append_many hands this many bytes to one write
     RECORD_SPACE = 61 + 36  # a batch of one record takes at most this beside key and value
-    REINDEX = 4 << 20  # a reader rereads the index of a segment that has grown by this much
-
-
-cdef uint32_t epochs_crc(object epochs) except? 0:
-    """CRC-32C over the entries, by which a changed digit in their file is noticed."""
-    cdef bytes packed = b"".join([struct.pack("<iq", epoch, start) for epoch, start in epochs.entries])
-    return crc32c_update(0, <const uint8_t*> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
-
 
 cdef int32_t epoch_of(object value) except? -1:
     cdef int64_t epoch = integer(value, "leader epoch")
@@ -88,7 +67,7 @@ cdef class Pending:
         return 0
 
 
-cdef class SegmentedLog:
+cdef class SegmentedLog(LogView):
 
     def __cinit__(self):
         self.mutex = PyThread_allocate_lock()
@@ -98,9 +77,6 @@ cdef class SegmentedLog:
         self.builder = BatchBuilder()
         self.key_payload = Payload()
         self.value_payload = Payload()
-        self._segments = []
-        self.cuts = ()
-        self.closed = True
 
     def __dealloc__(self):
         if self.mutex != NULL:
@@ -118,20 +94,22 @@ cdef class SegmentedLog:
     cdef void unlock(self) noexcept:
         PyThread_release_lock(self.mutex)
 
-    cdef int check_open(self) except -1:
-        if self.closed:
-            raise LogClosedError(f"{self.name}: the log is closed", partition=self.name, path=self.path)
-        return 0
-
     cdef int begin_write(self) except -1:
         """Take the lock with everything pending written. Raises, without the lock, where the log takes no writes."""
         self.lock_for_write()
         if self.pending is not None:
             try:
-                self.pending.flush_locked()
+                self.flush_pending()
             except BaseException:
                 self.unlock()
                 raise
+        return 0
+
+    cdef int flush_pending(self) except -1:
+        """Write what is buffered, under the lock. Raises LogFailedError."""
+        cdef Pending pending = self.pending  # ours may be the last reference
+        if pending is not None:
+            pending.flush_locked()
         return 0
 
     cdef int lock_for_write(self) except -1:
@@ -177,80 +155,6 @@ cdef class SegmentedLog:
     def __init__(self, *_arguments, **_settings):
         raise UsageError("open a log with kreplog.Log.open(path)")
 
-    def _prepare(self, path, object config, bint read_only):
-        """Check the path, read the settings, and for a writer lock the directory.
-
-        Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
-        """
-        try:
-            self.path = os.path.abspath(os.fsdecode(path))
-        except TypeError:
-            raise ArgumentTypeError(f"path is a str or os.PathLike, not {type(path).__name__}") from None
-        except ValueError as error:
-            raise UsageError(f"path {path!r} cannot be used: {error}") from None
-        self.topic_partition = TopicPartition.parse(os.path.basename(self.path))
-        self.name = str(self.topic_partition)
-        self.config = config
-        self.read_only = read_only
-        self.replicated = config.replicated
-        self.log_append_time = config.message_timestamp_type == "LogAppendTime"
-        self.codec = codec_id(config.compression_type)
-        self.segment_bytes = config.segment_bytes
-        self.segment_ms = config.segment_ms
-        self.flush_messages = config.flush_messages
-        self.max_index_entries = config.segment_index_bytes // 12
-        self.max_message_bytes = config.max_message_bytes
-        self.batch_bytes = min(config.batch_bytes, config.max_message_bytes, config.segment_bytes)
-        self.record_limit = config.max_message_bytes
-        if self.codec:
-            compress(self.codec, b"")  # its package is there
-            self.record_limit = min(self.record_limit, MAX_DECOMPRESSED_BYTES // 2)
-            self.batch_bytes = min(self.batch_bytes, self.record_limit)
-        if not os.path.isdir(self.path):
-            if os.path.lexists(self.path):
-                raise UsageError(f"{self.path} is no directory, so no partition", path=self.path)
-            if read_only:
-                raise StorageError(f"{self.path} does not exist", partition=self.name, path=self.path)
-            try:
-                os.makedirs(self.path, exist_ok=True)
-            except OSError as error:
-                raise StorageError(f"cannot make {self.path}: {error.strerror}", path=self.path) from error
-        self.checkpoints = tuple([
-            OffsetCheckpoint(os.path.join(os.path.dirname(self.path), name + "-offset-checkpoint"))
-            for name in ("recovery-point", "replication", "log-start")
-        ])
-        if not read_only:
-            self._lock_directory()
-
-    def _lock_directory(self):
-        cdef FileHandle directory = open_file(self.path, O_RDONLY)
-        kafka_lock = os.path.join(os.path.dirname(self.path), ".lock")
-        try:
-            fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise LogLockedError(
-                f"{self.name}: {self.path} is open for writing in {self._holder()}; close it there, or open it here "
-                "with read_only=True", partition=self.name, path=self.path,
-            ) from None
-        if os.path.exists(kafka_lock):
-            with open(kafka_lock, "r+b") as file:
-                try:
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    raise LogLockedError(
-                        f"{self.name}: a Kafka broker holds {kafka_lock}; stop it, or open the log with "
-                        "read_only=True", partition=self.name, path=self.path,
-                    ) from None
-        self.directory = directory
-
-    def _holder(self):
-        from kreplog._native.recovery import writer_pid
-
-        pid = writer_pid(self.path)
-        if pid == os.getpid():
-            return f"this process (pid {pid})"
-        return f"process {pid}" if pid else "another process"
-
     def _abandon(self):
         """In a forked child: forget the parent's log, touching none of its files, whoever held its locks."""
         self.mutex = PyThread_allocate_lock()
@@ -289,9 +193,9 @@ cdef class SegmentedLog:
             builder.add(timestamp, key_bytes, value_bytes, encoded)
             if self.log_append_time:
                 builder.max_timestamp = wall_clock_ms()
-            if self.leader_epoch != self.last_epoch:
-                self.assign_epoch(self.leader_epoch)
-            builder.finish(offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
+            if self.current_epoch != self.last_epoch:
+                self.assign_epoch(self.current_epoch)
+            builder.finish(offset, self.current_epoch, self.codec, self.log_append_time, -1, -1, -1)
             if builder.length > self.max_message_bytes:
                 self._refuse_size(builder.length)
             self.write(builder.buffer, builder.length, offset + 1, builder.max_timestamp)
@@ -329,28 +233,31 @@ cdef class SegmentedLog:
         cdef Py_ssize_t piece = min(self.segment_bytes, <int64_t> COALESCE)
         cdef Py_ssize_t i
         cdef Py_ssize_t wanted
+        cdef int64_t timestamp
         cdef Bytes value
         cdef Bytes key
         if key_column is not None and key_column.length != n:
             raise UsageError(f"keys has {key_column.length} items, values has {n}")
         key.data = NULL
         key.length = -1
-        for i in range(n):
-            value_column.at(i, &value)
-            if key_column is not None:
-                key_column.at(i, &key)
-            if value.length + key.length + RECORD_SPACE > self.record_limit:
-                self._refuse_size(value.length + key.length + RECORD_SPACE)
+        if (
+            value_column.longest < 0 or (key_column is not None and key_column.longest < 0)
+            or value_column.longest + (0 if key_column is None else key_column.longest) + RECORD_SPACE
+            > self.record_limit
+        ):
+            for i in range(n):
+                at_both(value_column, key_column, i, &value, &key)
+                if value.length + key.length + RECORD_SPACE > self.record_limit:
+                    self._refuse_size(value.length + key.length + RECORD_SPACE)
         self.begin_write()
         try:
             first = next_offset = self.position.leo
-            if n and self.leader_epoch != self.last_epoch:
-                self.assign_epoch(self.leader_epoch)
+            if n and self.current_epoch != self.last_epoch:
+                self.assign_epoch(self.current_epoch)
             builder.reset()
             for i in range(n):
-                value_column.at(i, &value)
-                if key_column is not None:
-                    key_column.at(i, &key)
+                timestamp = now if timestamps is None else timestamps.at(i)
+                at_both(value_column, key_column, i, &value, &key)
                 if builder.count and builder.length > builder.start:
                     wanted = builder.length - builder.start + value.length + key.length + 40
                     if wanted > self.batch_bytes:
@@ -358,9 +265,12 @@ cdef class SegmentedLog:
                         if builder.length + self.batch_bytes > piece:
                             self.write(builder.buffer, builder.length, next_offset, max_timestamp)
                             builder.reset()
+                        at_both(value_column, key_column, i, &value, &key)  # the GIL was released meanwhile
                 if builder.length == builder.start:
+                    if value.length + key.length + RECORD_SPACE > self.record_limit:
+                        value_column.refuse_change()
                     builder.begin()
-                builder.add(now if timestamps is None else timestamps.at(i), key, value, None)
+                builder.add(timestamp, key, value, None)
             if n:
                 next_offset += self._close_batch(builder, next_offset, &max_timestamp)
                 self.write(builder.buffer, builder.length, next_offset, max_timestamp)
@@ -372,7 +282,7 @@ cdef class SegmentedLog:
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1:
         if self.log_append_time:
             builder.max_timestamp = wall_clock_ms()
-        builder.finish(base_offset, self.leader_epoch, self.codec, self.log_append_time, -1, -1, -1)
+        builder.finish(base_offset, self.current_epoch, self.codec, self.log_append_time, -1, -1, -1)
         if builder.max_timestamp > max_timestamp[0]:
             max_timestamp[0] = builder.max_timestamp
         return builder.count
@@ -408,14 +318,14 @@ cdef class SegmentedLog:
             self.epochs.flush()
         except BaseException as error:
             self.fail(error)
-        self.leader_epoch = epoch
+        self.current_epoch = epoch
         self.publish_epochs()
         return 0
 
     cdef int publish_epochs(self) except -1:
         """The epoch entries have changed and are in their file."""
         self.last_epoch = self.epochs.latest_epoch
-        self.position.leader_epoch = self.leader_epoch
+        self.position.leader_epoch = self.current_epoch
         self.position.epochs_crc = epochs_crc(self.epochs)
         self.state.publish(&self.position)
         return 0
@@ -425,9 +335,9 @@ cdef class SegmentedLog:
         cdef int32_t wanted = epoch_of(epoch)
         self.begin_write()
         try:
-            if wanted < self.leader_epoch:
+            if wanted < self.current_epoch:
                 raise FencedLeaderEpochError(
-                    f"{self.name}: leader epoch {wanted} is older than the log's {self.leader_epoch}",
+                    f"{self.name}: leader epoch {wanted} is older than the log's {self.current_epoch}",
                     partition=self.name,
                 )
             self.assign_epoch(wanted)
@@ -606,8 +516,7 @@ cdef class SegmentedLog:
         """Before closing, under both locks: everything durable, indexes whole, checkpoints up to date."""
         cdef Segment segment
         try:
-            if self.pending is not None:
-                self.pending.flush_locked()
+            self.flush_pending()
             for segment in self._segments:
                 segment.sync()
             self.position.recovery_point = self.position.leo
@@ -629,31 +538,7 @@ cdef class SegmentedLog:
             self.fail(error)
         return 0
 
-    # Offsets
-
-    @property
-    def high_watermark(self):
-        """Records below it are committed."""
-        self.refresh()
-        return self.position.high_watermark
-
-    @property
-    def log_end_offset(self):
-        """The offset that the next record will get."""
-        self.refresh()
-        return self.position.leo
-
-    @property
-    def log_start_offset(self):
-        """The first offset still kept."""
-        self.refresh()
-        return self.position.log_start_offset
-
-    @property
-    def recovery_point(self):
-        """Below it everything has been fsynced."""
-        self.refresh()
-        return self.position.recovery_point
+    # The high watermark
 
     @property
     def failed(self):
@@ -680,31 +565,6 @@ cdef class SegmentedLog:
         finally:
             self.unlock()
 
-    @property
-    def leader_epochs(self):
-        """(leader epoch, start offset) of every epoch known, oldest first."""
-        self.refresh()
-        if self.read_only:
-            self.load_epochs()
-        return [] if self.epochs is None else self.epochs.entries
-
-    def end_offset_for_epoch(self, epoch):
-        """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
-        self.refresh()
-        if self.read_only:
-            self.load_epochs()
-        if self.epochs is None:
-            return EpochEndOffset(-1, -1)
-        return self.epochs.end_offset_for(integer(epoch, "epoch"), self.position.leo)
-
-    cdef int _check_range(self, int64_t offset) except -1:
-        if not self.position.log_start_offset <= offset <= self.position.leo:
-            raise OffsetOutOfRangeError(
-                f"{self.name}: offset {offset} is outside the log, which holds {self.position.log_start_offset} to "
-                f"{self.position.leo}", partition=self.name, offset=offset,
-            )
-        return 0
-
     # Producers
 
     cdef int load_producers(self) except -1:
@@ -728,141 +588,3 @@ cdef class SegmentedLog:
                     self.note_producer(&h)
                 at += batch_size(&h)
         return 0
-
-    # Finding
-
-    cdef int refresh(self) except -1:
-        """A reader's view of the writer's position, read anew."""
-        cdef Position position
-        self.check_open()
-        if self.read_only:
-            if self.state is not None:
-                if self.state.read(&position):
-                    self.position = position
-            elif self.watermark_source is not None:
-                self.watermark_source(self)
-        return 0
-
-    cdef int64_t steady_generation(self) except -1:
-        """The generation, once no file is being cut. Two seconds without a change mean that the writer died cutting."""
-        cdef int64_t generation
-        cdef int waited = 0
-        self.refresh()
-        generation = self.position.generation
-        while generation & 1 and waited < 2000:
-            time.sleep(0.001)
-            self.refresh()
-            waited = waited + 1 if self.position.generation == generation else 0
-            generation = self.position.generation
-        return generation
-
-    cdef int load_epochs(self) except -1:
-        """A reader's view of the epoch entries; None, so that epochs go unchecked, while their file is in doubt."""
-        cdef Position position
-        try:
-            self.epochs = EpochCache(os.path.join(self.path, "leader-epoch-checkpoint"))
-        except CorruptCheckpointError:
-            self.epochs = None
-        if self.state is not None and self.epochs is not None:
-            if not self.state.read(&position) or epochs_crc(self.epochs) != position.epochs_crc:
-                self.epochs = None
-        return 0
-
-    cdef int relist(self) except -1:
-        """Find the segments in the directory. Raises StorageError."""
-        cdef Segment segment
-        cdef list found = []
-        cdef dict known = {}
-        cdef int64_t base
-        if self.position.generation == self.listed_generation:
-            known = {(<Segment> listed).base_offset: listed for listed in self._segments}
-        self.listed_generation = self.position.generation
-        try:
-            names = os.listdir(self.path)
-        except OSError as error:
-            raise StorageError(f"cannot list {self.path}: {error.strerror}", path=self.path) from error
-        for name in names:
-            if len(name) == 24 and name.endswith(".log") and name[:20].isdigit():
-                base = int(name[:20])
-                found.append(base)
-        found.sort()
-        for i, base in enumerate(found):
-            segment = known.get(base)
-            if segment is None:
-                segment = new_segment(
-                    self.path, self.name, base, not self.read_only, self.segment_bytes,
-                    self.config.index_interval_bytes,
-                )
-            elif self.read_only and not segment.sealed and i < len(found) - 1:
-                segment.size = -1
-                segment.forget_indexes()
-                segment.timestamps_known = segment.suspect = False
-                segment.max_timestamp = -1
-            segment.sealed = i < len(found) - 1
-            segment.mappable = not self.read_only or self.state is not None
-            found[i] = segment
-            if self.read_only and not segment.sealed:
-                try:
-                    segment.size = self.published_size(segment)
-                except FileNotFoundError:  # deleted since; whoever needs it looks again
-                    segment.size = -1
-        self._segments = found
-        return 0
-
-    cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept:
-        """The last segment that begins at or before `offset`, -1 when none."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = len(segments)
-        cdef Py_ssize_t middle
-        while low < high:
-            middle = (low + high) >> 1
-            if (<Segment> segments[middle]).base_offset <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
-
-    cdef int64_t published_size(self, Segment segment) except -1:
-        """Bytes of an active segment that its writer has published; past them blocks may be allocated ahead."""
-        cdef int64_t size = segment.open().size()
-        if self.state is None or self.position.active_base != segment.base_offset or self.position.active_size < 0:
-            return size
-        return min(size, self.position.active_size)
-
-    cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept:
-        if i + 1 < len(segments):
-            return (<Segment> segments[i + 1]).base_offset
-        return self.position.leo
-
-    cdef Segment segment_for(self, int64_t offset):
-        """The segment to look for `offset` in; a reader lists the directory anew when the log may have rolled.
-
-        Returns None when no segment begins at or before it.
-        """
-        cdef Segment segment
-        cdef Py_ssize_t i
-        cdef list segments = self._segments
-        if self.read_only and (
-            not segments or self.listed_generation != self.position.generation or (
-                self.position.active_base != (<Segment> segments[len(segments) - 1]).base_offset
-                and offset >= (<Segment> segments[len(segments) - 1]).base_offset
-            )
-        ):
-            self.relist()
-            segments = self._segments
-        i = self.segment_index(segments, offset)
-        if i < 0:
-            return None
-        segment = segments[i]
-        if self.read_only and not segment.sealed:
-            segment.size = self.published_size(segment)
-            if segment.indexed and segment.size - segment.indexed_size > REINDEX:
-                segment.forget_indexes()
-        return segment
-
-    cdef int64_t byte_size(self) except -1:
-        cdef int64_t total = 0
-        cdef Segment segment
-        for segment in self._segments:
-            total += segment.byte_size()
-        return total

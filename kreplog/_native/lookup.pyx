@@ -3,29 +3,25 @@
 Each look works on a steady view: when files were cut or deleted while it went on, it is done again.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
 
 from kreplog._native.batch cimport (
     BAD_BASE_OFFSET,
     BAD_CRC,
     BATCH_OK,
-    HEADER_SIZE,
     BatchHeader,
     RecordCursor,
     RecordView,
     batch_size,
-    codec_of,
     next_offset_of,
     next_record,
-    open_records,
+    open_batch,
     raise_corrupt,
-    uncompressed,
 )
 from kreplog._native.columns cimport integer, timestamp_of
-from kreplog._native.log cimport SegmentedLog
 from kreplog._native.reader cimport refuse_deleted
 from kreplog._native.segment cimport Segment
+from kreplog._native.view cimport LogView
 
 import os
 from collections import namedtuple
@@ -39,7 +35,7 @@ cdef enum:
     RETRIES = 1000
 
 
-def steadily(SegmentedLog log, look, *arguments):
+def steadily(LogView log, look, *arguments):
     """`look(log, *arguments)` over a view that nobody cut meanwhile. Raises what it raises, StorageError."""
     cdef int64_t generation
     cdef int _attempt
@@ -65,12 +61,12 @@ def steadily(SegmentedLog log, look, *arguments):
     )
 
 
-def size(SegmentedLog log):
+def size(LogView log):
     """Bytes of all segments."""
     return log.byte_size()
 
 
-def segments(SegmentedLog log):
+def segments(LogView log):
     """SegmentInfo of each segment, oldest first."""
     cdef Segment segment
     cdef list listed = log._segments
@@ -83,7 +79,7 @@ def segments(SegmentedLog log):
     return tuple(out)
 
 
-cdef int prepare(SegmentedLog log, Segment segment) except -1:
+cdef int prepare(LogView log, Segment segment) except -1:
     """Before looking into a segment that another process may be appending to."""
     if log.read_only and not segment.sealed:
         segment.size = log.published_size(segment)
@@ -91,7 +87,7 @@ cdef int prepare(SegmentedLog log, Segment segment) except -1:
     return 0
 
 
-def offset_for_timestamp(SegmentedLog log, timestamp_ms):
+def offset_for_timestamp(LogView log, timestamp_ms):
     """The first committed offset whose timestamp is >= `timestamp_ms`, or None."""
     cdef int64_t wanted = timestamp_of(timestamp_ms)
     cdef Segment segment
@@ -99,7 +95,16 @@ def offset_for_timestamp(SegmentedLog log, timestamp_ms):
     cdef int64_t at
     cdef int64_t chain
     cdef Py_ssize_t i
-    for segment in log._segments:
+    cdef list listed = log._segments
+    if listed and (<Segment> listed[0]).base_offset > log.position.log_start_offset:
+        log.refresh()  # the log start offset moves up before a segment is deleted
+        if (<Segment> listed[0]).base_offset > log.position.log_start_offset:
+            raise StorageError(
+                f"{log.name}: the segment that holds offset {log.position.log_start_offset}, the first of the log, is "
+                f"missing from {log.path}: put it back, or open the log for writing, which goes on without it",
+                partition=log.name, offset=log.position.log_start_offset, path=log.path,
+            )
+    for segment in listed:
         prepare(log, segment)
         segment.learn_timestamps()
         if segment.max_timestamp < wanted and not segment.suspect:
@@ -128,7 +133,7 @@ def offset_for_timestamp(SegmentedLog log, timestamp_ms):
     return None
 
 
-cdef int64_t chain_at(SegmentedLog log, Segment segment, int64_t at, int64_t chain, BatchHeader* h) except -1:
+cdef int64_t chain_at(LogView log, Segment segment, int64_t at, int64_t chain, BatchHeader* h) except -1:
     """Read and fully check the batch at `at`, which should begin at offset `chain`; return where it ends."""
     cdef int code = segment.header_at(at, h)
     if code == BATCH_OK and h.base_offset != chain and (h.base_offset < chain or chain >= log.position.dense_from):
@@ -140,7 +145,7 @@ cdef int64_t chain_at(SegmentedLog log, Segment segment, int64_t at, int64_t cha
     return next_offset_of(h)
 
 
-cdef object first_at(SegmentedLog log, Segment segment, int64_t at, BatchHeader* h, int64_t wanted):
+cdef object first_at(LogView log, Segment segment, int64_t at, BatchHeader* h, int64_t wanted):
     """The first offset of the batch, at or past the log start, whose timestamp is >= `wanted`, or None."""
     cdef RecordCursor c
     cdef RecordView view
@@ -148,8 +153,7 @@ cdef object first_at(SegmentedLog log, Segment segment, int64_t at, BatchHeader*
     cdef uint8_t[::1] data = raw
     cdef int code
     segment.open().read_at(&data[0], batch_size(h), at)
-    plain = uncompressed(&data[0], h) if codec_of(h) else bytes(raw[HEADER_SIZE:])
-    open_records(&c, h, <const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+    _plain = open_batch(&c, &data[0], h)
     while True:
         code = next_record(&c, &view)
         if code <= 0:
@@ -161,7 +165,7 @@ cdef object first_at(SegmentedLog log, Segment segment, int64_t at, BatchHeader*
     return None
 
 
-def offset_ranges(SegmentedLog log, start, stop, max_bytes):
+def offset_ranges(LogView log, start, stop, max_bytes):
     """[start, stop) in contiguous pieces of about `max_bytes`, by indexes and headers alone."""
     cdef Segment segment
     cdef BatchHeader h

@@ -1,3 +1,6 @@
+from typing import final
+
+@final
 class ProducerState:
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...

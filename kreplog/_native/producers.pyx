@@ -1,4 +1,3 @@
-# cython: language_level=3
 """ProducerState: what each idempotent producer wrote last, so that a batch sent again is not written again.
 
 A producer numbers its records in each epoch from 0 to 2**31 - 1 and round again. Its last five batches are remembered

@@ -4,12 +4,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport BatchHeader, RecordCursor
 from kreplog._native.files cimport Mapping
-from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
+from kreplog._native.view cimport LogView
 
 
 cdef class BatchReader:
-    cdef SegmentedLog log
+    cdef LogView log
     cdef int64_t expected  # the next offset to deliver
     cdef int64_t stop
     cdef int64_t chain  # where the batch before ended, -1 after a seek
@@ -40,5 +40,5 @@ cdef class BatchReader:
     cdef bint epoch_fits(self, const BatchHeader* h) except -1
 
 
-cdef int refuse_deleted(SegmentedLog log, int64_t offset) except -1
-cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop)
+cdef int refuse_deleted(LogView log, int64_t offset) except -1
+cdef BatchReader reader_of(LogView log, int64_t start, int64_t stop)

@@ -1,19 +1,22 @@
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
-from kreplog._native.arrow import ArrowColumns
-from kreplog._native.log import SegmentedLog
+from kreplog._native.arrow_export import ArrowColumns
+from kreplog._native.view import LogView
 from kreplog.types import FileRegion
 
+@final
 class Records(Iterator[Any]):
-    def __init__(self, log: SegmentedLog, start: int | None, stop: int | None, values_only: bool) -> None: ...
+    def __init__(self, log: LogView, start: int | None, stop: int | None, values_only: bool) -> None: ...
     def __iter__(self) -> Records: ...
     def __next__(self) -> Any: ...
+    def __length_hint__(self) -> int: ...
 
+@final
 class ArrowPieces(Iterator[ArrowColumns]):
     def __init__(
         self,
-        log: SegmentedLog,
+        log: LogView,
         start: int | None,
         stop: int | None,
         columns: Sequence[str],
@@ -23,6 +26,7 @@ class ArrowPieces(Iterator[ArrowColumns]):
     def __iter__(self) -> ArrowPieces: ...
     def __next__(self) -> ArrowColumns: ...
 
+@final
 class Fetched:
     @property
     def data(self) -> memoryview: ...
@@ -39,4 +43,4 @@ class Fetched:
     @property
     def file_region(self) -> FileRegion: ...
 
-def fetch(log: SegmentedLog, offset: int, max_bytes: int, isolation: str) -> Fetched: ...
+def fetch(log: LogView, start: int, size: int, isolation: str) -> Fetched: ...

@@ -7,9 +7,9 @@ tells whether the log was cut meanwhile (then the reader looks anew) or the byte
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.batch cimport (
@@ -23,20 +23,18 @@ from kreplog._native.batch cimport (
     RecordView,
     batch_size,
     check_crc,
-    codec_of,
     is_control,
     make_record,
     next_offset_of,
     next_record,
-    open_records,
+    open_batch,
     raise_corrupt,
     read_header,
-    uncompressed,
 )
 from kreplog._native.columns cimport integer
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
-from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
+from kreplog._native.view cimport LogView
 
 from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, UsageError
 from kreplog.types import FileRegion
@@ -81,6 +79,8 @@ cdef class BatchReader:
             self.window_start = self.window_end = 0
             self.populated = self.at + FIRST_AHEAD
             self.ahead = FIRST_AHEAD
+            if segment.mapping is not None and self.at < segment.mapping.size:
+                segment.mapping.visit(self.at, min(segment.size, <int64_t> segment.mapping.size))
             if not self.moved():
                 return 0
         raise CorruptBatchError(
@@ -202,8 +202,7 @@ cdef class BatchReader:
         for _attempt in range(2):
             if self.log.epochs is None or self.log.epochs.latest_epoch < 0:
                 return True
-            self.epoch, until = self.log.epochs.epoch_for_offset(h.base_offset)
-            self.epoch_until = until if until is not None else INT64_MAX
+            self.epoch, self.epoch_until = self.log.epochs.epoch_for_offset(h.base_offset)
             if self.epoch < 0 or self.epoch == h.leader_epoch:
                 return True
             if not self.log.read_only:
@@ -224,14 +223,14 @@ cdef class BatchReader:
         return 0
 
 
-cdef int refuse_deleted(SegmentedLog log, int64_t offset) except -1:
+cdef int refuse_deleted(LogView log, int64_t offset) except -1:
     raise OffsetOutOfRangeError(
         f"{log.name}: offset {offset} is below the first one kept (the log start offset is "
         f"{log.position.log_start_offset}); its records were deleted", partition=log.name, offset=offset,
     )
 
 
-cdef BatchReader reader_of(SegmentedLog log, int64_t start, int64_t stop):
+cdef BatchReader reader_of(LogView log, int64_t start, int64_t stop):
     cdef BatchReader reader = BatchReader.__new__(BatchReader)
     reader.log = log
     reader.expected = start
@@ -250,7 +249,7 @@ cdef int located_corruption(BatchReader reader, object error) except -1:
     ) from error
 
 
-cdef (int64_t, int64_t) committed_range(SegmentedLog log, object start, object stop) except *:
+cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) except *:
     """[start, stop) as asked for, clamped to what is committed now. Raises OffsetOutOfRangeError, UsageError."""
     cdef int64_t first
     cdef int64_t last
@@ -282,13 +281,18 @@ cdef class Records:
     cdef bint in_batch
     cdef bint busy
 
-    def __init__(self, SegmentedLog log, start, stop, bint values_only):
+    def __init__(self, LogView log, start, stop, bint values_only):
         self.start, self.stop = committed_range(log, start, stop)
         self.reader = reader_of(log, self.start, self.stop)
         self.values_only = values_only
 
     def __iter__(self):
         return self
+
+    def __length_hint__(self):
+        """About how many records are left, so that a list of a few thousand grows once; compacted logs have fewer."""
+        cdef int64_t left = self.stop - max(self.start, self.reader.expected - self.cursor.remaining)
+        return max(0, min(left, <int64_t> MAX_ROWS))
 
     def __next__(self):
         cdef RecordView view
@@ -325,19 +329,10 @@ cdef class Records:
             reader.check()
             if is_control(&reader.header):
                 continue
-            if codec_of(&reader.header):
-                try:
-                    self.plain = uncompressed(reader.data, &reader.header)
-                except CorruptBatchError as error:
-                    located_corruption(reader, error)
-                open_records(
-                    &self.cursor, &reader.header, <const uint8_t*> PyBytes_AS_STRING(self.plain),
-                    PyBytes_GET_SIZE(self.plain),
-                )
-            else:
-                open_records(
-                    &self.cursor, &reader.header, reader.data + HEADER_SIZE, batch_size(&reader.header) - HEADER_SIZE
-                )
+            try:
+                self.plain = open_batch(&self.cursor, reader.data, &reader.header)
+            except CorruptBatchError as error:
+                located_corruption(reader, error)
             self.in_batch = True
             return True
         return False
@@ -358,13 +353,14 @@ cdef class ArrowPieces:
     cdef Py_ssize_t max_bytes
     cdef bint busy
 
-    def __init__(self, SegmentedLog log, start, stop, columns, str timestamp_unit, Py_ssize_t max_bytes):
-        if max_bytes < 1:
-            raise UsageError(f"max_bytes = {max_bytes} must be at least 1")
+    def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes):
+        cdef int64_t wanted = integer(max_bytes, "max_bytes")
+        if wanted < 1:
+            raise UsageError(f"max_bytes = {wanted} must be at least 1")
         self.builder = ArrowBuilder(columns, timestamp_unit)
         self.start, self.stop = committed_range(log, start, stop)
         self.reader = reader_of(log, self.start, self.stop)
-        self.max_bytes = max_bytes
+        self.max_bytes = wanted
 
     def __iter__(self):
         return self
@@ -417,7 +413,7 @@ cdef class Fetched:
         return f"Fetched(start_offset={self.start_offset}, next_offset={self.next_offset}, {len(self.data)} bytes)"
 
 
-def fetch(SegmentedLog log, start, size, isolation):
+def fetch(LogView log, start, size, isolation):
     """Whole batches from `offset` on; see Log.fetch."""
     cdef Fetched fetched
     cdef int64_t offset = integer(start, "offset")
@@ -459,7 +455,7 @@ def fetch(SegmentedLog log, start, size, isolation):
     )
 
 
-cdef int _take(SegmentedLog log, Fetched fetched, int64_t offset, int64_t bound, int64_t max_bytes) except -1:
+cdef int _take(LogView log, Fetched fetched, int64_t offset, int64_t bound, int64_t max_bytes) except -1:
     """Fill `fetched` from the segment that holds `offset`."""
     cdef BatchHeader h
     cdef Segment segment = log.segment_for(offset)

@@ -20,9 +20,10 @@ from kreplog._native.batch cimport (
     reason_of,
 )
 from kreplog._native.files cimport Mapping, sync_directory
-from kreplog._native.log cimport SegmentedLog, epochs_crc
+from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
-from kreplog._native.state cimport Position, StateFile, open_state
+from kreplog._native.state cimport Position, open_state
+from kreplog._native.view cimport epochs_crc
 
 import logging
 import os
@@ -31,12 +32,12 @@ import uuid
 from base64 import urlsafe_b64encode
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
+from kreplog._native.state import STATE_NAME
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 from kreplog.types import Cut
 
 _logger = logging.getLogger("kreplog")
 
-STATE_NAME = "kreplog.state"
 METADATA_NAME = "partition.metadata"
 
 cdef enum:
@@ -44,12 +45,6 @@ cdef enum:
     READ_AHEAD = 8 << 20
     CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
     RETRIES = 1000
-
-
-def writer_pid(path):
-    """The pid of the last process that opened the partition directory for writing, 0 when unknown."""
-    cdef StateFile state = open_state(os.path.join(path, STATE_NAME), False)
-    return 0 if state is None else state.writer_pid()
 
 
 cdef dict _checkpoint(SegmentedLog log, str name):
@@ -112,6 +107,8 @@ def recover(SegmentedLog log, progress=None):
     if not clean and not fresh:
         _trim_sealed(log, scan_from)
         position.leo = _check_tail(log, max(scan_from, 0), limit, log.epochs if trusted else None, progress)
+        if 0 <= position.leo < position.log_start_offset and limit >= 0:
+            _start_anew(log)
     log.active = log._segments[len(log._segments) - 1]
     log.active.open()
     log.active.sealed = False
@@ -140,6 +137,19 @@ def recover(SegmentedLog log, progress=None):
         log.state.sync()
         log.directory.sync()
         sync_directory(os.path.dirname(log.path))
+
+
+cdef int _start_anew(SegmentedLog log) except -1:
+    """Finish an interrupted truncation that left nothing: what lies before the log start does not come back."""
+    cdef Segment segment
+    for segment in reversed(log._segments):
+        segment.delete()
+    log.position.leo = log.position.log_start_offset
+    log._segments = [create_segment(
+        log.path, log.name, log.position.leo, log.segment_bytes, log.config.index_interval_bytes
+    )]
+    log.directory_changed = True
+    return 0
 
 
 cdef int _drop_deleted(SegmentedLog log) except -1:
@@ -371,8 +381,8 @@ cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted) except -1:
         _rebuild_epochs(log)
     epochs.flush()
     log.last_epoch = epochs.latest_epoch
-    log.leader_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
-    log.position.leader_epoch = log.leader_epoch
+    log.current_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
+    log.position.leader_epoch = log.current_epoch
     return 0
 
 

@@ -30,7 +30,6 @@ cdef struct Position:
 cdef class StateFile:
     cdef FileHandle file
     cdef uint8_t* data
-    cdef bint writable
     cdef uint64_t seen  # the highest sequence read
 
     cdef void publish(self, Position* position) noexcept nogil

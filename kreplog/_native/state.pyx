@@ -15,6 +15,8 @@ from posix.unistd cimport getpid
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.files cimport open_file, storage_error
 
+STATE_NAME = "kreplog.state"
+
 cdef extern from *:
     """
     #define kreplog_release() __atomic_thread_fence(__ATOMIC_RELEASE)
@@ -111,7 +113,6 @@ cdef StateFile open_state(str path, bint writable):
     if state.data == <uint8_t*> MAP_FAILED:
         state.data = NULL
         raise storage_error("cannot map", path, errno)
-    state.writable = writable
     if writable:
         pid = getpid()
         memcpy(state.data, MAGIC, 8)

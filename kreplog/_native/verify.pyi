@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
-from kreplog._native.log import SegmentedLog
+from kreplog._native.view import LogView
 from kreplog.types import VerifyReport
 
 def verify(
-    log: SegmentedLog, start: int | None, stop: int | None, progress: Callable[[int, int], None] | None
+    log: LogView, start: int | None, stop: int | None, progress: Callable[[int, int], None] | None
 ) -> VerifyReport: ...

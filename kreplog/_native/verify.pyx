@@ -29,9 +29,9 @@ from kreplog._native.batch cimport (
 from kreplog._native.columns cimport integer
 from kreplog._native.cursor cimport load32, load64
 from kreplog._native.files cimport HeapBuffer, Mapping, allocate
-from kreplog._native.log cimport SegmentedLog
 from kreplog._native.reader cimport BatchReader, reader_of
 from kreplog._native.segment cimport Segment
+from kreplog._native.view cimport LogView
 
 from kreplog.errors import CorruptBatchError, StorageError
 from kreplog.types import Damage, VerifyReport
@@ -93,7 +93,7 @@ cdef int scan(const uint8_t* data, int64_t start, int64_t end, int64_t until, Sc
     return BATCH_OK
 
 
-def verify(SegmentedLog log, start, stop, progress):
+def verify(LogView log, start, stop, progress):
     """Check every byte of [start, stop); see Log.verify."""
     cdef int64_t generation
     cdef int _attempt
@@ -118,7 +118,7 @@ def verify(SegmentedLog log, start, stop, progress):
 cdef class Verifier:
     """One pass over the segments of a range."""
 
-    cdef SegmentedLog log
+    cdef LogView log
     cdef object progress
     cdef BatchReader epochs
     cdef Scan s
@@ -135,7 +135,7 @@ cdef class Verifier:
     cdef int64_t window_start
     cdef int64_t window_end
 
-    def __init__(self, SegmentedLog log, start, stop, progress):
+    def __init__(self, LogView log, start, stop, progress):
         cdef Segment segment
         self.log = log
         self.progress = progress

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -92,6 +92,24 @@ class KreplogDataSource(DataSource):
         options = parse(self.options)
         check_columns(schema)
         return (FilteringReader if options.pushdown else Reader)(options, schema.fieldNames())
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise UsageError(
+            "kreplog cannot be written from Spark yet, only read: collect the rows, or write them to Parquet, and "
+            "append them with kreplog.Log.append_many"
+        )
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        raise UsageError(
+            "kreplog can be read by spark.read only, not yet by spark.readStream: load() again for newer records, or "
+            "give startingOffsets to go on where the last read ended"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise UsageError(
+            "kreplog cannot be written by df.writeStream yet: with foreachBatch each batch can be collected and "
+            "appended by kreplog.Log.append_many"
+        )
 
 
 def check_columns(schema: StructType) -> None:

@@ -5,15 +5,19 @@ Each test is a fault that a review once reproduced.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import lz4.block
 import pytest
 
 from kreplog import Log, LogConfig, errors
 from kreplog._native import batch
+from tests.faults.forked import result_of
 
 
 @pytest.fixture
@@ -90,18 +94,71 @@ def test_an_interrupted_truncation_takes_no_more_writes(path: Path, monkeypatch:
 
 
 def test_a_codec_that_fails_keeps_the_buffered_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> bytes:
+    def fail(*_arguments: object, **_settings: object) -> bytes:
         raise MemoryError
 
     with Log.open(path) as log, log.appender(compression="lz4", linger_ms=60_000) as out:
         assert out.append(b"a") == 0
         with monkeypatch.context() as patch:
-            patch.setattr(batch, "compress", fail)
+            patch.setattr(lz4.block, "compress", fail)
             with pytest.raises(MemoryError):
                 out.flush()
         assert out.append(b"b") == 1
         out.flush()
         assert list(log.values()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("change", [lambda values: values.clear(), lambda values: values.__setitem__(slice(None), [1])])
+def test_a_list_changed_while_it_is_appended_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[object]], None]
+) -> None:
+    values: list[object] = [b"%0100d" % number for number in range(5000)]
+    real: Callable[..., bytes] = lz4.block.compress
+
+    def changing(*arguments: object, **settings: object) -> bytes:
+        change(values)
+        return real(*arguments, **settings)
+
+    with Log.open(path, LogConfig(compression_type="lz4")) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(lz4.block, "compress", changing)
+            with pytest.raises(errors.UsageError, match="changed by another thread"):
+                log.append_many(values)
+        assert log.append(b"after") == 0
+        assert list(log.values()) == [b"after"]
+
+
+def test_records_that_grow_while_they_are_appended_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [b"%0100d" % number for number in range(5000)]
+    real: Callable[..., bytes] = lz4.block.compress
+
+    def growing(*arguments: object, **settings: object) -> bytes:
+        values[:] = [bytes(70_000)] * 5000
+        return real(*arguments, **settings)
+
+    with Log.open(path, LogConfig(compression_type="lz4", max_message_bytes=65_536)) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(lz4.block, "compress", growing)
+            with pytest.raises(errors.UsageError, match="changed by another thread"):
+                log.append_many(values)
+        assert log.append(b"after") == 0
+
+
+def test_an_appender_that_nobody_keeps_is_written_and_goes(path: Path) -> None:
+    before = set(threading.enumerate())
+
+    def lingering() -> bool:
+        return bool(set(threading.enumerate()) - before)
+
+    with Log.open(path) as log:
+        log.appender(linger_ms=60_000).append(b"a")  # only the log knows it now
+        assert lingering()
+        log.append(b"b")
+        assert list(log.values()) == [b"a", b"b"]
+    give_up = time.monotonic() + 10
+    while lingering() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not lingering()
 
 
 def test_an_appender_outlived_by_its_log_says_so(path: Path) -> None:
@@ -195,3 +252,106 @@ def test_a_segment_that_grew_and_was_sealed_beside_a_reader(path: Path) -> None:
         log.roll()
         log.append(b"c", timestamp_ms=1500)
         assert reader.offset_for_timestamp(4000) == 1
+
+
+def killed_at(call: str, ending: str, work: Callable[[], object]) -> None:
+    """Run `work` in a child that dies, without any clean-up, before it calls os.<call> for a path that ends so."""
+    real: Callable[..., object] = getattr(os, call)
+
+    def dying(*paths: str) -> object:
+        return os._exit(9) if paths[-1].endswith(ending) else real(*paths)
+
+    pid = os.fork()
+    if pid == 0:
+        setattr(os, call, dying)
+        try:
+            work()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+def test_a_mapping_outlives_the_recovery_of_a_cut(path: Path) -> None:
+    """Killed between the deletion of later segments and the cut of one that a reader has mapped.
+
+    That one is then the last, but shrinking it in place would be the reader's SIGBUS.
+    """
+    with Log.open(path) as log:
+        for start in (0, 100):
+            log.append_many([b"%01000d" % number for number in range(start, start + 100)])
+        log.roll()
+        log.append(b"last")
+    reader = Log.open(path, read_only=True)
+    fetched = reader.fetch(0, 1 << 20)
+    before = bytes(fetched.data)
+    killed_at("replace", ".log", lambda: Log.open(path).truncate_to(50))
+    assert not (path / f"{200:020d}.log").exists() and len(before) == os.path.getsize(path / f"{0:020d}.log")
+    with Log.open(path) as log:
+        assert log.log_end_offset < 50 and log.size < len(before)
+        assert result_of(lambda: bytes(fetched.data)) == before
+        assert list(reader.values()) == list(log.values())
+    reader.close()
+
+
+def test_a_file_that_another_program_cuts_in_place(path: Path) -> None:
+    """Kafka truncates a segment's file itself, so a reader of its directory must not have it mapped."""
+    expected = [b"%01000d" % number for number in range(900)]
+    with Log.open(path) as log:
+        for start in range(0, 900, 300):
+            log.append_many(expected[start : start + 300])
+            log.roll()
+    (path / "kreplog.state").unlink()
+
+    def read() -> tuple[list[bytes | None], int]:
+        with Log.open(path, read_only=True) as reader:
+            values = reader.values()
+            fetched = reader.fetch(0, 1 << 20)
+            seen = [next(values) for _ in range(10)]
+            os.truncate(path / f"{0:020d}.log", 0)
+            with contextlib.suppress(errors.CorruptBatchError):
+                seen += list(values)
+            return seen, len(bytes(fetched.data))
+
+    seen, fetched_bytes = result_of(read)
+    assert seen[:10] == expected[:10] and [*filter(seen.__contains__, expected)] == seen and fetched_bytes > 300_000
+
+
+@pytest.mark.parametrize("killed", ["", ".log", ".index", ".timeindex"])
+def test_truncation_inside_the_batch_that_holds_the_log_start(path: Path, killed: str) -> None:
+    with Log.open(path) as log:
+        log.append_many([b"%d" % number for number in range(10)])
+        log.append_many([b"%d" % number for number in range(10, 20)])
+        log.delete_records_before(5)
+        if not killed:
+            assert log.truncate_to(7) == 5
+            assert (log.log_start_offset, log.log_end_offset, list(log.values())) == (5, 5, [])
+    if killed:
+        killed_at("unlink", killed, lambda: Log.open(path).truncate_to(7))
+    with Log.open(path) as log:
+        assert (log.log_start_offset, log.log_end_offset, list(log.values())) == (5, 5, [])
+        assert log.append(b"on") == 5 and list(log.values()) == [b"on"]
+    with Log.open(path, read_only=True) as log:
+        assert log.verify().damages == ()
+
+
+def test_a_timestamp_is_not_looked_up_past_a_missing_segment(path: Path) -> None:
+    with Log.open(path) as log:
+        for number in range(3):
+            log.append(b"x", timestamp_ms=1000 * number)
+            log.roll()
+    (path / f"{0:020d}.log").unlink()
+    with Log.open(path, read_only=True) as reader, pytest.raises(errors.StorageError, match="missing"):
+        reader.offset_for_timestamp(0)
+    with Log.open(path) as log:
+        assert log.offset_for_timestamp(0) == 1
+
+
+def test_a_reader_knows_the_leader_epoch(path: Path) -> None:
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        assert reader.leader_epoch == 0
+        log.append(b"x")
+        log.assign_leader_epoch(7)
+        assert reader.leader_epoch == 7
+    (path / "kreplog.state").unlink()
+    with Log.open(path, read_only=True) as reader:
+        assert reader.leader_epoch == 7

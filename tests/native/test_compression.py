@@ -240,7 +240,7 @@ def test_a_missing_package_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     calls: list[Callable[[], bytes]] = [lambda: compress(codec, b"abc"), lambda: decompress(codec, packed, 10)]
     for call in calls:
-        with pytest.raises(UnsupportedCompressionError, match=rf"pip install kreplog\[{extra}\]"):
+        with pytest.raises(UnsupportedCompressionError, match=rf"pip install 'kreplog\[{extra}\]'"):
             call()
 
 

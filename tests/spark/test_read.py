@@ -112,6 +112,33 @@ def test_refusals_reach_the_user(
     assert message in str(told.value)
 
 
+def test_what_is_not_there_yet_says_so(load: Load, tmp_path: Path, spark: SparkSession) -> None:
+    fill(tmp_path / "t-0", 1)
+    options = {"path": str(tmp_path), "subscribe": "t"}
+
+    def stream_in() -> None:
+        spark.readStream.format("kreplog").options(**options).load().writeStream.format(
+            "noop"
+        ).start().awaitTermination(60)
+
+    def write() -> None:
+        load().write.format("kreplog").mode("append").options(**options).save()
+
+    def stream_out() -> None:
+        rates = spark.readStream.format("rate").load()
+        stream = rates.writeStream.format("kreplog").options(**options)
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(60)
+
+    for call, told in (
+        (stream_in, "kreplog can be read by spark.read only, not yet by spark.readStream"),
+        (write, "kreplog cannot be written from Spark yet, only read"),
+        (stream_out, "kreplog cannot be written by df.writeStream yet"),
+    ):
+        with pytest.raises(PySparkException) as refused:
+            call()
+        assert told in str(refused.value)
+
+
 def test_options_without_a_plan_left(load: Load, tmp_path: Path) -> None:
     """No task at all: Spark makes one up, which must yield no row."""
     fill(tmp_path / "t-0", 1)

@@ -1,0 +1,6 @@
+import os
+
+from kreplog._native.log import SegmentedLog
+from kreplog.config import LogConfig
+
+def prepare(log: SegmentedLog, path: str | os.PathLike[str], config: LogConfig, read_only: bool) -> None: ...

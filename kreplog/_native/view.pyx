@@ -1,0 +1,243 @@
+"""LogView: what a log holds and where, for whoever reads it: its writer and readers in other processes alike.
+
+Owns the list of segments, the position (offsets, generation, epochs' checksum) and how a reader keeps both up to date;
+leaves reading to `reader`, looking up to `lookup` and every change to `log`. A reader learns from the state file what
+the writer has published, and lists the directory anew when the log has rolled or was cut.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from kreplog._native.columns cimport integer
+from kreplog._native.crc32c cimport crc32c_update
+from kreplog._native.segment cimport Segment, new_segment
+
+import os
+import struct
+import time
+
+from kreplog._native.checkpoint import EpochCache
+from kreplog.errors import CorruptCheckpointError, LogClosedError, OffsetOutOfRangeError, StorageError
+from kreplog.types import EpochEndOffset
+
+cdef enum:
+    REINDEX = 4 << 20  # a reader rereads the index of a segment that has grown by this much
+
+
+cdef uint32_t epochs_crc(object epochs) except? 0:
+    """CRC-32C over the entries, by which a changed digit in their file is noticed."""
+    cdef bytes packed = b"".join([struct.pack("<iq", epoch, start) for epoch, start in epochs.entries])
+    return crc32c_update(0, <const uint8_t*> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
+
+
+cdef class LogView:
+
+    def __cinit__(self):
+        self._segments = []
+        self.cuts = ()
+        self.closed = True
+
+    cdef int check_open(self) except -1:
+        if self.closed:
+            raise LogClosedError(f"{self.name}: the log is closed", partition=self.name, path=self.path)
+        return 0
+
+    # Offsets and epochs
+
+    @property
+    def high_watermark(self):
+        """Records below it are committed."""
+        self.refresh()
+        return self.position.high_watermark
+
+    @property
+    def log_end_offset(self):
+        """The offset that the next record will get."""
+        self.refresh()
+        return self.position.leo
+
+    @property
+    def log_start_offset(self):
+        """The first offset still kept."""
+        self.refresh()
+        return self.position.log_start_offset
+
+    @property
+    def recovery_point(self):
+        """Below it everything has been fsynced."""
+        self.refresh()
+        return self.position.recovery_point
+
+    @property
+    def leader_epoch(self):
+        """The leader epoch that records are appended in; to a reader the latest that the log knows, 0 when none."""
+        if not self.read_only:
+            return self.current_epoch
+        self.refresh()
+        if self.state is not None:
+            return max(0, self.position.leader_epoch)
+        self.load_epochs()
+        return 0 if self.epochs is None else max(0, self.epochs.latest_epoch)
+
+    @property
+    def leader_epochs(self):
+        """(leader epoch, start offset) of every epoch known, oldest first."""
+        self.refresh()
+        if self.read_only:
+            self.load_epochs()
+        return [] if self.epochs is None else self.epochs.entries
+
+    def end_offset_for_epoch(self, epoch):
+        """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
+        self.refresh()
+        if self.read_only:
+            self.load_epochs()
+        if self.epochs is None:
+            return EpochEndOffset(-1, -1)
+        return self.epochs.end_offset_for(integer(epoch, "epoch"), self.position.leo)
+
+    cdef int _check_range(self, int64_t offset) except -1:
+        if not self.position.log_start_offset <= offset <= self.position.leo:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: offset {offset} is outside the log, which holds {self.position.log_start_offset} to "
+                f"{self.position.leo}", partition=self.name, offset=offset,
+            )
+        return 0
+
+    # Finding
+
+    cdef int refresh(self) except -1:
+        """A reader's view of the writer's position, read anew."""
+        cdef Position position
+        self.check_open()
+        if self.read_only:
+            if self.state is not None:
+                if self.state.read(&position):
+                    self.position = position
+            elif self.watermark_source is not None:
+                self.watermark_source(self)
+        return 0
+
+    cdef int64_t steady_generation(self) except -1:
+        """The generation, once no file is being cut. Two seconds without a change mean that the writer died cutting."""
+        cdef int64_t generation
+        cdef int waited = 0
+        self.refresh()
+        generation = self.position.generation
+        while generation & 1 and waited < 2000:
+            time.sleep(0.001)
+            self.refresh()
+            waited = waited + 1 if self.position.generation == generation else 0
+            generation = self.position.generation
+        return generation
+
+    cdef int load_epochs(self) except -1:
+        """A reader's view of the epoch entries; None, so that epochs go unchecked, while their file is in doubt."""
+        cdef Position position
+        try:
+            self.epochs = EpochCache(os.path.join(self.path, "leader-epoch-checkpoint"))
+        except CorruptCheckpointError:
+            self.epochs = None
+        if self.state is not None and self.epochs is not None:
+            if not self.state.read(&position) or epochs_crc(self.epochs) != position.epochs_crc:
+                self.epochs = None
+        return 0
+
+    cdef int relist(self) except -1:
+        """Find the segments in the directory. Raises StorageError."""
+        cdef Segment segment
+        cdef list found = []
+        cdef dict known = {}
+        cdef int64_t base
+        if self.position.generation == self.listed_generation:
+            known = {(<Segment> listed).base_offset: listed for listed in self._segments}
+        self.listed_generation = self.position.generation
+        try:
+            names = os.listdir(self.path)
+        except OSError as error:
+            raise StorageError(f"cannot list {self.path}: {error.strerror}", path=self.path) from error
+        for name in names:
+            if len(name) == 24 and name.endswith(".log") and name[:20].isdigit():
+                base = int(name[:20])
+                found.append(base)
+        found.sort()
+        for i, base in enumerate(found):
+            segment = known.get(base)
+            if segment is None:
+                segment = new_segment(
+                    self.path, self.name, base, not self.read_only, self.config.segment_bytes,
+                    self.config.index_interval_bytes,
+                )
+            elif self.read_only and not segment.sealed and i < len(found) - 1:
+                segment.size = -1
+                segment.forget_indexes()
+                segment.timestamps_known = segment.suspect = False
+                segment.max_timestamp = -1
+            segment.sealed = i < len(found) - 1
+            segment.mappable = not self.read_only or self.state is not None
+            found[i] = segment
+            if self.read_only and not segment.sealed:
+                try:
+                    segment.size = self.published_size(segment)
+                except FileNotFoundError:  # deleted since; whoever needs it looks again
+                    segment.size = -1
+        self._segments = found
+        return 0
+
+    cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept:
+        """The last segment that begins at or before `offset`, -1 when none."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = len(segments)
+        cdef Py_ssize_t middle
+        while low < high:
+            middle = (low + high) >> 1
+            if (<Segment> segments[middle]).base_offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    cdef int64_t published_size(self, Segment segment) except -1:
+        """Bytes of an active segment that its writer has published; past them blocks may be allocated ahead."""
+        cdef int64_t size = segment.open().size()
+        if self.state is None or self.position.active_base != segment.base_offset or self.position.active_size < 0:
+            return size
+        return min(size, self.position.active_size)
+
+    cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept:
+        if i + 1 < len(segments):
+            return (<Segment> segments[i + 1]).base_offset
+        return self.position.leo
+
+    cdef Segment segment_for(self, int64_t offset):
+        """The segment to look for `offset` in; a reader lists the directory anew when the log may have rolled.
+
+        Returns None when no segment begins at or before it.
+        """
+        cdef Segment segment
+        cdef Py_ssize_t i
+        cdef list segments = self._segments
+        if self.read_only and (
+            not segments or self.listed_generation != self.position.generation or (
+                self.position.active_base != (<Segment> segments[len(segments) - 1]).base_offset
+                and offset >= (<Segment> segments[len(segments) - 1]).base_offset
+            )
+        ):
+            self.relist()
+            segments = self._segments
+        i = self.segment_index(segments, offset)
+        if i < 0:
+            return None
+        segment = segments[i]
+        if self.read_only and not segment.sealed:
+            segment.size = self.published_size(segment)
+            if segment.indexed and segment.size - segment.indexed_size > REINDEX:
+                segment.forget_indexes()
+        return segment
+
+    cdef int64_t byte_size(self) except -1:
+        cdef int64_t total = 0
+        cdef Segment segment
+        for segment in self._segments:
+            total += segment.byte_size()
+        return total
