@@ -2,34 +2,30 @@
 is told as it happens.
 
 The brokers, the network and the store are those of a seed; only what a seed leaves to chance is fixed here. Messages
-can be held back on their way and delivered one by one. What the cores do comes out as short lines, one for each thing
-that a reader of the protocol would want to know: who leads in which epoch, what is appended, cut, committed and
-acknowledged, what the store is asked and what it says to that.
+can be held back on their way and delivered one by one. What the cores do comes out as short lines (telling.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
 from kreplog.config import ReplicationConfig
-from kreplog.core import messages as m
-from kreplog.core import nodes
-from kreplog.core.replication.partition import Partition, Role
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.admin import Admin
-from kreplog.sim.broker import AWAITED, BrokerProcess, Machine, Runner
+from kreplog.sim.broker import Machine
 from kreplog.sim.cluster import Cluster
 from kreplog.sim.disk import Disks
 from kreplog.sim.faults import Plan
 from kreplog.sim.network import Connection, Network
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
-from kreplog.sim.trace import describe
-from kreplog.types import NO_LEADER, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, StoreOperation
-from kreplog.types import TopicPartition as Tp
+from kreplog.sim.telling import StagedProcess
+from kreplog.types import TopicPartition
+
+STEP_MS = 2
+"""What passes after a command that sends or delivers something: a message is under way for 0.6 ms."""
 
 
 class _Fixed(Random):
@@ -112,193 +108,28 @@ class StagedNetwork(Network):
             super()._arrive_backward(connection, number, response)
 
 
-class StagedProcess(BrokerProcess):
-    """A broker process that tells what its cores do; a refusal that is repeated, only once."""
-
-    def __init__(self, stage: Stage, machine: Machine, config: ReplicationConfig) -> None:
-        self.stage = stage
-        self._acting: Runner | None = None
-        self._roles: dict[Tp, tuple[Role, int, int]] = {}
-        self._was_registered: m.Registered | None = None
-        self._was_active = False
-        self._refused: dict[tuple[Tp, int], ErrorCode] = {}
-        super().__init__(stage, machine, config)
-
-    def tell(self, *texts: str) -> None:
-        if self.alive:
-            self.stage.tell(*(f"b{self.id} {text}" for text in texts))
-
-    # What the shell does
-
-    def apply(self, runner: Runner, effect: m.Effect) -> Any:
-        self._acting = runner
-        end = self._end_of(effect)
-        try:
-            answer = super().apply(runner, effect)
-        except KreplogError as error:
-            self.tell(f"fails to {_verb(effect)}: {type(error).__name__}")
-            raise
-        if answer is not AWAITED:
-            self._tell_effect(runner, effect, answer, end)
-        return answer
-
-    def burn(self) -> None:
-        """Only the controller's effects count."""
-        if self._acting is self.control:
-            super().burn()
-
-    def stepped(self, runner: Runner) -> None:
-        super().stepped(runner)
-        if runner is self.replicas:
-            if not _is_data(runner.event):
-                self._tell_roles()
-        elif runner is self.register:
-            registered = self.registration.registered
-            if registered is not None and registered is not self._was_registered:
-                self.tell(f"is registered, broker epoch {registered.broker_epoch}")
-            self._was_registered = registered
-        elif self._was_active != self.controller.active:
-            self._was_active = self.controller.active
-            if not self._was_active:
-                self.tell("is the controller no more")
-
-    def _session_lost(self) -> None:
-        if self.alive:
-            self.tell("has lost its session")
-        super()._session_lost()
-
-    def _transition(self, thing: object, old: str, new: str) -> None:
-        super()._transition(thing, old, new)
-        if self.stage.states and not old.startswith("NonExistent"):
-            self.tell(f"takes {_thing(thing)} from {old} to {new}")
-
-    def _multi(self, runner: Runner, effect: m.Multi) -> Any:
-        def answered(results: Any, error: CoordinationError | None) -> None:
-            if self.alive:
-                self._tell_written(effect.operations, error)
-            self._resume(runner, results, error)
-
-        self.link.multi(effect.operations, answered)
-        return AWAITED
-
-    def _submit_multi(self, runner: Runner, effect: m.SubmitMulti) -> None:
-        def answered(results: Any, error: CoordinationError | None) -> None:
-            if self.alive:
-                outcome = "is written" if error is None else f"is refused: {_refusal(error)}"
-                for what in _written(effect.operations):
-                    self.tell(f"hears: {what} {outcome}")
-            self._store_replied(runner, effect.tag, results, error)
-
-        for what in _written(effect.operations):
-            self.tell(f"asks the store for {what}")
-        self.link.multi(effect.operations, answered)
-
-    def _unclean_election(self, runner: Runner, effect: m.UncleanElection) -> None:
-        self.tell(f"elects {effect.leader} for {effect.partition} uncleanly")
-        super()._unclean_election(runner, effect)
-
-    # What is told of it
-
-    def _end_of(self, effect: m.Effect) -> int:
-        log = self.disk.log(effect.partition) if isinstance(effect, _CHANGES) else None
-        return -1 if log is None else log.state().leo
-
-    def _tell_effect(self, runner: Runner, effect: m.Effect, answer: Any, end: int) -> None:
-        match effect:
-            case m.AppendAsLeader(partition=partition):
-                info = answer[0]
-                if info.duplicate:
-                    self.tell(f"has {partition} [{info.first_offset}, {info.last_offset + 1}) already")
-                else:
-                    self._tell_records("appends", partition, end)
-            case m.AppendAsFollower(partition=partition):
-                self._tell_records("copies", partition, end)
-            case m.TruncateTo(partition=partition) if answer.leo < end:
-                self.tell(f"cuts {partition} from {end} to {answer.leo}")
-            case m.TruncateFullyAndStartAt(partition=partition, offset=offset):
-                self.tell(f"empties {partition}, which ended at {end}, and starts it at {offset}")
-            case m.AdvanceHighWatermark(partition=partition, offset=offset):
-                self.tell(f"moves the high watermark of {partition} to {offset}")
-            case m.CloseLog(partition=partition):
-                self.tell(f"stops {partition}")
-            case m.DeleteLog(partition=partition):
-                self.tell(f"deletes {partition}")
-            case m.StateChange(level=level, text=text) if level != "info":
-                self.tell(f"{level}: {text}")
-            case m.SendControl(broker=broker, request=request):
-                if self.stage.messages:
-                    self.tell(f"queues for b{broker}: {describe(request)}")
-            case m.Reply(reply_to=reply_to, response=response):
-                event = runner.event
-                if isinstance(event, m.Received) and event.reply_to == reply_to:
-                    self._tell_refusals(event.request, response)
-            case _:
-                pass
-
-    def _tell_records(self, verb: str, partition: Tp, start: int) -> None:
-        log = self.disk.log(partition)
-        assert log is not None
-        end = log.state().leo
-        told = " ".join(self.stage.values(log.read(start, end, 1 << 30)))
-        self.tell(f"{verb} {partition} [{start}, {end}): {told}")
-
-    def _tell_refusals(self, request: m.Request, response: m.Response) -> None:
-        match request, response:
-            case m.FetchRequest(replica_id=replica), m.FetchResponse(partitions=partitions) if replica >= 0:
-                for one in partitions:
-                    if one.diverging is not None:
-                        epoch, offset = one.diverging.leader_epoch, one.diverging.end_offset
-                        self.tell(f"tells b{replica} that {one.partition} parts: epoch {epoch} ends at {offset}")
-                    elif one.error is not self._refused.get((one.partition, replica), ErrorCode.NONE):
-                        self._refused[one.partition, replica] = one.error
-                        if one.error is not ErrorCode.NONE:
-                            self.tell(f"refuses the fetch of {one.partition} by b{replica}: {one.error.name}")
-            case m.LeaderAndIsrRequest() | m.StopReplicaRequest() | m.UpdateMetadataRequest(), _:
-                refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]  # type: ignore[union-attr]
-                for error in dict.fromkeys(error for error in refused if error is not ErrorCode.NONE):
-                    name = type(request).__name__.removesuffix("Request")
-                    self.tell(f"refuses {name} of controller b{request.controller_id}: {error.name}")
-            case _:
-                pass
-
-    def _tell_roles(self) -> None:
-        for partition, replica in self.manager.partitions.items():
-            role = replica.role, replica.leader, replica.leader_epoch
-            if self._roles.get(partition) != role:
-                known = partition in self._roles
-                self._roles[partition] = role
-                self._refused = {key: error for key, error in self._refused.items() if key[0] != partition}
-                if known or replica.role is not Role.IDLE:
-                    self.tell(_role(partition, replica))
-        for partition in [one for one in self._roles if one not in self.manager.partitions]:
-            del self._roles[partition]
-
-    def _tell_written(self, operations: Sequence[StoreOperation], error: CoordinationError | None) -> None:
-        what = list(_written(operations))
-        if isinstance(error, NodeExistsError):
-            return  # somebody else has been elected
-        self.tell(*(f"writes {one}" if error is None else f"is refused {one}: {_refusal(error)}" for one in what))
-        if error is not None and not what:
-            self.tell(f"is refused a write: {_refusal(error)}")
-
-
 class Stage(Cluster):
-    """A cluster without chance, empty at first. `lines`: what has been told. `states`, `messages`: whether the states
-    of replicas and partitions, and the controllers' messages, are told as well; `silent`: nothing is."""
+    """A cluster without chance, empty at first.
 
-    def __init__(self, plan: Plan, disks: Disks) -> None:
-        super().__init__(plan, disks, traced=False)
+    lines: what has been told, for whoever takes it away. story: all of it, also what was told while `silent`. states,
+    messages: whether the states of replicas and partitions, and the controllers' messages, are told as well.
+    """
+
+    def __init__(self, disks: Disks) -> None:
+        super().__init__(_plan(), disks, traced=False)
         self.scheduler.random = _Fixed()
         self.network: StagedNetwork = StagedNetwork(self.scheduler)
         self.store = StoreServer(self.scheduler, self.network)
         self.store.on_change = self._store_changed
         self.admin = Admin(self)
         self.lines: list[str] = []
+        self.story: list[str] = []
         self.states = self.messages = self.silent = False
         self._triggers: dict[str, Callable[[], None]] = {}
 
     def tell(self, *lines: str) -> None:
         """Lines of one moment."""
+        self.story.extend(lines)
         if not self.silent:
             self.lines.extend(lines)
         for words, pull in list(self._triggers.items()):
@@ -329,82 +160,42 @@ class Stage(Cluster):
             self.run_ms(step_ms)
         return True
 
+    def assignment(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """The replicas of every partition, as the store has them."""
+        return {
+            TopicPartition(name, number): one.replicas
+            for name, topic in self.topics().items()
+            for number, one in topic.partitions.items()
+        }
 
-_CHANGES = (m.AppendAsLeader, m.AppendAsFollower, m.TruncateTo, m.TruncateFullyAndStartAt)
+    def topic_id(self, partition: TopicPartition) -> str:
+        topic = self.topics().get(partition.topic)
+        return "" if topic is None else topic.topic_id
 
 
-def _is_data(event: m.Event | None) -> bool:
-    """One of those that come all the time and change nobody's role."""
-    return isinstance(event, m.Fetched | m.Tick) or (
-        isinstance(event, m.Received) and isinstance(event.request, m.FetchRequest)
+def _plan() -> Plan:
+    """A cluster in which nothing happens by itself, with short times."""
+    config = ReplicationConfig(
+        replica_lag_time_max_ms=1000,
+        replica_fetch_wait_max_ms=100,
+        replica_fetch_backoff_ms=50,
+        auto_leader_rebalance_enable=False,
     )
-
-
-def _verb(effect: m.Effect) -> str:
-    return f"{type(effect).__name__} {getattr(effect, 'partition', '')}".strip()
-
-
-def _thing(thing: object) -> str:
-    broker = getattr(thing, "broker", None)
-    return str(thing) if broker is None else f"{getattr(thing, 'partition', thing)} on b{broker}"
-
-
-def _refusal(error: CoordinationError) -> str:
-    return type(error).__name__.removesuffix("Error")
-
-
-def _role(partition: Tp, replica: Partition) -> str:
-    match replica.role:
-        case Role.LEADER:
-            isr = numbers(replica.isr)
-            return f"leads {partition} in epoch {replica.leader_epoch} from offset {replica.log.leo}, isr {isr}"
-        case Role.FOLLOWER:
-            return f"follows b{replica.leader} on {partition} in epoch {replica.leader_epoch}"
-        case Role.OFFLINE:
-            return f"has lost the log of {partition}"
-        case _:
-            return f"neither leads nor follows {partition}"
-
-
-def numbers(values: Iterable[int]) -> str:
-    return " ".join(map(str, values)) or "none"
-
-
-def state(one: LeaderAndIsr) -> str:
-    """What the store says of a partition, in words."""
-    leader = "none" if one.leader == NO_LEADER else str(one.leader)
-    eligible = f", eligible {numbers(one.eligible)}" if one.eligible else ""
-    return f"leader {leader}, epoch {one.leader_epoch}, isr {numbers(one.isr)}{eligible}"
-
-
-def assignment(one: nodes.Assignment) -> str:
-    adding = f", adding {numbers(one.adding)}" if one.adding else ""
-    removing = f", removing {numbers(one.removing)}" if one.removing else ""
-    return f"on {numbers(one.replicas)}{adding}{removing}"
-
-
-def _written(operations: Iterable[StoreOperation]) -> Iterable[str]:
-    """What matters of a multi: one text for each thing that it is about."""
-    for operation in operations:
-        names = operation.path.split("/")[1:]
-        match operation, names:
-            case SetData(), ["controller_epoch"]:
-                yield f"itself as the controller, epoch {operation.data.decode()}"
-            case Create() | SetData(), ["brokers", "topics", name, number, "leaderAndISR"]:
-                yield f"{name}-{number}: {state(nodes.decode_leader_and_isr(operation.path, _node(operation.data)))}"
-            case SetData(), ["brokers", "topics", name]:
-                topic = nodes.decode_topic(operation.path, _node(operation.data))
-                for index, one in sorted(topic.partitions.items()):
-                    yield f"{name}-{index} {assignment(one)}"
-            case Delete(), ["brokers", "topics", name]:
-                yield f"that there is no topic {name} any more"
-            case Delete(), ["admin", request, *of] if len(of) == 2 or not request.startswith("partitions_"):
-                yield f"that the request {' '.join([request, '-'.join(of)]).strip()} is done with"
-            case Create(), ["log_dir_event_notification", _]:
-                yield "that its disk has failed"
-            case _:
-                pass
-
-
-def _node(data: bytes) -> Node:
-    return Node(data, NodeStat(0, 0, 0))
+    return Plan(
+        seed=0,
+        brokers=0,
+        racks=0,
+        topics=(),
+        config=config,
+        session_timeout_ms=1000,
+        fence_late_ms=0,
+        quick_notice=True,
+        native=False,
+        producers=0,
+        consumers=0,
+        duration_ms=0,
+        late=0.0,
+        starved=(),
+        kinds=(),
+        actions=(),
+    )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,51 @@ def test_a_story_is_told_the_same_every_time() -> None:
     assert "p1 is told that t-0 [0, 2) is a b" in told
     assert scenario.run(told) == told
     assert scenario.run(told.replace("is a b", "is c d")) == told
+
+
+MOVE = """\
+brokers 5 6 1 2 3 4
+topic t replicas 1,2,3 min.insync.replicas=2
+produce p1 t-0 a b
+run 150ms
+
+crash-controller after {effects} effects
+reassign t-0 4,2,3
+run 300ms
+restart
+settle
+produce p1 t-0 c
+run 200ms
+expect acked p1 = a b c
+expect replicas t-0 = 4 2 3
+expect leader t-0 = 4
+expect log t-0 2 3 4 = a b c
+expect disk 1 = none
+"""
+
+DELETION = """\
+brokers 5 6 1 2 3
+topic t replicas 1,2,3 3,1,2
+produce p1 t-0 a b
+run 150ms
+
+crash-controller after {effects} effects
+delete t
+run 300ms
+restart
+settle
+expect topics = none
+expect disk 1 2 3 = none
+"""
+
+
+@pytest.mark.parametrize("story", [MOVE, DELETION], ids=["reassignment", "deletion"])
+def test_a_controller_that_dies_at_any_effect_leaves_no_trace(story: str) -> None:
+    """The same end, whichever of its effects was its last; until the story is over before it gets that far."""
+    for effects in itertools.count(1):
+        if "b5 crashes" not in scenario.run(story.format(effects=effects)):
+            break
+    assert effects > 10
 
 
 @pytest.mark.parametrize(

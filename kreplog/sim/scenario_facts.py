@@ -1,0 +1,169 @@
+"""What a scenario looks at: `show` tells it, `expect` insists on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kreplog.core import nodes
+from kreplog.core.replication.partition import Role
+from kreplog.sim.scenario_clients import Clients
+from kreplog.sim.scenario_words import ScenarioError, broker_name, joined, shown
+from kreplog.sim.stage import Stage
+from kreplog.sim.telling import assignment, state
+from kreplog.types import LeaderAndIsr, TopicPartition
+
+
+class Facts:
+    """What is so now, in the store, on the brokers, and to the clients."""
+
+    def __init__(self, stage: Stage, clients: Clients) -> None:
+        self.stage = stage
+        self._clients = clients
+
+    def do_show(self, words: Sequence[str]) -> None:
+        """show t-0; show leaders t; show load t; show controller."""
+        silent, self.stage.silent = self.stage.silent, False
+        match words:
+            case ["leaders", name]:
+                self._show_leaders(name)
+            case ["load", name]:
+                self._show_load(name)
+            case ["controller"]:
+                self.stage.tell(f"the controller is {broker_name(self.stage.controller())}")
+            case _:
+                for word in words:
+                    self._show(TopicPartition.parse(word))
+        self.stage.silent = silent
+
+    def _show(self, partition: TopicPartition) -> None:
+        tell = self.stage.tell
+        one = self.stage.state_of(partition)
+        topic = self.stage.topics().get(partition.topic)
+        if topic is None or partition.partition not in topic.partitions:
+            tell(f"{partition}: there is none")
+            return
+        replicas = topic.partitions[partition.partition]
+        tell(f"{partition} {assignment(replicas)}: {'no state' if one is None else state(one)}")
+        for broker in replicas.replicas:
+            replica = self.stage.replica_of(broker, partition)
+            if replica is None:
+                down = self.stage.machines[broker].process is None
+                tell(f"  b{broker} {'is down' if down else 'has none'}")
+                continue
+            log = replica.log
+            told = " ".join(self._log(broker, partition))
+            epochs = " ".join(f"{epoch}@{start}" for epoch, start in log.epochs) or "none"
+            role = f"{replica.role.name.lower()} in epoch {replica.leader_epoch}"
+            tell(
+                f"  b{broker} {role}: [{log.log_start}, {log.leo}) {told or 'empty'}; "
+                f"high watermark {replica.high_watermark}, epochs {epochs}"
+            )
+
+    def _show_leaders(self, name: str) -> None:
+        """Who leads what, and who is in sync there."""
+        led: dict[int, list[str]] = {}
+        for partition in self.stage.partitions():
+            if partition.topic == name:
+                led.setdefault(self.stage.leader_of(partition), []).append(str(partition.partition))
+        for broker, partitions in sorted(led.items()):
+            self.stage.tell(f"{broker_name(broker)} leads {len(partitions)}: {' '.join(partitions)}")
+
+    def _show_load(self, name: str) -> None:
+        for broker in sorted(self.stage.machines):
+            replicas, leaders = self._load(name, broker)
+            self.stage.tell(f"b{broker} has {replicas} replicas and leads {leaders}")
+
+    def _load(self, name: str, broker: int) -> tuple[int, int]:
+        """Replicas of a topic on a broker, and how many of its partitions that leads."""
+        partitions = [one for one in self.stage.partitions() if one.topic == name]
+        replicas = sum(broker in of for one, of in self.stage.assignment().items() if one.topic == name)
+        return replicas, sum(self.stage.leader_of(one) == broker for one in partitions)
+
+    def do_expect(self, words: Sequence[str]) -> None:
+        """expect WHAT .. = VALUES; see the README for what there is."""
+        if words[0] in ("said", "never"):
+            found = any(words[1] in line for line in self.stage.story)
+            if found != (words[0] == "said"):
+                raise ScenarioError(f"{words[1]!r} was {'never said' if not found else 'said'}")
+            return
+        if words[0] == "rest":
+            if (unrest := self.stage.unrest()) is not None:
+                raise ScenarioError(f"not at rest: {unrest[0]}")
+            return
+        if "=" not in words:
+            raise ScenarioError("an expectation needs an = between what and values, with a space on either side")
+        at = words.index("=")
+        (kind, *of), wanted = words[:at], [word for word in words[at + 1 :] if word != "none"]
+        for who, found_words in self._facts(kind, of):
+            if found_words != wanted:
+                raise ScenarioError(f"{kind} {who} is {joined(found_words)}, not {joined(wanted)}")
+
+    def _facts(self, kind: str, of: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """(of whom, what it is) for each one that an expectation is about."""
+        match kind:
+            case "log" | "hw" | "epochs" | "role" | "believes":
+                partition = TopicPartition.parse(of[0])
+                for word in of[1:]:
+                    yield f"{partition} on b{word}", self._replica_fact(kind, int(word), partition)
+            case "leader" | "epoch" | "isr" | "eligible" | "replicas":
+                for word in of:
+                    yield word, self._partition_fact(kind, TopicPartition.parse(word))
+            case "load" | "leads":
+                for word in of[1:]:
+                    yield f"{of[0]} of b{word}", [str(self._load(of[0], int(word))[kind == "leads"])]
+            case "acked" | "waiting" | "refused":
+                producer = self._clients.producers[of[0]]
+                waiting = [value for batch in producer.waiting for value in batch.values]
+                yield of[0], {"acked": producer.acked, "refused": producer.refused}.get(kind, waiting)
+            case "consumed":
+                yield of[0], self._clients.consumed.get(of[0], [])
+            case "controller":
+                yield "", shown([self.stage.controller()])
+            case "controller-epoch":
+                node = self.stage.store.store.peek(nodes.CONTROLLER_EPOCH)
+                yield "", [] if node is None else [node.data.decode()]
+            case "topics":
+                yield "", sorted(self.stage.topics())
+            case "disk":
+                for word in of:
+                    yield f"of b{word}", [str(one) for one in self.stage.machines[int(word)].disk.on_disk()]
+            case _:
+                raise ScenarioError(f"nothing is known of {kind}")
+
+    def _replica_fact(self, kind: str, broker: int, partition: TopicPartition) -> list[str]:
+        replica = self.stage.replica_of(broker, partition)
+        if replica is None:
+            return []
+        match kind:
+            case "log":
+                return self._log(broker, partition)
+            case "hw":
+                return [str(replica.high_watermark)]
+            case "epochs":
+                return [f"{epoch}@{start}" for epoch, start in replica.log.epochs]
+            case "role":
+                return [replica.role.name.lower()]
+            case _:
+                return shown(replica.isr)
+
+    def _partition_fact(self, kind: str, partition: TopicPartition) -> list[str]:
+        if kind == "replicas":
+            return shown(self.stage.assignment().get(partition, ()))
+        one = self.stage.state_of(partition) or LeaderAndIsr(-1, -1, ())
+        match kind:
+            case "leader":
+                return shown([one.leader])
+            case "epoch":
+                return [str(one.leader_epoch)]
+            case "isr":
+                return shown(one.isr)
+            case _:
+                return shown(one.eligible)
+
+    def _log(self, broker: int, partition: TopicPartition) -> list[str]:
+        log = self.stage.machines[broker].disk.log(partition)
+        replica = self.stage.replica_of(broker, partition)
+        if log is None or replica is None or replica.role is Role.OFFLINE:
+            return []
+        found = log.state()
+        return self.stage.values(log.read(found.log_start, found.leo, 1 << 30))
