@@ -237,6 +237,10 @@ class PidFile:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, text.encode(), 0)
 
+    def close(self) -> None:
+        """As the end of the process does."""
+        os.close(self._fd)
+
 
 def read_pid_file(home: Path) -> tuple[int, str, int]:
     """(pid, host, port) of the broker's process; pid 0: none lives; port 0: it does not listen yet.

@@ -1,0 +1,254 @@
+"""Connections, servers and peers over real sockets: order, bounds, and what a hostile peer costs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kreplog.errors import PeerProtocolError, StorageError
+from kreplog.server.network import Connection, Frame, ListeningSocket
+from kreplog.server.peers import Peer
+from kreplog.server.serving import Exchange, Limits, Server
+from kreplog.server.settings import Listener
+from kreplog.wire.frames import RequestHeader, encode_request_header
+from kreplog.wire.versions import ApiKey
+
+ANYWHERE = Listener("127.0.0.1", 0)
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def request(number: int, body: bytes = b"") -> bytes:
+    return framed(encode_request_header(RequestHeader(ApiKey.METADATA, 1, number, "test")) + body)
+
+
+class Echo:
+    """A server that keeps every exchange and lets the test answer it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.seen: list[Exchange] = []
+        self.server = Server(self.take, limits or Limits(1 << 20, 100, 1 << 20))
+        self.address = self.server.listen(ANYWHERE)
+
+    def take(self, exchange: Exchange, frame: Frame) -> None:
+        if bytes(frame).endswith(b"refuse"):
+            raise PeerProtocolError("refused")
+        if bytes(frame).endswith(b"break"):
+            raise RuntimeError("broken")
+        self.seen.append(exchange)
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection((self.address.host, self.address.port))
+        sock.setblocking(False)
+        return sock
+
+
+async def receive(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = await asyncio.get_running_loop().sock_recv(sock, count - len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    async def work() -> None:
+        echo = Echo()
+        with echo.connect() as sock:
+            sock.sendall(request(1) + request(2) + request(3))
+            await until(lambda: len(echo.seen) == 3)
+            echo.seen[2].answer([b"three"])
+            echo.seen[1].answer([])  # acks=0: nothing is said
+            await asyncio.sleep(0.01)
+            echo.seen[0].answer([b"o", memoryview(b"ne")])
+            echo.seen[0].answer([b"again"])
+            assert await receive(sock, 8) == b"onethree"
+        await until(lambda: echo.server.connections == 0)
+        echo.server.close()
+
+    run(work)
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    async def work() -> None:
+        echo = Echo()
+        with echo.connect() as sock:
+            for byte in request(7):
+                sock.sendall(bytes([byte]))
+                await asyncio.sleep(0)
+            await until(lambda: len(echo.seen) == 1)
+            assert echo.seen[0].header.correlation_id == 7
+        echo.server.close()
+
+    run(work)
+
+
+def test_who_has_too_much_under_way_is_not_read_from() -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 3, 1 << 20))
+        with echo.connect() as sock:
+            for number in range(10):
+                sock.sendall(request(number))
+                await asyncio.sleep(0.005)
+            assert len(echo.seen) == 3
+            for number in range(10):
+                await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
+                echo.seen[number].answer([b"%d" % number])
+            assert await receive(sock, 10) == b"0123456789"
+        echo.server.close()
+
+    run(work)
+
+
+def test_who_does_not_read_its_answers_is_not_read_from() -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 1000, 1 << 20))
+        answer = bytes(1 << 20)
+        with echo.connect() as sock:
+            for number in range(50):
+                sock.sendall(request(number))
+                await asyncio.sleep(0.002)
+                for exchange in echo.seen:
+                    exchange.answer([memoryview(answer)])
+            assert len(echo.seen) < 50, "the others wait in the kernel"
+            received = 0
+            while received < 50 << 20:
+                received += len(await asyncio.get_running_loop().sock_recv(sock, 1 << 20))
+                for exchange in echo.seen:
+                    exchange.answer([memoryview(answer)])
+        echo.server.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        struct.pack(">i", -5),
+        struct.pack(">i", 1 << 30),
+        framed(b"\0"),
+        framed(struct.pack(">hhih", 999, 0, 1, -1)),
+        framed(struct.pack(">hhih", ApiKey.METADATA, 99, 1, -1)),
+        request(1, b"refuse"),
+        request(1, b"break"),
+    ],
+)
+def test_a_hostile_frame_costs_its_own_connection(hostile: bytes) -> None:
+    async def work() -> None:
+        echo = Echo()
+        with echo.connect() as sound, echo.connect() as sock:
+            sock.sendall(hostile)
+            assert await receive(sock, 1) == b""
+            sound.sendall(request(1))
+            await until(lambda: len(echo.seen) == 1)
+            echo.seen[0].answer([b"fine"])
+            assert await receive(sound, 4) == b"fine"
+        echo.server.close()
+
+    run(work)
+
+
+def test_an_answer_for_one_who_has_left_is_dropped() -> None:
+    async def work() -> None:
+        echo = Echo()
+        with echo.connect() as sock:
+            sock.sendall(request(1))
+            await until(lambda: len(echo.seen) == 1)
+        await until(lambda: echo.seen[0].client.closed)
+        echo.seen[0].encode = lambda response: pytest.fail("nobody wants it")
+        echo.seen[0].reply(object())
+        echo.server.close()
+
+    run(work)
+
+
+def test_unix_sockets(tmp_path: Path) -> None:
+    async def work() -> None:
+        path = tmp_path / "broker.sock"
+        accepted: list[socket.socket] = []
+        listening = ListeningSocket(Listener(path=str(path)), accepted.append)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(path))
+            await until(lambda: len(accepted) == 1)
+        accepted[0].close()
+        assert path.stat().st_mode & 0o077 == 0
+        ListeningSocket(Listener(path=str(path)), accepted.append).close()  # as after a kill: the old one is replaced
+        listening.close()
+        path.write_text("something else")
+        with pytest.raises(StorageError, match="is no socket"):
+            ListeningSocket(Listener(path=str(path)), accepted.append)
+
+    run(work)
+
+
+def test_a_peer_calls_and_calls_anew_after_a_loss() -> None:
+    async def work() -> None:
+        echo = Echo()
+        peer = Peer(1 << 20)
+        address = (echo.address.host, echo.address.port)
+
+        async def answer(body: bytes) -> None:
+            await until(lambda: bool(echo.seen))
+            echo.seen.pop().answer([framed(body)])
+
+        called = asyncio.create_task(peer.call(address, [request(1)], 5))
+        await answer(b"one")
+        assert await called == b"one"
+        called = asyncio.create_task(peer.call(address, [request(2)], 5))
+        await until(lambda: bool(echo.seen))
+        echo.seen.pop().close()
+        with pytest.raises(ConnectionResetError):
+            await called
+        with pytest.raises(TimeoutError):
+            await peer.call(address, [request(3)], 0.05)
+        echo.seen.clear()
+        called = asyncio.create_task(peer.call(address, [request(4)], 5))
+        await answer(b"four")
+        assert await called == b"four"
+        peer.close()
+        echo.server.close()
+        with pytest.raises(OSError):
+            await peer.call(address, [request(5)], 5)
+
+    run(work)
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    async def work() -> None:
+        ours, theirs = socket.socketpair()
+        closed = asyncio.Event()
+
+        def refuse(frame: Frame) -> None:
+            raise PeerProtocolError("unasked")
+
+        connection = Connection(ours, 1 << 20, refuse, closed.set)
+        with theirs:
+            theirs.sendall(framed(b"hello"))
+            await closed.wait()
+        assert connection.closed
+        connection.close()
+
+    run(work)

@@ -1,0 +1,294 @@
+"""ReplicaLogs and DataDirectory: what is on disk, in this life and the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kreplog
+from kreplog.config import LogConfig, TopicConfig
+from kreplog.core import messages as m
+from kreplog.errors import LogFailedError, StorageError, UsageError
+from kreplog.server.directories import DataDirectory, read_topic_id
+from kreplog.server.partitions import ReplicaLogs
+from kreplog.types import TopicPartition
+
+TP = TopicPartition("topic", 0)
+ID, OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBA"
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """One record batch of three records."""
+    with kreplog.Log.open(tmp_path_factory.mktemp("source") / "source-0") as log:
+        log.append_many([b"a", b"b", b"c"])
+        return bytes(log.fetch(0).data)
+
+
+class Life:
+    """ReplicaLogs over directories in `root`, from open() to stop() or crash()."""
+
+    def __init__(self, root: Path, pool: ThreadPoolExecutor) -> None:
+        self.root = root
+        self.pool = pool
+        self.events: list[m.Event] = []
+
+    def open(self, *names: str, boot: str = "boot", complete: bool = True) -> ReplicaLogs:
+        directories = [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)]
+        self.logs = ReplicaLogs(
+            directories, LogConfig(replicated=True), self.events.append, self.pool, complete=complete
+        )
+        self.logs.load(2)
+        return self.logs
+
+    def crash(self) -> None:
+        for directory in self.logs.directories:
+            for _, log in self.logs.in_directory(directory):
+                log._abandon()
+            directory.close(clean=False)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    with ThreadPoolExecutor(2) as pool:
+        yield Life(tmp_path, pool)
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def opened(logs: ReplicaLogs, topic_id: str = ID, partition: TopicPartition = TP) -> m.OpenedLog:
+    answer: m.OpenedLog = logs.answer(m.OpenLog(partition, topic_id, TopicConfig()))
+    return answer
+
+
+def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
+    logs = life.open()
+    assert opened(logs) == m.OpenedLog(m.LogState(0, 0, ()), 0)
+    assert logs.answer(m.AssignLeaderEpoch(TP, 5)) == m.LogState(0, 0, ((5, 0),))
+    info, state = logs.answer(m.AppendAsLeader(TP, batch, 5))
+    assert (info.first_offset, info.last_offset, state) == (0, 2, m.LogState(3, 0, ((5, 0),)))
+    assert len(logs.answer(m.ReadLog(TP, 0, 0, 100))) == 0
+    assert len(logs.answer(m.ReadLog(TP, 0, 3, 1))) == len(batch)
+    logs.answer(m.AdvanceHighWatermark(TP, 3))
+    assert len(logs.answer(m.ReadLog(TP, 0, 3, 1 << 20))) == len(batch)
+    assert logs.answer(m.OffsetForTimestamp(TP, 0)) == 0
+    assert logs.answer(m.OffsetForTimestamp(TP, -3)) == 0
+    assert logs.answer(m.OffsetForTimestamp(TP, -9)) == logs.answer(m.OffsetForTimestamp(TP, 2**62)) == -1
+    assert logs.timestamp_at(TP, 0) > 0
+    assert logs.timestamp_at(TP, 7) == logs.timestamp_at(TopicPartition("none", 0), 0) == -1
+    assert logs.answer(m.DeleteRecordsBefore(TP, 2)).log_start == 2
+    assert logs.answer(m.TruncateTo(TP, 2)).leo <= 2
+    assert logs.answer(m.TruncateFullyAndStartAt(TP, 9)) == m.LogState(9, 9, ())
+    life.crash()
+
+
+def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
+    logs = life.open("a", "b")
+    opened(logs)
+    opened(logs, OTHER_ID, TopicPartition("other", 3))
+    assert [len(logs.in_directory(directory)) for directory in logs.directories] == [1, 1]
+    logs.answer(m.AppendAsLeader(TP, batch, 0))
+    logs.answer(m.AdvanceHighWatermark(TP, 3))
+    life.crash()
+    logs = life.open("a", "b")
+    assert logs.on_disk() == {TopicPartition("other", 3): OTHER_ID, TP: ID}
+    assert opened(logs) == m.OpenedLog(m.LogState(3, 0, ((0, 0),)), 3)
+    assert not any(directory.was_clean or directory.unclean for directory in logs.directories)
+    assert logs.close()
+    assert all(directory.was_clean for directory in life.open("a", "b").directories)
+    life.crash()
+
+
+def test_a_crash_while_loading_does_not_look_clean(life: Life) -> None:
+    """F35: the mark is gone before anything is loaded."""
+    life.open()
+    life.logs.close()
+    assert (life.root / "data" / ".kafka_cleanshutdown").exists()
+    first = DataDirectory(str(life.root / "data"), 1, "boot")
+    assert first.was_clean
+    first.close(clean=False)
+    second = DataDirectory(str(life.root / "data"), 1, "boot")
+    assert not second.was_clean
+    second.close(clean=False)
+
+
+def test_only_another_boot_makes_a_crash_unclean(life: Life) -> None:
+    life.open(boot="first")
+    life.crash()
+    assert not life.open(boot="first").directories[0].unclean
+    life.crash()
+    assert life.open(boot="second").directories[0].unclean
+    life.crash()
+    logs = life.open(boot="second")
+    assert logs.directories[0].unclean, "nobody has been told yet"
+    logs.directories[0].know_safe()
+    life.crash()
+    assert not life.open(boot="second").directories[0].unclean
+    life.logs.close()
+    assert not life.open(boot="third").directories[0].unclean
+    life.crash()
+
+
+def test_a_replica_of_another_topic_is_set_aside_and_its_checkpoints_forgotten(life: Life, batch: bytes) -> None:
+    """KIP-516: the new log must not believe what was noted down of the old."""
+    logs = life.open()
+
+    async def work() -> None:
+        opened(logs)
+        logs.answer(m.AppendAsLeader(TP, batch, 4))
+        logs.answer(m.AdvanceHighWatermark(TP, 3))
+        await logs.write_checkpoints()
+        checkpoint = life.root / "data" / "replication-offset-checkpoint"
+        assert "topic 0 3" in checkpoint.read_text()
+        logs.answer(m.CloseLog(TP))
+        assert opened(logs, OTHER_ID) == m.OpenedLog(m.LogState(0, 0, ()), 0)
+        assert "topic 0" not in checkpoint.read_text()
+
+    run(work)
+    (aside,) = (life.root / "data").glob("topic-0.*-aside")
+    assert read_topic_id(aside) == ID
+    assert read_topic_id(life.root / "data" / "topic-0") == OTHER_ID
+    life.crash()
+
+
+def test_a_deleted_replica_is_gone_at_once_and_its_files_soon(life: Life, batch: bytes) -> None:
+    logs = life.open()
+
+    async def work() -> None:
+        opened(logs)
+        logs.answer(m.AppendAsLeader(TP, batch, 0))
+        view = logs.answer(m.ReadLog(TP, 0, 3, 1 << 20))
+        logs.answer(m.Flush(TP))
+        logs.answer(m.DeleteLog(TP))
+        assert logs.on_disk() == {}
+        assert not (life.root / "data" / "topic-0").exists()
+        opened(logs, OTHER_ID)
+        while list((life.root / "data").glob("*-delete")):
+            await asyncio.sleep(0.01)
+        assert len(view) == len(batch), "a response that is being sent keeps its bytes"
+        assert bytes(view)[61:] == batch[61:]
+
+    run(work)
+    assert life.events == [], "nobody hears of the fsync of a log that is gone"
+    life.crash()
+
+
+def test_a_deletion_that_was_interrupted_is_finished_at_the_next_start(life: Life) -> None:
+    leftover = life.root / "data" / "topic-0.0123-delete"
+    leftover.mkdir(parents=True)
+    life.open()
+    assert not leftover.exists()
+    life.crash()
+
+
+def test_fsyncs_are_shared(life: Life, batch: bytes) -> None:
+    logs = life.open()
+
+    async def work() -> None:
+        opened(logs)
+        for _ in range(5):
+            logs.answer(m.AppendAsLeader(TP, batch, 0))
+            logs.answer(m.Flush(TP))
+        while m.Flushed(TP, 15) not in life.events:
+            await asyncio.sleep(0.01)
+
+    run(work)
+    assert len(life.events) <= 2
+    life.crash()
+
+
+def test_a_checkpoint_never_drops_a_replica_that_is_on_disk(life: Life, batch: bytes) -> None:
+    """F31, KAFKA-1647: also one that could not be opened in this life."""
+    logs = life.open()
+
+    async def write() -> None:
+        await life.logs.write_checkpoints()
+
+    opened(logs)
+    logs.answer(m.AppendAsLeader(TP, batch, 0))
+    logs.answer(m.AdvanceHighWatermark(TP, 3))
+    run(write)
+    life.crash()
+    folder = life.root / "data" / "topic-0"
+    held = kreplog.Log.open(folder, LogConfig(replicated=True))  # somebody else has it open: it cannot be opened here
+    life.open()
+    run(write)
+    assert "topic 0 3" in (life.root / "data" / "replication-offset-checkpoint").read_text()
+    assert life.logs.on_disk() == {TP: ID}
+    with pytest.raises(StorageError):
+        opened(life.logs)
+    life.crash()
+    held._abandon()
+
+
+def test_a_failed_log_takes_its_directory_with_it_and_no_other(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F37: the broker lives on with the others."""
+    logs = life.open("a", "b")
+    neighbour, elsewhere = TopicPartition("neighbour", 0), TopicPartition("elsewhere", 0)
+
+    async def work() -> None:
+        opened(logs)
+        opened(logs, ID, elsewhere)
+        opened(logs, ID, neighbour)
+        assert [at for at, _ in logs.in_directory(logs.directories[0])] == [neighbour, TP]
+
+        def fail(*_: Any) -> None:
+            raise LogFailedError("the disk is gone")
+
+        monkeypatch.setattr(kreplog.Log, "append_batches", fail)
+        with pytest.raises(LogFailedError):
+            logs.answer(m.AppendAsLeader(TP, b"", 0))
+        await asyncio.sleep(0)
+        assert set(life.events) == {m.LogFailed(TP), m.LogFailed(neighbour)}
+        with pytest.raises(LogFailedError):
+            opened(logs)
+        assert opened(logs, ID, elsewhere).state.leo == 0
+        assert opened(logs, ID, TopicPartition("new", 0)).state.leo == 0
+        assert [at.topic for at, _ in logs.in_directory(logs.directories[1])] == ["elsewhere", "new"]
+
+    run(work)
+    logs.close()
+    assert not (life.root / "a" / ".kafka_cleanshutdown").exists()
+
+
+def test_nothing_is_made_anew_that_may_be_on_the_missing_disk(life: Life) -> None:
+    logs = life.open(complete=False)
+    with pytest.raises(StorageError, match="none of the log directories"):
+        opened(logs)
+    life.crash()
+
+
+def test_directories_have_one_owner(life: Life, tmp_path: Path) -> None:
+    life.open()
+    with pytest.raises(UsageError, match="in use by another broker process"):
+        DataDirectory(str(tmp_path / "data"), 1, "boot")
+    life.crash()
+    with pytest.raises(UsageError, match="is that of broker 1, not of 2"):
+        DataDirectory(str(tmp_path / "data"), 2, "boot")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be used"):
+        DataDirectory(str(tmp_path / "file"), 1, "boot")
+
+
+def test_what_kafka_left_without_an_id_is_never_deleted(life: Life, batch: bytes) -> None:
+    folder = life.root / "data" / "topic-0"
+    folder.parent.mkdir()
+    with kreplog.Log.open(folder) as log:
+        log.append(b"old")
+    (folder / "partition.metadata").unlink()
+    logs = life.open()
+    assert logs.on_disk() == {}
+    assert opened(logs).state.leo == 0
+    assert list((life.root / "data").glob("topic-0.*-aside"))
+    life.crash()

@@ -1,0 +1,160 @@
+"""Runners: one step to its end before the next event of the same core; ticks; what a broken core does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kreplog.core import messages as m
+from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
+from kreplog.server.runners import Awaiting, Direct
+from kreplog.types import TopicPartition
+
+ONE, TWO = m.LogFailed(TopicPartition("t", 1)), m.LogFailed(TopicPartition("t", 2))
+LOST = m.SessionLost()
+
+
+class Core:
+    """Runs a script for each event: a generator function of the event."""
+
+    def __init__(self, script: Callable[[Any], m.Steps[None]]) -> None:
+        self.script = script
+        self.wakeup_ms: int | None = None
+        self.ticks = 0
+
+    def step(self, event: Any, now_ms: int) -> m.Steps[None]:
+        if isinstance(event, m.Tick):
+            self.ticks += 1
+            self.wakeup_ms = None
+            return
+        yield from self.script(event)
+
+    def next_wakeup(self, now_ms: int) -> int | None:
+        return self.wakeup_ms
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def test_a_step_ends_before_the_next_event_is_stepped() -> None:
+    async def work() -> None:
+        done: list[Any] = []
+
+        def script(event: Any) -> m.Steps[None]:
+            done.append(("begins", event))
+            done.append((yield m.StateChange("info", "x")))
+            done.append(("ends", event))
+
+        def apply(effect: m.Effect) -> str:
+            if len(done) == 1:
+                runner.put(TWO)  # from within the step of ONE
+            return "answer"
+
+        runner = Direct("test", Core(script), apply, lambda name, error: pytest.fail(str(error)))
+        runner.put(ONE)
+        assert done == [("begins", ONE), "answer", ("ends", ONE), ("begins", TWO), "answer", ("ends", TWO)]
+
+    run(work)
+
+
+def test_a_failure_of_an_effect_is_thrown_into_the_step() -> None:
+    async def work() -> None:
+        caught: list[BaseException] = []
+
+        def script(event: Any) -> m.Steps[None]:
+            try:
+                yield m.StateChange("info", "x")
+            except StorageError as error:
+                caught.append(error)
+                yield m.StateChange("info", "y")
+
+        def apply(effect: Any) -> None:
+            if effect.text == "x":
+                raise StorageError("no")
+
+        Direct("test", Core(script), apply, lambda name, error: pytest.fail(str(error))).put(ONE)
+        assert len(caught) == 1
+
+    run(work)
+
+
+def test_a_broken_core_is_stepped_no_more() -> None:
+    async def work() -> None:
+        failures: list[str] = []
+        stepped: list[Any] = []
+
+        def script(event: Any) -> m.Steps[None]:
+            stepped.append(event)
+            yield m.StateChange("info", "x")
+
+        def apply(effect: Any) -> None:
+            raise InvariantError("broken")
+
+        runner = Direct("test", Core(script), apply, lambda name, error: failures.append(name))
+        runner.put(ONE)
+        runner.put(TWO)
+        assert (failures, stepped) == (["test"], [ONE])
+
+    run(work)
+
+
+def test_a_core_gets_its_tick() -> None:
+    async def work() -> None:
+        core = Core(lambda event: iter(()))  # type: ignore[arg-type,return-value]
+        runner = Direct("test", core, lambda effect: None, lambda name, error: pytest.fail(str(error)))
+        core.wakeup_ms = runner.now_ms() + 20
+        runner.put(ONE)
+        while not core.ticks:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.03)
+        assert core.ticks == 1
+        core.wakeup_ms = runner.now_ms() + 10
+        runner.put(ONE)
+        runner.stop()
+        await asyncio.sleep(0.03)
+        assert core.ticks == 1
+
+    run(work)
+
+
+def test_a_core_that_waits_keeps_its_events_in_order() -> None:
+    async def work() -> None:
+        done: list[Any] = []
+        go_on = asyncio.Event()
+
+        def script(event: Any) -> m.Steps[None]:
+            try:
+                done.append((event, (yield m.GetNodes(("/",)))))
+            except CoordinationError as error:
+                done.append((event, type(error)))
+
+        async def apply(runner: Any, effect: Any) -> str:
+            await go_on.wait()
+            if len(done) == 1:
+                raise ConnectionLossError("gone")
+            return "answer"
+
+        after: list[int] = []
+        runner = Awaiting(
+            "test", Core(script), apply, lambda: after.append(len(done)), lambda name, error: pytest.fail(str(error))
+        )
+        runner.put(ONE)
+        runner.put(TWO)
+        await asyncio.sleep(0.01)
+        assert done == []
+        go_on.set()
+        while len(after) < 2:
+            await asyncio.sleep(0.001)
+        assert done == [(ONE, "answer"), (TWO, ConnectionLossError)]
+        assert after == [1, 2]
+        runner.stop()
+
+    run(work)

@@ -1,0 +1,74 @@
+"""Settings: what counts over what, and errors that name the setting, the value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kreplog.errors import UsageError
+from kreplog.server.settings import SETTINGS, Listener, given_value, load
+
+NEEDED = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
+
+
+def test_the_command_line_counts_over_the_environment_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(
+        'broker.id = 1\nlog.dirs = ["/a", "/b"]\ncoordination = "embedded:/c"\n[min.insync]\nreplicas = 2\n'
+    )
+    assert load({}, file, {}).broker_id == 1
+    assert load({}, file, {"KREPLOG_BROKER_ID": "2", "KREPLOG_OTHER": "x"}).broker_id == 2
+    settings = load({"broker.id": 3}, file, {"KREPLOG_BROKER_ID": "2", "KREPLOG_LOG_DIRS": "/x, /y"})
+    assert (settings.broker_id, settings.log_dirs, settings.topic.min_insync_replicas) == (3, ("/x", "/y"), 2)
+
+
+def test_listeners() -> None:
+    settings = load(NEEDED | {"listeners": "127.0.0.1:0,[::1]:9093,unix:/run/k.sock"}, None, {})
+    assert settings.listeners == (Listener("127.0.0.1", 0), Listener("::1", 9093), Listener(path="/run/k.sock"))
+    remote = NEEDED | {"listeners": ["0.0.0.0:9092"]}
+    with pytest.raises(UsageError, match=r"0\.0\.0\.0 is no loopback address.*allow\.remote"):
+        load(remote, None, {})
+    assert load(remote | {"allow.remote": True}, None, {}).allow_remote
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("broker.id", "one", "broker.id = 'one' in the command line: allowed is an integer from 0"),
+        ("broker.id", True, "allowed is an integer"),
+        ("log.dirs", [], "at least one is needed"),
+        ("log.dirs", "/a,/a", "none twice"),
+        ("listeners", "localhost", "neither host:port"),
+        ("listeners", "unix:/only", "must name a host:port"),
+        ("coordination", "/somewhere", "allowed are embedded:"),
+        ("allow.remote", "maybe", "allowed are true and false"),
+        ("replica.fetch.min.bytes", 0, "replica_fetch_min_bytes = 0 is out of range: allowed are 1"),
+        ("log.message.timestamp.type", "Now", "choose one of CreateTime, LogAppendTime"),
+        ("no.such.setting", 1, "no.such.setting in the command line is no setting of a broker"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, value: Any, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load(NEEDED | {name: value}, None, {})
+    assert told in str(error.value)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UsageError, match=r"a broker needs broker\.id, log\.dirs, coordination"):
+        load({}, None, {})
+
+
+def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "broker.toml").write_text("broker.id: 1")
+    with pytest.raises(UsageError, match="no TOML"):
+        load({}, tmp_path / "broker.toml", {})
+    with pytest.raises(UsageError, match="cannot be read"):
+        load({}, tmp_path / "missing.toml", {})
+
+
+def test_every_setting_can_be_told() -> None:
+    settings = load(NEEDED, None, {})
+    assert given_value(settings, "listeners") == "127.0.0.1:9092"
+    assert all(not isinstance(given_value(settings, name), tuple) for name in SETTINGS)
