@@ -409,3 +409,15 @@ def test_f37_a_follower_whose_log_fails_goes_offline_and_tells() -> None:
     assert role(brokers[2]) is Role.OFFLINE
     writes = [one for one in brokers[2].effects if isinstance(one, SubmitMulti)]
     assert nodes.LOG_DIR_EVENTS in writes[0].operations[0].path
+
+
+def test_a_log_start_inside_a_batch_is_reached_from_the_start_of_the_batch() -> None:
+    """Kafka's UnexpectedAppendOffset: the leader deleted records up to 1, its first batch holds 0 to 2."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1,))
+    brokers[1].request(ProduceRequest(1, 1000, (ProducePartition(TP, batch("a", "b", "c")),)))
+    brokers[1].log.delete_records_before(1)
+    brokers[1].partition.log = type(brokers[1].partition.log)(3, 1, brokers[1].log.epochs)
+    brokers.catch_up(2)
+    follower = brokers[2].partition
+    assert (follower.log.log_start, follower.log.leo, follower.high_watermark) == (1, 3, 3)

@@ -660,7 +660,7 @@ class Partition:
         progress = bool(len(data.records))
         if progress:
             try:
-                self.log = yield AppendAsFollower(self.topic_partition, data.records)
+                yield from self._append_fetched(data.records)
             except (CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError) as error:
                 yield StateChange("warning", f"{self.topic_partition}: refused what leader {self.leader} sent: {error}")
                 return FetchOutcome.BACK_OFF
@@ -672,6 +672,18 @@ class Partition:
         if self.awaits_flush:
             return FetchOutcome.AWAIT_FLUSH
         return FetchOutcome.PROGRESS if progress else FetchOutcome.IDLE
+
+    def _append_fetched(self, records: object) -> Steps[None]:
+        """A log start may lie inside a batch, which is sent whole: an empty log then begins where the batch does."""
+        try:
+            self.log = yield AppendAsFollower(self.topic_partition, records)
+        except OffsetOutOfRangeError as error:
+            empty = self.log.leo == self.log.log_start
+            if not empty or error.offset is None or error.offset >= self.log.leo:
+                raise
+            self.log = yield TruncateFullyAndStartAt(self.topic_partition, error.offset)
+            self.flushed = self.high_watermark = self.log.leo
+            self.log = yield AppendAsFollower(self.topic_partition, records)
 
     def _follow_high_watermark(self, leaders: int) -> Steps[None]:
         """min(the leader's, own LEO); it does not go back when a new leader's is older."""
