@@ -152,12 +152,14 @@ class ModelLog:
             return
         index = bisect_right(self._ends, offset)
         end = self._batches[index].base_offset
+        if end < self.log_start:  # what was deleted does not come back
+            self.truncate_fully_and_start_at(self.log_start)
+            return
         del self._segments[bisect_right(self._segments, offset) :]
         self._keep(index)
         self.leo = end
         self.high_watermark = min(self.high_watermark, end)
         self.recovery_point = min(self.recovery_point, end)
-        self.log_start = min(self.log_start, end)
         self._epochs = _before(self._epochs, end)
         self._load_producers()
 

@@ -368,3 +368,12 @@ def test_the_real_log_leaks_neither_descriptors_nor_files() -> None:
         folder = Path(disks._folder)
     assert not folder.exists()
     assert descriptors() == before
+
+
+def test_a_truncation_inside_the_batch_that_holds_the_log_start_leaves_it_where_it_is(disks: Disks) -> None:
+    log = disks.disk(1).open(TP, "id").log
+    log.append_as_leader(disks.codec.encode(1, 0, 0, [b"a", b"b", b"c"]), 0)
+    log.advance_high_watermark(3)
+    log.delete_records_before(1)
+    assert log.truncate_to(2) == LogState(1, 1, ())
+    assert log.high_watermark == 1
