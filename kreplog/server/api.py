@@ -47,6 +47,9 @@ CLUSTER_ID = "/cluster_id"
 """In the store: 22 characters that no other cluster has."""
 
 
+MAX_WAIT_MS = 60_000
+"""The longest that a fetch may wait, since one whose client has left waits all the same."""
+
 TOLD_WITHIN_S = 5.0
 """How long clients wait for a broker that has just started; then they get what it knows."""
 
@@ -195,6 +198,8 @@ class Api:
                 exchange.answer(fetch.encode_response(response, header))
                 return
             request = replace(request, session_id=0, session_epoch=-1, max_wait_ms=0)
+        if request.max_wait_ms > MAX_WAIT_MS:
+            request = replace(request, max_wait_ms=MAX_WAIT_MS)
         ids = {asked.partition.topic: asked.topic_id for asked in request.partitions}
 
         def id_of(name: str) -> str:

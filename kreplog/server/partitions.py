@@ -242,7 +242,7 @@ class ReplicaLogs:
         log = self._of(effect.partition).log
         isolation = "log_end" if effect.limit >= log.log_end_offset else "committed"
         try:
-            fetched = log.fetch(effect.offset, effect.max_bytes, isolation)
+            fetched = log.fetch(effect.offset, max(effect.max_bytes, 0), isolation)
         except OffsetOutOfRangeError as error:
             raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")

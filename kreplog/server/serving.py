@@ -50,9 +50,14 @@ class Exchange:
             self._client.send_answers()
 
     def reply(self, response: Any) -> None:
-        """With a core's response."""
-        if self._buffers is None and self.encode is not None:
+        """With a core's response. One that cannot be written costs the connection, never the core that gave it."""
+        if self._buffers is not None or self.encode is None:
+            return
+        try:
             self.answer(() if self._client.closed else self.encode(response))
+        except Exception:
+            _log.exception("%s: the answer to %s cannot be written", self._client.peer, self.header)
+            self.close()
 
     def take_answer(self) -> Sequence[Any] | None:
         return self._buffers

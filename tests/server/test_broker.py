@@ -1,0 +1,220 @@
+"""One broker in this process, spoken to over its socket: odd requests, and a life from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+import kreplog
+from kreplog.core.messages import (
+    CONSUMER,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from kreplog.errors import ErrorCode, InvariantError
+from kreplog.server.broker import Broker
+from kreplog.server.peers import Peer
+from kreplog.server.settings import load
+from kreplog.types import TopicPartition
+from kreplog.wire import cold, fetch, produce
+from kreplog.wire.frames import RequestHeader
+from kreplog.wire.versions import ApiKey
+
+TP = TopicPartition("topic", 0)
+NO_TRANSACTION = {"transactional_id": None, "transaction_timeout_ms": 1}
+
+
+class Client:
+    """Speaks to one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.peer = Peer(1 << 20)
+
+    async def cold(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
+        header = RequestHeader(api, version, 1, "test")
+        frame = await self.peer.call(self.broker.address, cold.encode_request(header, **fields), 10)
+        return cold.decode_response(frame, header)
+
+    async def create(self, name: str) -> int:
+        topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        answer = await self.cold(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+        return int(answer.topics[0].error_code)
+
+    async def produce(self, records: Any, acks: int = -1, at: TopicPartition = TP, version: int = 9) -> ProduceResponse:
+        header = RequestHeader(ApiKey.PRODUCE, version, 1, "test")
+        request = ProduceRequest(acks, 1000, (ProducePartition(at, records),))
+        frame = await self.peer.call(self.broker.address, produce.encode_request(request, header), 10)
+        return produce.decode_response(frame, header)
+
+    async def fetch(self, at: TopicPartition = TP, /, **oddities: Any) -> FetchResponse:
+        header = RequestHeader(ApiKey.FETCH, 12, 1, "test")
+        asked = FetchPartition(
+            at, "", -1, oddities.get("offset", 0), max_bytes=oddities.get("partition_bytes", 1 << 20)
+        )
+        request = FetchRequest(
+            CONSUMER,
+            -1,
+            oddities.get("max_wait_ms", 0),
+            oddities.get("min_bytes", 1),
+            oddities.get("max_bytes", 1 << 20),
+            (asked,),
+            session_id=oddities.get("session_id", 0),
+            session_epoch=oddities.get("session_epoch", -1),
+        )
+        frame = await self.peer.call(self.broker.address, fetch.encode_request(request, header), 10)
+        return fetch.decode_response(frame, header)
+
+
+def with_broker(root: Path, work: Callable[[Client], Awaitable[Any]]) -> None:
+    """Run `work` while a broker serves, then stop it cleanly."""
+
+    async def main() -> None:
+        names = {
+            "broker.id": 1,
+            "listeners": "127.0.0.1:0",
+            "log.dirs": f"{root}/data",
+            "coordination": f"embedded:{root}/store",
+        }
+        broker = Broker(load(names, None, {}))
+        running = asyncio.create_task(broker.run())
+        ready = asyncio.create_task(broker.ready.wait())
+        async with asyncio.timeout(30):
+            await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+            client = Client(broker)
+            try:
+                await work(client)
+            finally:
+                client.peer.close()
+                broker.stop()
+                await running
+
+    asyncio.run(main())
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with kreplog.Log.open(tmp_path_factory.mktemp("source") / "source-0") as log:
+        log.append(b"value")
+        return bytes(log.fetch(0).data)
+
+
+def test_a_life(tmp_path: Path, batch: bytes) -> None:
+    async def first(client: Client) -> None:
+        metadata = await client.cold(ApiKey.METADATA, 9, topics=None)
+        assert [(one.node_id, one.port) for one in metadata.brokers] == [(1, client.broker.address[1])]
+        assert metadata.controller_id == 1
+        assert await client.create("topic") == 0
+        assert await client.create("topic") == ErrorCode.TOPIC_ALREADY_EXISTS
+        for acks in (1, -1):
+            (answer,) = (await client.produce(batch, acks)).partitions
+            assert answer.error is ErrorCode.NONE
+        (data,) = (await client.fetch()).partitions
+        assert (len(data.records), data.high_watermark) == (2 * len(batch), 2)
+        ids = [(await client.cold(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)).producer_id for _ in range(3)]
+        assert ids == [0, 1, 2]
+        cluster = await client.cold(ApiKey.DESCRIBE_CLUSTER, 0)
+        assert len(cluster.cluster_id) == 22
+
+    async def second(client: Client) -> None:
+        (data,) = (await client.fetch()).partitions
+        while data.error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            await asyncio.sleep(0.01)
+            (data,) = (await client.fetch()).partitions
+        assert (len(data.records), data.high_watermark) == (2 * len(batch), 2)
+        assert (await client.cold(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)).producer_id == 1000
+
+    with_broker(tmp_path, first)
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    with_broker(tmp_path, second)
+
+
+def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        await client.produce(batch)
+        nowhere = TopicPartition("topic", -1)
+        for records in (b"", b"x", batch[:-1], bytes(61), batch * 2):
+            await client.produce(records)
+        for acks in (7, -5):
+            (answer,) = (await client.produce(batch, acks)).partitions
+            assert answer.error is ErrorCode.INVALID_REQUIRED_ACKS
+        (answer,) = (await client.produce(batch, at=nowhere)).partitions
+        assert answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (answer,) = (await client.produce(batch, version=2)).partitions
+        assert answer.error is ErrorCode.UNSUPPORTED_VERSION
+        oddities: tuple[dict[str, Any], ...] = (
+            {"offset": -1},
+            {"offset": 2**63 - 1},
+            {"offset": -(2**63)},
+            {"partition_bytes": -5},
+            {"partition_bytes": 0},
+            {"max_bytes": -1},
+            {"min_bytes": -1},
+            {"max_wait_ms": -1},
+            {"session_id": 77, "session_epoch": 5},
+            {"session_id": 77, "session_epoch": 0},
+            {"session_epoch": -7},
+        )
+        for oddity in oddities:
+            await client.fetch(**oddity)
+        await client.fetch(nowhere)
+        for timestamp in (-1, -2, -3, -4, -9, 0, 2**63 - 1):
+            asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+            topic = {"name": "topic", "partitions": [asked]}
+            await client.cold(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
+        requests: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
+            (ApiKey.METADATA, 9, {"topics": [{"name": ""}, {"name": "\u20ac" * 300}]}),
+            (ApiKey.DELETE_TOPICS, 4, {"topic_names": ["", "..", "none"], "timeout_ms": -1}),
+            (ApiKey.FIND_COORDINATOR, 3, {"key": "group", "key_type": 0}),
+            (ApiKey.ELECT_LEADERS, 2, {"election_type": 0, "topic_partitions": None, "timeout_ms": 100}),
+            (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout_ms": 100}),
+            (ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}),
+            (
+                ApiKey.DESCRIBE_CONFIGS,
+                4,
+                {
+                    "resources": [
+                        {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+                        for kind, name in ((2, "topic"), (2, "none"), (4, "1"), (4, "x"), (9, ""))
+                    ],
+                    "include_synonyms": True,
+                },
+            ),
+            (ApiKey.CREATE_PARTITIONS, 2, {"topics": [{"name": "none", "count": 3, "assignments": None}]}),
+            (
+                ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+                0,
+                {"topics": [{"name": "topic", "partitions": [{"partition_index": 0, "replicas": [1, 1]}]}]},
+            ),
+        )
+        for api, version, fields in requests:
+            assert await client.cold(api, version, **fields) is not None
+        (data,) = (await client.fetch()).partitions
+        assert data.error is ErrorCode.NONE
+
+    with_broker(tmp_path, work)
+
+
+def test_a_broken_core_stops_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(client: Client) -> None:
+        def broken(*_: Any) -> Any:
+            raise InvariantError("broken")
+
+        monkeypatch.setattr(client.broker.manager, "step", broken)
+        with pytest.raises(OSError):
+            await client.fetch()
+
+    with pytest.raises(InvariantError):
+        with_broker(tmp_path, work)
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
