@@ -96,6 +96,7 @@ def _write_leader_and_isr(request: LeaderAndIsrRequest) -> dict[str, Any]:
         "controller_epoch": request.controller_epoch,
         "broker_epoch": request.broker_epoch,
         "extent": _ALL if request.is_init else _SOME,
+        "sequence": request.sequence,
         "topic_states": _topic_states(request.partitions, _leader_and_isr_state),
         "live_leaders": [],
         "eligible_replicas": [
@@ -144,6 +145,7 @@ def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
         message.broker_epoch,
         tuple(partitions),
         message.extent == _ALL,
+        message.sequence,
     )
 
 
@@ -167,6 +169,7 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
             (topic, [partition.partition for partition in group])
             for topic, group in _by_topic(request.deleted, lambda partition: partition)
         ],
+        "sequence": request.sequence,
     }
 
 
@@ -213,6 +216,7 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
             for topic in message.deleted_topics
             for partition in topic.partitions
         ),
+        message.sequence,
     )
 
 
@@ -243,6 +247,7 @@ def _write_stop_replica(request: StopReplicaRequest) -> dict[str, Any]:
         "broker_epoch": request.broker_epoch,
         "topic_states": [(topic, states) for topic, _, states in topics],
         "topic_ids": [cold.topic_uuid(topic_id) for _, topic_id, _ in topics],
+        "sequence": request.sequence,
     }
 
 
@@ -263,6 +268,7 @@ def _read_stop_replica(message: Any) -> StopReplicaRequest:
             for topic, topic_id in zip(message.topic_states, message.topic_ids, strict=True)
             for state in topic.partition_states
         ),
+        message.sequence,
     )
 
 

@@ -52,15 +52,16 @@ told_brokers = st.builds(
 )
 answers = tuples_of(st.tuples(partitions, errors))
 requests: st.SearchStrategy[brokers.Request] = st.one_of(
-    st.builds(LeaderAndIsrRequest, int32s, int32s, int64s, tuples_of(states), st.booleans()),
+    st.builds(LeaderAndIsrRequest, int32s, int32s, int64s, tuples_of(states), st.booleans(), int64s),
     st.builds(
         StopReplicaRequest,
         *(int32s, int32s, int64s),
         tuples_of(st.builds(StopReplica, partitions, topic_ids, int32s, st.booleans())),
+        int64s,
     ),
     st.builds(
         UpdateMetadataRequest,
-        *(int32s, int32s, int64s, tuples_of(told_brokers), tuples_of(states), tuples_of(partitions)),
+        *(int32s, int32s, int64s, tuples_of(told_brokers), tuples_of(states), tuples_of(partitions), int64s),
     ),
     st.builds(ControlledShutdownRequest, int32s, int64s),
 )
