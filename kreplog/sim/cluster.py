@@ -102,7 +102,7 @@ class Cluster:
         for _ in range(self.plan.brokers):
             self.add_machine()
         for host in self.plan.starved:
-            self.network.starved[f"b{host}"] = 3000 * MS
+            self.network.starved[f"b{host}"] = (100 * MS, 2000 * MS)
         for topic in self.plan.topics:
             self.scheduler.after(20 * MS, self._create_topic, topic)
         self._start_clients()

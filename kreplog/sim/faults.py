@@ -26,6 +26,7 @@ KINDS: dict[str, int] = {
     "starve": 4,
     "crash": 8,
     "power": 4,
+    "rejoin": 4,
     "crash_step": 8,
     "pause": 6,
     "pause_step": 4,
@@ -106,7 +107,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     gap_ms = 10 ** random.uniform(2.1, 3.2)
     late = random.choice((0.01, 0.05, 0.2))
     starved = random.random() < 0.3
-    power = "power" in chosen
+    power = "power" in chosen or "rejoin" in chosen
     topics = tuple(_draw_topic(random, f"t{number}", count, power) for number in range(random.choice((1, 1, 2))))
     config = ReplicationConfig(
         replica_lag_time_max_ms=random.choice((500, 1000, 2000)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kreplog.sim.faults import Action
@@ -175,8 +176,11 @@ class Injector:
         host = self._machine(1.0, action.draws[1]).host
         if host in network.starved:
             return False
-        network.starved[host] = int(3000 * MS * action.draws[2])
-        self._note(action, f"control messages to {host} are late for {action.duration_ms} ms")
+        late_us = int(3000 * MS * action.draws[2])
+        nothing = action.draws[3] < 0.5
+        network.starved[host] = (5000 * MS, 6000 * MS) if nothing else (0, late_us)
+        how = "do not arrive" if nothing else "are late"
+        self._note(action, f"control messages to {host} {how} for {action.duration_ms} ms")
         self._later(action, network.starved.pop, host, None)
         return True
 
@@ -202,6 +206,20 @@ class Injector:
         def restart() -> None:
             if not self._healed and machine.process is None:
                 cluster.start_machine(machine)
+                if action.draws[4] < 0.3:  # and it may not live long: before it is registered, in sync, or told of all
+                    self._scheduler.after(int(600 * MS * action.draws[5]), again, machine.process)
+
+        def again(process: BrokerProcess | None) -> None:
+            if self._healed or process is None or not process.alive:
+                return
+            power = lost_cache and cluster.may_lose_power(machine)
+            self._note(action, f"broker {machine.id} {'loses power' if power else 'crashes'} once more")
+            cluster.crash_machine(machine, power)
+            self._scheduler.after(down_ms * MS, restart_once_more)
+
+        def restart_once_more() -> None:
+            if not self._healed and machine.process is None:
+                cluster.start_machine(machine)
 
         self._scheduler.after(down_ms * MS, restart)
 
@@ -210,6 +228,49 @@ class Injector:
         if process is None or not self._cluster.may_lose_power(process.machine):
             return False
         self._kill(action, process, lost_cache=True)
+        return True
+
+    def _rejoin(self, action: Action) -> bool:
+        """A follower that comes back from a crash loses its power while its leader, who wants it back in the ISR, waits
+        for the store: what the leader asks for is about a life that is over (F16)."""
+        cluster = self._cluster
+        partition = self._partition(action.draws[0])
+        leader = cluster.machines.get(-1 if partition is None else cluster.leader_of(partition))
+        if partition is None or leader is None:
+            return False
+        followers = [
+            one for one in cluster.admin.replicas_of(partition) if one != leader.id and one in cluster.machines
+        ]
+        if not followers:
+            return False
+        machine = cluster.machines[followers[int(action.draws[1] * len(followers))]]
+        if machine.process is None:
+            return False
+        self._note(action, f"broker {machine.id} crashes, and will lose its power when it is back", partition)
+        cluster.crash_machine(machine, lost_cache=False)
+        start_ms = self._cluster.plan.session_timeout_ms + 200 if action.draws[2] < 0.7 else 50
+
+        def start() -> None:
+            if not self._healed and machine.process is None:
+                cluster.start_machine(machine)
+
+        def cut_off() -> None:
+            if self._healed:
+                return
+            links = [(leader.host, STORE), (STORE, leader.host)]
+            what = f"no link between {leader.host} and the store"
+            self._cut_links(replace(action, duration_ms=int(700 * action.draws[4])), links, what)
+
+        def lose_power() -> None:
+            if self._healed or machine.process is None or not cluster.may_lose_power(machine):
+                return
+            self._note(action, f"broker {machine.id} loses power", partition)
+            cluster.crash_machine(machine, lost_cache=True)
+            self._scheduler.after(10 * MS, start)
+
+        self._scheduler.after(start_ms * MS, start)
+        self._scheduler.after((start_ms + 5) * MS, cut_off)
+        self._scheduler.after(int((start_ms + 20 + 150 * action.draws[5]) * MS), lose_power)
         return True
 
     def _light_fuse(self, action: Action, blow: Callable[[BrokerProcess], None], what: str) -> bool:

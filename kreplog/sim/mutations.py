@@ -132,8 +132,16 @@ def _same_leader_skips_truncation() -> list[Patch]:
 
 @_mutation("zombie-fetch-counts")
 def _zombie_fetch_counts() -> list[Patch]:
-    """A leader counts fetches that were made in an older epoch of its own (F6)."""
-    return [(Partition, "_is_fenced", lambda self, current_leader_epoch: False)]
+    """A leader counts fetches that were made in an older epoch of its own, as they come (F6)."""
+    right = Partition._diverging
+
+    def diverging(self: Partition, request: FetchPartition) -> EpochEndOffset | None:
+        return None if request.current_leader_epoch < self.leader_epoch else right(self, request)
+
+    return [
+        (Partition, "_is_fenced", lambda self, current_leader_epoch: False),
+        (Partition, "_diverging", diverging),
+    ]
 
 
 @_mutation("late-response-taken")

@@ -66,14 +66,14 @@ class Network:
     """All hosts and what lies between them.
 
     jitter: how likely a message is late, and by how much at most (us). slow: by (source, destination), microseconds
-    added to each message; starved: by destination, at most that many to each on a "control" channel. Cuts count: a link
-    that was cut twice is healed twice.
+    added to each message; starved: by destination, least and most of them to each on a "control" channel. Cuts count:
+    a link that was cut twice is healed twice.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.jitter = (0.02, 20 * MS)
         self.slow: dict[tuple[str, str], int] = {}
-        self.starved: dict[str, int] = {}
+        self.starved: dict[str, tuple[int, int]] = {}
         self.messages = 0
         self._scheduler = scheduler
         self._random = scheduler.random
@@ -202,7 +202,8 @@ class Network:
             link = (connection.source, connection.destination)
             delay += self.slow.get(link if forward else link[::-1], 0)
         if forward and self.starved and connection.channel == "control":
-            delay += int(random() * self.starved.get(connection.destination, 0))
+            least, most = self.starved.get(connection.destination, (0, 0))
+            delay += least + int(random() * (most - least))
         return delay
 
     def _forward(self, connection: Connection, number: int, request: Any) -> None:
