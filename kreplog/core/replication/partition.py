@@ -6,15 +6,15 @@
     FOLLOWER  | LeaderAndIsr naming another                          | takes over what its leader sends, truncates
     OFFLINE   | a failed log                                         | nothing, until the broker is started anew
 
-Waiting requests, fetchers and the other partitions are the manager's. Every generator here is part of a step: its log
-effects are answered before anything else happens to the partition. A partition with `news`, which the manager must
-react to, puts itself on the list of those that have changed.
+Waiting requests, fetchers and the other partitions are the manager's; isr_change.py judges what the store answers to an
+ISR change. Every generator here is part of a step: its log effects are answered before anything else happens to the
+partition. A partition with `news`, which the manager must react to, puts itself on the list of those that have changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Protocol
 
@@ -46,12 +46,11 @@ from kreplog.core.messages import (
 from kreplog.core.replication import epochs, isr
 from kreplog.core.replication.follower import FetchOutcome, FetchPosition
 from kreplog.core.replication.isr import Replica
+from kreplog.core.replication.isr_change import IsrChange, Outcome, isr_operations
 from kreplog.errors import (
-    BadVersionError,
     CorruptBatchError,
     ErrorCode,
     FencedLeaderEpochError,
-    NoNodeError,
     OffsetOutOfRangeError,
     StorageError,
 )
@@ -59,12 +58,8 @@ from kreplog.types import (
     NO_EPOCH,
     NO_LEADER,
     AppendInfo,
-    Check,
-    Create,
     EpochEndOffset,
     LeaderAndIsr,
-    Node,
-    SetData,
     StoreOperation,
     TopicPartition,
 )
@@ -93,19 +88,6 @@ class Eligibility(Protocol):
     """Who may join an ISR; MetadataCache in a broker."""
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PendingIsr:
-    """An ISR change whose outcome is not known: `proposed` is what the store may say already, or yet.
-
-    tag: of the write, or of the read that is to tell; None between two tries, the next not before `retry_ms`.
-    """
-
-    proposed: LeaderAndIsr
-    operations: tuple[StoreOperation, ...]
-    tag: Hashable | None
-    retry_ms: int = 0
 
 
 class Partition:
@@ -138,7 +120,7 @@ class Partition:
         self.epoch_start = 0
         self.flushed = 0
         self.replicas: dict[int, Replica] = {}
-        self.pending: PendingIsr | None = None
+        self.pending: IsrChange | None = None
         self.news: set[News] = set()
         self._settings = config
         self._brokers = brokers
@@ -451,7 +433,7 @@ class Partition:
             return
         if self.pending is not None:
             if self.pending.tag is None and now_ms >= self.pending.retry_ms:
-                yield from self._submit(self.pending.proposed, self.pending.operations)
+                yield from self._submit(self.pending)
             return
         yield from self._maybe_expand(now_ms)
         lagging = self._lagging(now_ms)
@@ -489,7 +471,7 @@ class Partition:
                 yield StateChange(
                     "info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}"
                 )
-                yield from self._propose([*self.isr, replica.broker_id], replica.broker_id)
+                yield from self._propose([*self.isr, replica.broker_id], replica)
 
     def _joiners(self) -> list[Replica]:
         return [
@@ -498,7 +480,7 @@ class Partition:
             if replica.broker_id not in self.isr and isr.is_caught_up(replica, self.high_watermark, self.epoch_start)
         ]
 
-    def _propose(self, members: Collection[int], joiner: int | None) -> Steps[None]:
+    def _propose(self, members: Collection[int], joiner: Replica | None) -> Steps[None]:
         """Write a new ISR, on condition that nobody has written since; one change in flight (KIP-497)."""
         members = tuple(sorted(members))
         proposed = LeaderAndIsr(
@@ -509,31 +491,20 @@ class Partition:
             self.controller_epoch,
             self.partition_epoch,
         )
-        yield from self._submit(proposed, self._isr_operations(proposed, joiner))
+        path = nodes.leader_and_isr(self.topic_partition)
+        yield from self._submit(IsrChange(proposed, path, self._isr_operations(proposed, joiner), None))
 
-    def _submit(self, proposed: LeaderAndIsr, operations: tuple[StoreOperation, ...]) -> Steps[None]:
+    def _submit(self, change: IsrChange) -> Steps[None]:
         tag = self._next_tag()
-        self.pending = PendingIsr(proposed, operations, tag)
+        self.pending = replace(change, tag=tag)
         self._tell(News.UNSETTLED)
-        yield SubmitMulti(tag, operations)
+        yield SubmitMulti(tag, change.operations)
 
     def _min_insync_replicas(self) -> int:
         return min(self.config.min_insync_replicas, len(self.assigned_replicas))
 
-    def _isr_operations(self, proposed: LeaderAndIsr, joiner: int | None) -> tuple[StoreOperation, ...]:
-        """The joiner's registration is the one that fetched, and serves (KIP-903, KIP-841); checked where it counts."""
-        checks: tuple[StoreOperation, ...] = ()
-        if joiner is not None:
-            checks = (
-                Check(nodes.broker_epoch(joiner), self.replicas[joiner].broker_epoch),
-                Check(nodes.broker(joiner), 0),
-            )
-        path = nodes.leader_and_isr(self.topic_partition)
-        return (
-            SetData(path, nodes.encode_leader_and_isr(proposed), self._expected_version()),
-            *checks,
-            Create(f"{nodes.ISR_CHANGES}/change_", nodes.encode_partitions([self.topic_partition]), sequential=True),
-        )
+    def _isr_operations(self, proposed: LeaderAndIsr, joiner: Replica | None) -> tuple[StoreOperation, ...]:
+        return isr_operations(self.topic_partition, proposed, self._expected_version(), joiner)
 
     def _expected_version(self) -> int:
         return self.partition_epoch
@@ -543,55 +514,29 @@ class Partition:
         return ("isr", self.topic_partition, self.leader_epoch, self._submitted)
 
     def store_replied(self, event: StoreReplied, now_ms: int) -> Steps[None]:
-        """The outcome of an ISR write, or of the read that follows a refused one.
-
-        A write of unknown fate is written again, not read after: it might still be on its way, and be applied after
-        the read. Whatever then answers has ended it, for its version can match only once.
-        """
-        pending = self.pending
-        if self.role is not Role.LEADER or pending is None or pending.tag != event.tag:
+        """The outcome of an ISR write, or of the read that follows a refused one; isr_change.py judges it."""
+        change = self.pending
+        if self.role is not Role.LEADER or change is None or change.tag != event.tag:
             return
-        if event.error is None and isinstance(event.results[0], Node | None):
-            yield from self._take_store_word(event.results[0], now_ms)
-        elif event.error is None:
-            yield from self._isr_changed(pending.proposed, event.results[0].version, now_ms)
-        elif not isinstance(event.error, BadVersionError | NoNodeError):
-            self._retry_later(now_ms)
-        elif event.error.index:
-            yield StateChange("info", f"{self.topic_partition}: {pending.proposed.isr} is not to be: {event.error}")
-            self.pending = None
-            yield from self._advance()
-        else:
-            tag = self._next_tag()
-            self.pending = replace(pending, tag=tag)
-            yield SubmitRead(tag, (nodes.leader_and_isr(self.topic_partition),))
-
-    def _retry_later(self, now_ms: int) -> None:
-        if self.pending is not None:
-            self.pending = replace(self.pending, tag=None, retry_ms=now_ms + self._settings.replica_fetch_backoff_ms)
-
-    def _take_store_word(self, node: Node | None, now_ms: int) -> Steps[None]:
-        """Still leader in this epoch: what the store says counts, be it our own write whose answer was lost or not
-        (KAFKA-14144, F14). Otherwise deposed: commit nothing more and wait for the controller."""
-        path = nodes.leader_and_isr(self.topic_partition)
-        state = None if node is None else nodes.decode_leader_and_isr(path, node)
-        if state is None or (state.leader, state.leader_epoch) != (self.broker_id, self.leader_epoch):
-            yield StateChange("warning", f"{self.topic_partition}: deposed, the store says {state}")
-            self.step_down()
-        elif state.partition_epoch <= self.partition_epoch:  # read from a server that lags behind
-            self._retry_later(now_ms)
-        else:
-            yield from self._isr_changed(state, state.partition_epoch, now_ms)
-
-    def _isr_changed(self, state: LeaderAndIsr, version: int, now_ms: int) -> Steps[None]:
-        self.isr = state.isr
-        self.eligible = state.eligible
-        self.partition_epoch = version
-        self.pending = None
-        if not self.in_sync_enough():
-            self._tell(News.SHRUNK)
-        yield from self._advance()
-        yield from self._maybe_expand(now_ms)
+        match change.outcome(event):
+            case Outcome.ADOPTED, LeaderAndIsr() as state:
+                self._adopt(state)
+                yield from self._advance()
+                yield from self._maybe_expand(now_ms)
+            case Outcome.OVERTAKEN, _:
+                tag = self._next_tag()
+                self.pending = replace(change, tag=tag)
+                yield SubmitRead(tag, (change.path,))
+            case Outcome.DROPPED, _:
+                yield StateChange("info", f"{self.topic_partition}: {change.proposed.isr} is not to be: {event.error}")
+                self.pending = None
+                yield from self._advance()
+            case Outcome.DEPOSED, state:
+                yield StateChange("warning", f"{self.topic_partition}: deposed, the store says {state}")
+                self.step_down()
+            case Outcome.UNKNOWN, _:
+                retry_ms = now_ms + self._settings.replica_fetch_backoff_ms
+                self.pending = replace(change, tag=None, retry_ms=retry_ms)
 
     # Following
 

@@ -1,0 +1,93 @@
+"""A leader's ISR change in flight: what is written, and what the store's answers make of it.
+
+    answered is   with                                       the change is then
+    the write     the node's new version                     ADOPTED
+    the write     a refusal of the node's version            OVERTAKEN: what the node says now is to be read
+    the write     a refusal of a check of the joiner         DROPPED: its broker has registered anew, or is stopping
+    the read      a later version, of this leader and epoch  ADOPTED, be it our own write whose answer was lost or not
+    the read      another leader or epoch, or no node        DEPOSED: commit nothing more and wait for the controller
+    the read      a version known already                    UNKNOWN: the server that was read lags behind
+    either        any other error                            UNKNOWN
+
+What is UNKNOWN is written again after a pause, not read: the first write might still be on its way, and be applied
+after the read. Whatever then answers has ended it, for its version can match only once (KAFKA-14144, F14).
+Who joins or leaves, and what follows from the outcome, is the partition's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from kreplog.core import nodes
+from kreplog.core.messages import StoreReplied
+from kreplog.core.replication.isr import Replica
+from kreplog.errors import BadVersionError, NoNodeError
+from kreplog.types import Check, Create, LeaderAndIsr, Node, SetData, StoreOperation, TopicPartition
+
+
+class Outcome(Enum):
+    """See the module."""
+
+    ADOPTED = auto()
+    OVERTAKEN = auto()
+    DROPPED = auto()
+    DEPOSED = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """An ISR change whose outcome is not known: `proposed` is what the store may say already, or yet.
+
+    proposed.partition_epoch: the version that it is to follow. path: of the node written. tag: of the write, or of the
+    read that is to tell; None between two tries, the next not before `retry_ms`.
+    """
+
+    proposed: LeaderAndIsr
+    path: str
+    operations: tuple[StoreOperation, ...]
+    tag: Hashable | None
+    retry_ms: int = 0
+
+    def outcome(self, event: StoreReplied) -> tuple[Outcome, LeaderAndIsr | None]:
+        """What the answer under `tag` says, and with ADOPTED and DEPOSED the state in the store, None for no node."""
+        if event.error is not None:
+            if not isinstance(event.error, BadVersionError | NoNodeError):
+                return Outcome.UNKNOWN, None
+            return (Outcome.DROPPED if event.error.index else Outcome.OVERTAKEN), None
+        answer = event.results[0]
+        if isinstance(answer, Node | None):
+            return self._read(answer)
+        return Outcome.ADOPTED, replace(self.proposed, partition_epoch=answer.version)
+
+    def _read(self, node: Node | None) -> tuple[Outcome, LeaderAndIsr | None]:
+        ours = self.proposed
+        state = None if node is None else nodes.decode_leader_and_isr(self.path, node)
+        if state is None or (state.leader, state.leader_epoch) != (ours.leader, ours.leader_epoch):
+            return Outcome.DEPOSED, state
+        if state.partition_epoch <= ours.partition_epoch:
+            return Outcome.UNKNOWN, None
+        return Outcome.ADOPTED, state
+
+
+def isr_operations(
+    partition: TopicPartition, proposed: LeaderAndIsr, version: int, joiner: Replica | None
+) -> tuple[StoreOperation, ...]:
+    """Write `proposed` where the node is at `version`, and tell the controller.
+
+    The joiner's registration must be the one that fetched (KIP-903), and not be stopping, which would have raised its
+    version above 0 (KIP-841); checked where it counts.
+    """
+    checks: tuple[StoreOperation, ...] = ()
+    if joiner is not None:
+        checks = (
+            Check(nodes.broker_epoch(joiner.broker_id), joiner.broker_epoch),
+            Check(nodes.broker(joiner.broker_id), 0),
+        )
+    return (
+        SetData(nodes.leader_and_isr(partition), nodes.encode_leader_and_isr(proposed), version),
+        *checks,
+        Create(f"{nodes.ISR_CHANGES}/change_", nodes.encode_partitions([partition]), sequential=True),
+    )
