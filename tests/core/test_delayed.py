@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kreplog.core.messages import ProducedPartition
-from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedProduce
+from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducedPartition
+from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedFetch, DelayedProduce, ParkedFetches
+from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
@@ -53,3 +54,25 @@ def test_deadlines_come_due_in_order() -> None:
     assert deadlines.next_ms() == 10
     assert list(deadlines.due(10)) == ["a", "b"] and list(deadlines.due(29)) == []
     assert list(deadlines.due(30)) == ["c"] and deadlines.next_ms() is None
+
+
+def fetch(sessions: FetchSessions, replica_id: int, epoch: int, *partitions: TopicPartition) -> DelayedFetch:
+    asked = tuple(FetchPartition(one, "id", 0, 0) for one in partitions)
+    request = FetchRequest(replica_id, 1, 500, 1, 1000, asked, session_epoch=epoch)
+    context = sessions.begin(request, 0)
+    assert isinstance(context, FetchContext)
+    return DelayedFetch("client", 500, request, context)
+
+
+def test_parked_fetches_are_found_by_session_by_partition_and_by_follower() -> None:
+    sessions, parked = FetchSessions(1, iter([7])), ParkedFetches()
+    follower, consumer = fetch(sessions, 2, 0, P0, P1), fetch(sessions, CONSUMER, -1, P0, P0)
+    for one in (follower, consumer):
+        parked.add(one)
+    assert parked.waiting_for(P0, sessions.mark(P0)) == [follower, consumer]
+    assert parked.waiting_for(P1, sessions.mark(P1)) == [follower]
+    assert parked.of((2, 3)) == [follower]
+    for one in (follower, consumer):
+        parked.remove(one)
+        assert one not in parked
+    assert parked.waiting_for(P0, sessions.mark(P0)) == []

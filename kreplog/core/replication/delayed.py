@@ -6,8 +6,8 @@ What waits is held as values; who wakes it, and what is then answered, is the ma
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from kreplog.core.messages import FetchedPartition, FetchRequest, ProducedPartition, ProduceResponse
@@ -36,9 +36,11 @@ class DelayedProduce:
         return not self.waiting
 
     def expire(self) -> None:
+        """Its time is over: fix the answers that still stand."""
         for index in sorted(self.waiting):
-            self.answers[index] = replace(
-                ProducedPartition(self.answers[index].partition, ErrorCode.REQUEST_TIMED_OUT),
+            self.answers[index] = ProducedPartition(
+                self.answers[index].partition,
+                ErrorCode.REQUEST_TIMED_OUT,
                 message="appended, but not replicated in time; it may still be",
             )
         self.waiting.clear()
@@ -82,12 +84,54 @@ class DelayedFetch:
     """A fetch that waits for min_bytes. context: of its session, or of the one request. refused: answers that were
     found when it came in and do not change by waiting."""
 
-    number: int
     reply_to: Hashable
     deadline_ms: int
     request: FetchRequest
     context: FetchContext
     refused: dict[TopicPartition, FetchedPartition] = field(default_factory=dict)
+
+
+class ParkedFetches:
+    """The fetches that wait, by what wakes them: their session where they have one, else each partition asked for."""
+
+    def __init__(self) -> None:
+        self._fetches: dict[DelayedFetch, None] = {}
+        self._in_session: dict[int, DelayedFetch] = {}
+        self._at: dict[TopicPartition, dict[DelayedFetch, None]] = {}
+
+    def __contains__(self, fetch: DelayedFetch) -> bool:
+        return fetch in self._fetches
+
+    def add(self, fetch: DelayedFetch) -> None:
+        self._fetches[fetch] = None
+        if fetch.context.session_id:
+            self._in_session[fetch.context.session_id] = fetch
+        else:
+            for asked in fetch.request.partitions:
+                self._at.setdefault(asked.partition, {})[fetch] = None
+
+    def remove(self, fetch: DelayedFetch) -> None:
+        """It has been answered, or is about to be."""
+        del self._fetches[fetch]
+        session_id = fetch.context.session_id
+        if session_id:
+            if self._in_session.get(session_id) is fetch:  # else a later request of the session waits
+                del self._in_session[session_id]
+            return
+        for partition in {asked.partition for asked in fetch.request.partitions}:
+            waiting = self._at[partition]
+            del waiting[fetch]
+            if not waiting:
+                del self._at[partition]
+
+    def waiting_for(self, partition: TopicPartition, sessions: Iterable[int]) -> list[DelayedFetch]:
+        """Those of `sessions`, which hold the partition, and those that ask for it without a session."""
+        in_session = [self._in_session[one] for one in sessions if one in self._in_session]
+        return [*in_session, *self._at.get(partition, ())]
+
+    def of(self, replica_ids: Collection[int]) -> list[DelayedFetch]:
+        """Those that came from these followers."""
+        return [fetch for fetch in self._fetches if fetch.request.replica_id in replica_ids]
 
 
 Waiting = TypeVar("Waiting")

@@ -8,8 +8,7 @@ partition is decided in partition.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
@@ -44,6 +43,7 @@ from kreplog.core.messages import (
     Received,
     Registered,
     Reply,
+    Request,
     SessionLost,
     StateChange,
     Steps,
@@ -56,7 +56,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedFetch, DelayedProduce
+from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedFetch, DelayedProduce, ParkedFetches
 from kreplog.core.replication.follower import Fetcher
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import News, Partition, Role
@@ -94,12 +94,10 @@ class ReplicaManager:
         self._correlations = itertools.count(1)
         self._sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._session_ids())
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
-        self._parked: dict[int, DelayedFetch] = {}
-        self._parked_sessions: dict[int, int] = {}
-        self._parked_at: dict[TopicPartition, dict[int, None]] = {}
+        self._parked = ParkedFetches()
         self._expected: dict[int, dict[TopicPartition, int]] = {}
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch] = Deadlines()
-        self._numbers = itertools.count(1)
+        self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: list[Partition] = []
         self._unsettled: dict[TopicPartition, None] = {}
@@ -140,7 +138,7 @@ class ReplicaManager:
 
     # Requests
 
-    def _received(self, reply_to: Any, request: Any, now_ms: int) -> Steps[None]:
+    def _received(self, reply_to: Hashable, request: Request, now_ms: int) -> Steps[None]:
         match request:
             case ProduceRequest():
                 yield from self._produce(reply_to, request, now_ms)
@@ -155,14 +153,11 @@ class ReplicaManager:
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
-                listed: dict[int, ListedOffset] = {}
-                for index, asked in enumerate(request.partitions):
-                    listed[index] = yield from self._list_offset(asked)
-                yield Reply(reply_to, ListOffsetsResponse(tuple(listed.values())))
+                yield Reply(reply_to, (yield from self._list_offsets(request)))
             case _:
                 raise InvariantError(f"the replica manager takes no {type(request).__name__}")
 
-    def _produce(self, reply_to: Any, request: ProduceRequest, now_ms: int) -> Steps[None]:
+    def _produce(self, reply_to: Hashable, request: ProduceRequest, now_ms: int) -> Steps[None]:
         if request.acks not in (-1, 0, 1):
             refused = ErrorCode.INVALID_REQUIRED_ACKS
             answers = [ProducedPartition(one.partition, refused) for one in request.partitions]
@@ -214,6 +209,13 @@ class ReplicaManager:
             answers.append((asked.partition, error, end))
         return OffsetsForLeaderEpochResponse(tuple(answers))
 
+    def _list_offsets(self, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
+        listed = []
+        for asked in request.partitions:
+            offset = yield from self._list_offset(asked)
+            listed.append(offset)
+        return ListOffsetsResponse(tuple(listed))
+
     def _list_offset(self, asked: ListOffsetsPartition) -> Steps[ListedOffset]:
         partition = self.partitions.get(asked.partition)
         if partition is None:
@@ -231,12 +233,12 @@ class ReplicaManager:
 
     # Fetches
 
-    def _fetch(self, reply_to: Any, request: FetchRequest, now_ms: int) -> Steps[None]:
+    def _fetch(self, reply_to: Hashable, request: FetchRequest, now_ms: int) -> Steps[None]:
         context = self._sessions.begin(request, now_ms)
         if isinstance(context, ErrorCode):
             yield Reply(reply_to, FetchResponse(context))
             return
-        fetch = DelayedFetch(next(self._numbers), reply_to, now_ms + request.max_wait_ms, request, context)
+        fetch = DelayedFetch(reply_to, now_ms + request.max_wait_ms, request, context)
         for asked in context.evaluate():
             refused = yield from self._check_fetch(asked, request, now_ms)
             if refused is not None:
@@ -300,25 +302,8 @@ class ReplicaManager:
     def _park(self, fetch: DelayedFetch, now_ms: int) -> None:
         if self._is_expected(fetch.request.replica_id, now_ms):
             fetch.deadline_ms = min(fetch.deadline_ms, now_ms + EXPECTED_WITHIN_MS)
-        self._parked[fetch.number] = fetch
+        self._parked.add(fetch)
         self._deadlines.push(fetch.deadline_ms, fetch)
-        if fetch.context.session_id:
-            self._parked_sessions[fetch.context.session_id] = fetch.number
-        else:
-            for one in fetch.context.evaluate():
-                self._parked_at.setdefault(one.partition, {})[fetch.number] = None
-
-    def _unpark(self, fetch: DelayedFetch) -> None:
-        self._parked.pop(fetch.number, None)
-        if self._parked_sessions.get(fetch.context.session_id) == fetch.number:
-            del self._parked_sessions[fetch.context.session_id]
-        if not fetch.context.session_id:
-            for one in fetch.request.partitions:
-                waiting = self._parked_at.get(one.partition)
-                if waiting is not None:
-                    waiting.pop(fetch.number, None)
-                    if not waiting:
-                        del self._parked_at[one.partition]
 
     # What the controller says
 
@@ -465,7 +450,7 @@ class ReplicaManager:
     def _tell_failure(self, topic_partition: TopicPartition) -> Steps[None]:
         """The controller is to move its leader elsewhere."""
         yield StateChange("error", f"{topic_partition}: its log has failed, the replica goes offline")
-        tag = ("offline", next(self._numbers))
+        tag = ("offline", next(self._failures))
         self._failures_to_report[tag] = topic_partition
         yield from self._report(tag)
 
@@ -486,8 +471,8 @@ class ReplicaManager:
                 if waiting.waiting:
                     waiting.expire()
                     yield Reply(waiting.reply_to, waiting.response)
-            elif waiting.number in self._parked:
-                self._unpark(waiting)
+            elif waiting in self._parked:
+                self._parked.remove(waiting)
                 yield from self._try_fetch(waiting, now_ms)
         if now_ms >= self._next_isr_check_ms:
             self._next_isr_check_ms = now_ms + max(1, self._isr_check_interval_ms())
@@ -545,8 +530,8 @@ class ReplicaManager:
         for follower in partition.isr:
             if follower != self.broker_id:
                 self._expected.setdefault(follower, {})[partition.topic_partition] = now_ms + EXPECTED_FOR_MS
-        for fetch in [one for one in self._parked.values() if one.request.replica_id in partition.isr]:
-            self._unpark(fetch)
+        for fetch in self._parked.of(partition.isr):
+            self._parked.remove(fetch)
             fetch.deadline_ms = now_ms
             yield from self._try_fetch(fetch, now_ms)
 
@@ -587,11 +572,9 @@ class ReplicaManager:
 
     def _wake_fetches(self, topic_partition: TopicPartition, now_ms: int) -> Steps[None]:
         """Fetches that wait and can read this partition look again."""
-        numbers = [self._parked_sessions.get(session) for session in self._sessions.mark(topic_partition)]
-        for number in [*numbers, *self._parked_at.get(topic_partition, ())]:
-            fetch = None if number is None else self._parked.get(number)
-            if fetch is not None and (yield from self._try_fetch(fetch, now_ms)):
-                self._unpark(fetch)
+        for fetch in self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition)):
+            if (yield from self._try_fetch(fetch, now_ms)):
+                self._parked.remove(fetch)
 
 
 def hash_partition(topic_partition: TopicPartition) -> int:
