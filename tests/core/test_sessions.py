@@ -66,7 +66,6 @@ def test_sessionless_everything_is_looked_at_and_told() -> None:
     fetches = cache()
     context = begin(fetches, request([ask(1), ask(0)], (0, -1)))
     assert (context.session_id, looked_at(context)) == (0, [1, 0])
-    assert context.news([answer(1, -1, b"", -1)]) == [answer(1, -1, b"", -1)]
     assert told(context, [answer(1), answer(0)]) == [1, 0]
     assert len(fetches) == 0
     assert fetches.mark(tp(1)) == ()
@@ -237,17 +236,6 @@ def test_a_mark_between_looking_and_answering_stands() -> None:
     fetches.mark(tp(0))
     assert told(context, [answer(0, 1)]) == []
     assert looked_at(begin(fetches, request((), (7, 2)))) == [0]
-
-
-def test_parked_what_has_no_news_is_looked_at_once() -> None:
-    fetches = cache()
-    told(begin(fetches, request([ask(0), ask(1)])), [answer(0), answer(1)])
-    context = begin(fetches, request([ask(0, 1), ask(1, 1)], (7, 1)))
-    looked_at(context)
-    assert context.news([answer(0), answer(1)]) == []
-    fetches.mark(tp(1))
-    assert looked_at(context) == [1]
-    assert told(context, [answer(1, 1)]) == [1]
 
 
 def test_a_partition_that_was_not_asked_for_is_not_told() -> None:

@@ -117,52 +117,35 @@ class FetchContext:
         self._seen = session.marks
         return [session.held[partition].asked for partition in session.dirty]
 
-    def news(self, results: Iterable[FetchedPartition]) -> list[FetchedPartition]:
-        """Those of `results` that the fetcher must be told of: all without a session, else those that say anything new.
+    def finish(self, results: Iterable[FetchedPartition]) -> FetchResponse:
+        """The answer: all of `results` without a session, else those that the fetcher must be told of.
 
         results: of the last evaluate(), in its order. Those behind where the request's max_bytes ran out count as not
-        looked at, so they are the first for the next answer; they may be left out as well. Any other without news is
-        not looked at again until it is marked.
+        looked at, so they are the first for the next answer; they may be left out as well. What came with records or an
+        error stays dirty, at the end of the order, until its fetcher lists it from elsewhere or a look finds no more.
+        Any other is not looked at again until it is marked.
         """
         session = self._session
         if session is None:
-            return list(results)
+            return FetchResponse(ErrorCode.NONE, NO_SESSION, tuple(results))
         told = []
-        for data, held, had_room in self._held(session, results):
-            if has_news(held.high_watermark, held.log_start_offset, data):
-                told.append(data)
-            elif had_room:
-                session.clean(data.partition, self._seen)
-        return told
-
-    def finish(self, results: Iterable[FetchedPartition]) -> FetchResponse:
-        """The answer, made of the news in `results`. What came with records or an error stays dirty, at the end of the
-        order, until its fetcher lists it from elsewhere or a look finds no more."""
-        results = list(results)
-        told = self.news(results)
-        session = self._session
-        if session is not None:
-            for data, held, had_room in self._held(session, results):
-                if _is_refusal(data):
-                    held.forget_told()
-                else:
-                    held.told(data)
-                if _is_refusal(data) or len(data.records):
-                    session.dirty[data.partition] = session.dirty.pop(data.partition, session.marks)
-                elif had_room:
-                    session.clean(data.partition, self._seen)
-        return FetchResponse(ErrorCode.NONE, self.session_id, tuple(told))
-
-    def _held(
-        self, session: _Session, results: Iterable[FetchedPartition]
-    ) -> Iterator[tuple[FetchedPartition, _Held, bool]]:
-        """Each result of a partition in the session, and whether there was room for more records than it has."""
         room = self.request.max_bytes
         for data in results:
             held = session.held.get(data.partition)
-            if held is not None:
-                room -= len(data.records)
-                yield data, held, room > 0
+            if held is None:
+                continue
+            room -= len(data.records)
+            if has_news(held.high_watermark, held.log_start_offset, data):
+                told.append(data)
+            if _is_refusal(data):
+                held.forget_told()
+            else:
+                held.told(data)
+            if _is_refusal(data) or len(data.records):
+                session.dirty[data.partition] = session.dirty.pop(data.partition, session.marks)
+            elif room > 0:
+                session.clean(data.partition, self._seen)
+        return FetchResponse(ErrorCode.NONE, session.id, tuple(told))
 
 
 def has_news(high_watermark: int, log_start_offset: int, data: FetchedPartition) -> bool:
