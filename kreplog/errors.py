@@ -51,7 +51,6 @@ class ErrorCode(IntEnum):
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     PREFERRED_LEADER_NOT_AVAILABLE = 80
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     NO_REASSIGNMENT_IN_PROGRESS = 85
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
@@ -64,7 +63,7 @@ class KreplogError(Exception):
     file or directory, `position` counts bytes from the start of that file.
     """
 
-    kafka_code: ClassVar[int] = -1
+    kafka_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ def _rebuild(cls: type[KreplogError], args: tuple[Any, ...], fields: dict[str, A
 class UsageError(KreplogError, ValueError):
     """The caller broke the contract; nothing was changed."""
 
-    kafka_code = 42  # INVALID_REQUEST
+    kafka_code = ErrorCode.INVALID_REQUEST
 
 
 class ArgumentTypeError(UsageError, TypeError):
@@ -105,37 +104,37 @@ class ArgumentTypeError(UsageError, TypeError):
 class InvalidTopicError(UsageError):
     """A topic or partition directory name against Kafka's rules ([a-zA-Z0-9._-], 1 to 249, not "." or "..")."""
 
-    kafka_code = 17  # INVALID_TOPIC_EXCEPTION
+    kafka_code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class InvalidReplicationFactorError(UsageError):
     """A replication factor below 1 or above the number of brokers; nothing was changed."""
 
-    kafka_code = 38  # INVALID_REPLICATION_FACTOR
+    kafka_code = ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 class InvalidPartitionsError(UsageError):
     """A number of partitions below 1; nothing was changed."""
 
-    kafka_code = 37  # INVALID_PARTITIONS
+    kafka_code = ErrorCode.INVALID_PARTITIONS
 
 
 class InvalidReplicaAssignmentError(UsageError):
     """An assignment that names a broker twice, an unknown one, or none; `partition` says where. Nothing was changed."""
 
-    kafka_code = 39  # INVALID_REPLICA_ASSIGNMENT
+    kafka_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 class RecordTooLargeError(UsageError):
     """A record or batch is larger than max_message_bytes; nothing was written."""
 
-    kafka_code = 10  # MESSAGE_TOO_LARGE
+    kafka_code = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class UnsupportedCompressionError(KreplogError):
     """The codec is unknown, or its package is not installed; the message names the extra to install."""
 
-    kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE
+    kafka_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class PeerProtocolError(KreplogError):
@@ -144,7 +143,7 @@ class PeerProtocolError(KreplogError):
     `position` counts from the start of what was decoded. Nothing that follows on that connection can be trusted.
     """
 
-    kafka_code = 42  # INVALID_REQUEST
+    kafka_code = ErrorCode.INVALID_REQUEST
 
 
 class InvariantError(KreplogError):
@@ -154,25 +153,25 @@ class InvariantError(KreplogError):
 class OffsetOutOfRangeError(KreplogError):
     """The offset lies below the log start offset or past the log end offset."""
 
-    kafka_code = 1  # OFFSET_OUT_OF_RANGE
+    kafka_code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class StorageError(KreplogError):
     """A file could not be read or written as promised."""
 
-    kafka_code = 56  # KAFKA_STORAGE_ERROR
+    kafka_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class CorruptBatchError(StorageError):
     """Bytes that are not a valid record batch; on a leader's answer worth refetching, on one's own disk damage."""
 
-    kafka_code = 2  # CORRUPT_MESSAGE
+    kafka_code = ErrorCode.CORRUPT_MESSAGE
 
 
 class UnsupportedFormatError(CorruptBatchError):
     """A batch that says it is older than magic 2: written by a Kafka before 0.11, or damaged in that byte."""
 
-    kafka_code = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    kafka_code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class CorruptCheckpointError(StorageError):
@@ -194,25 +193,25 @@ class LogClosedError(UsageError):
 class OutOfOrderSequenceError(KreplogError):
     """An idempotent producer's batch does not follow its last one; nothing was written."""
 
-    kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+    kafka_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class DuplicateSequenceError(KreplogError):
     """A batch older than the last five of its producer: already written, its offsets no longer remembered."""
 
-    kafka_code = 46  # DUPLICATE_SEQUENCE_NUMBER
+    kafka_code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 class ProducerFencedError(KreplogError):
     """The producer epoch is older than one already seen; nothing was written."""
 
-    kafka_code = 47  # INVALID_PRODUCER_EPOCH
+    kafka_code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class FencedLeaderEpochError(KreplogError):
     """The leader epoch is older than one already in the log; nothing was written."""
 
-    kafka_code = 74  # FENCED_LEADER_EPOCH
+    kafka_code = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class CoordinationError(KreplogError):

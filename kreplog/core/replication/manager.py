@@ -189,8 +189,7 @@ class ReplicaManager:
             self._go_offline(one.partition)
             return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         except KreplogError as refusal:
-            code = ErrorCode(refusal.kafka_code)
-            return ProducedPartition(one.partition, code, message=str(refusal)), 0
+            return ProducedPartition(one.partition, refusal.kafka_code, message=str(refusal)), 0
         answer = ProducedPartition(
             one.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
         )
