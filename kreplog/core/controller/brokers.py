@@ -44,7 +44,7 @@ class BrokerChanges:
                 self._enter(registration)
         self._machines.startup()
         yield from self._machines.partitions.handle_state_changes(
-            self.missed_failures(), PartitionStatus.ONLINE, leadership.repair
+            self._missed_failures(), PartitionStatus.ONLINE, leadership.repair
         )
         unborn = [one for one in context.leaderless if one not in context.states and not context.condemned(one)]
         yield from self._machines.partitions.handle_state_changes(unborn, PartitionStatus.ONLINE)
@@ -54,7 +54,7 @@ class BrokerChanges:
         for broker in context.brokers:
             self._batch.add_init(broker)
 
-    def missed_failures(self) -> list[TopicPartition]:
+    def _missed_failures(self) -> list[TopicPartition]:
         """Partitions with a leader or an in-sync replica that is gone (F33)."""
         context = self._context
         return [
@@ -144,12 +144,12 @@ class BrokerChanges:
         doubtful = [
             partition
             for partition in context.replicas_on.get(broker, ())
-            if not context.condemned(partition) and self.may_have_lost(partition)
+            if not context.condemned(partition) and self._may_have_lost(partition)
         ]
         dropped = yield from self._machines.leadership.update(doubtful, choose)
         yield from self._machines.partitions.handle_state_changes(dropped, PartitionStatus.ONLINE)
 
-    def may_have_lost(self, partition: TopicPartition) -> bool:
+    def _may_have_lost(self, partition: TopicPartition) -> bool:
         """Whether a crash of the host may have cost a replica records: not if each is fsynced before it counts."""
         return self._context.config(partition.topic).flush_messages != FLUSHED_ALWAYS
 

@@ -86,7 +86,7 @@ class Deletion:
             return
         yield from self._begin([partition for partition in partitions if partition not in self._begun])
         waiting = [replica for replica in self._context.replicas_of(partitions) if self._is_waiting(replica)]
-        yield from self.fail(self.unreachable(waiting))
+        yield from self.fail(self._unreachable(waiting))
         told = [replica for replica in waiting if self._is_waiting(replica)]
         offline = [one for one in told if self._context.replica_status(one) is not ReplicaStatus.OFFLINE]
         yield from self._machines.replicas.handle_state_changes(offline, ReplicaStatus.OFFLINE)
@@ -113,7 +113,7 @@ class Deletion:
         status = self._context.replica_status(replica)
         return status in (ReplicaStatus.NEW, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE)
 
-    def unreachable(self, replicas: Iterable[Replica]) -> list[Replica]:
+    def _unreachable(self, replicas: Iterable[Replica]) -> list[Replica]:
         """Those that cannot be deleted now; they are remembered until they can."""
         return [replica for replica in replicas if not self._context.is_online(*replica)]
 

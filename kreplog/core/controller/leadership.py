@@ -162,13 +162,13 @@ class Leadership:
 
         Raises CoordinationError when that cannot be written: then no leader may be told.
         """
-        late = [partition for partition in partitions if self.is_eligibility_over(partition)]
+        late = [partition for partition in partitions if self._is_eligibility_over(partition)]
         yield from self.update(late, retire)
         for partition in late:
-            if self.is_eligibility_over(partition):
+            if self._is_eligibility_over(partition):
                 raise CoordinationError(f"{partition}: its eligible replicas could not be written")
 
-    def is_eligibility_over(self, partition: TopicPartition) -> bool:
+    def _is_eligibility_over(self, partition: TopicPartition) -> bool:
         state = self._context.states.get(partition)
         return state is not None and bool(state.eligible) and len(state.isr) >= self._context.min_isr(partition)
 
