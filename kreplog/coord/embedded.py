@@ -160,7 +160,7 @@ class EmbeddedSession:
         """As Session.get."""
         record = self._read(path, watch, missing=False)
         if record is None:
-            no_node(path)
+            raise no_node(path)
         return record.node
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
@@ -173,7 +173,7 @@ class EmbeddedSession:
         check_path(path)
         with self._moment():
             if self._reader.load(path) is None:
-                no_node(path)
+                raise no_node(path)
             names = sorted(name_of(child) for child in self._reader.children(path))
             if watch is not None:
                 self._catch_up(self._reader)

@@ -496,10 +496,7 @@ def _translate(error: Exception, about: StoreOperation | str) -> CoordinationErr
     if isinstance(error, zk.NoNodeError):
         if isinstance(about, Create):
             return NoNode(f"{path} cannot be created: create its parent {parent_of(path)} first", path=path)
-        try:
-            no_node(path)
-        except NoNode as missing:
-            return missing
+        return no_node(path)
     if isinstance(error, zk.NodeExistsError):
         return NodeExistsError(f"{path} exists already; read it, or write it with set_data", path=path)
     if isinstance(error, zk.BadVersionError):

@@ -187,7 +187,7 @@ class MemorySession:
         """As Session.get."""
         record = self._read(path)
         if record is None:
-            no_node(path)
+            raise no_node(path)
         if watch is not None:
             self._watches.on_data(path, watch, True)
         return record.node
@@ -202,7 +202,7 @@ class MemorySession:
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """As Session.children."""
         if self._read(path) is None:
-            no_node(path)
+            raise no_node(path)
         if watch is not None:
             self._watches.on_children(path, watch)
         return sorted(self._store._children[path])

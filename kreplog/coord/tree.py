@@ -7,7 +7,6 @@ that in place, all at once, or to forget it. The order in which an operation's f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
 
 from kreplog.coord.base import Result, parent_of
 from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError, NotEmptyError, check
@@ -66,9 +65,9 @@ class Record:
         )
 
 
-def no_node(path: str) -> NoReturn:
-    """Raise the NoNodeError of a read or write of `path`."""
-    raise NoNodeError(f"{path} does not exist; create it, or read its parent's children for what is there", path=path)
+def no_node(path: str) -> NoNodeError:
+    """The error of a read or write of `path`, which is not there."""
+    return NoNodeError(f"{path} does not exist; create it, or read its parent's children for what is there", path=path)
 
 
 def same_failure(error: CoordinationError, index: int) -> CoordinationError:
@@ -126,7 +125,7 @@ class Transaction:
     def _at_version(self, path: str, version: int) -> Record:
         record = self._record(path)
         if record is None:
-            no_node(path)
+            raise no_node(path)
         if version not in (-1, record.version):
             raise BadVersionError(
                 f"{path} is at version {record.version}, not {version}: somebody else wrote it; read it again",
