@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.errors import CoordinationError, ErrorCode
@@ -616,9 +616,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A line for the state-change log. level: "info", "warning" or "error"."""
+    """A line for the state-change log."""
 
-    level: str
+    level: Literal["info", "warning", "error"]
     text: str
 
 

@@ -16,6 +16,7 @@ from kreplog.core.messages import (
     Event,
     GetNodes,
     Multi,
+    Nodes,
     Registered,
     SessionLost,
     SessionStarted,
@@ -186,8 +187,8 @@ class Registration:
         return after.stat.version, standing
 
     def _watch(self) -> Steps[Node | None]:
-        (standing,) = yield GetNodes((self._node,), watch=True)
-        return standing  # type: ignore[no-any-return]
+        found: Nodes = yield GetNodes((self._node,), watch=True)
+        return found[0]
 
     def _write(self, epoch: int, before: tuple[StoreOperation, ...]) -> Steps[None]:
         """Put the node and raise the epoch; only if nobody has registered since `epoch` was read (F16, F29)."""
