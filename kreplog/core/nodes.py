@@ -4,7 +4,9 @@
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
     /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
+    /brokers/epochs/[id]/handled                    the last broker epoch that a controller took in, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
+    /brokers/topics/[topic]/[partition]             empty, or the leader epoch to begin with, decimal: one was removed
     /brokers/topics/[topic]/[partition]/leaderAndISR   LeaderAndIsr; its version is the partition epoch
     /admin/partitions_reassigned/[topic]/[partition]   JSON list of target replicas; empty cancels
     /admin/partitions_add/[topic]/[partition]       JSON list of replicas
@@ -69,6 +71,12 @@ def broker_epoch(broker_id: int) -> str:
     return f"{BROKER_EPOCHS}/{broker_id}"
 
 
+def handled_epoch(broker_id: int) -> str:
+    """Where controllers note the broker epoch that they have taken in, so that a restart that happened while there was
+    no controller is not missed, and one that a controller has dealt with is not dealt with again by the next."""
+    return f"{BROKER_EPOCHS}/{broker_id}/handled"
+
+
 def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
 
@@ -106,6 +114,10 @@ class Topic:
     topic_id: str
     partitions: Mapping[int, Assignment]
     version: int = 0
+
+
+def encode_controller(broker_id: int) -> bytes:
+    return _encode({"broker_id": broker_id})
 
 
 def encode_leader_and_isr(state: LeaderAndIsr) -> bytes:
@@ -227,7 +239,7 @@ def decode_replicas(path: str, node: Node) -> tuple[int, ...]:
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    return _encode([[one.topic, one.partition] for one in partitions])
+    return _encode(_pairs(partitions))
 
 
 def decode_partitions(path: str, node: Node) -> tuple[TopicPartition, ...]:
@@ -238,7 +250,7 @@ def decode_partitions(path: str, node: Node) -> tuple[TopicPartition, ...]:
 
 
 def encode_log_dir_event(broker_id: int, partitions: Iterable[TopicPartition]) -> bytes:
-    return _encode({"broker": broker_id, "partitions": [[one.topic, one.partition] for one in partitions]})
+    return _encode({"broker": broker_id, "partitions": _pairs(partitions)})
 
 
 def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartition, ...]]:
@@ -247,6 +259,10 @@ def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartiti
         return int(content["broker"]), tuple(TopicPartition(str(name), int(n)) for name, n in content["partitions"])
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(path, node.data) from error
+
+
+def _pairs(partitions: Iterable[TopicPartition]) -> list[list[str | int]]:
+    return [[one.topic, one.partition] for one in partitions]
 
 
 def _encode(content: object) -> bytes:

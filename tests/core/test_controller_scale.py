@@ -27,7 +27,7 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
             created += [Create(nodes.partition(partition)), Create(nodes.leader_and_isr(partition), state)]
         cluster.write(*created)
     for broker in cluster.brokers:
-        cluster.write(Create(f"{nodes.broker_epoch(broker)}/handled", str(cluster.brokers[broker].epoch).encode()))
+        cluster.write(Create(nodes.handled_epoch(broker), str(cluster.brokers[broker].epoch).encode()))
     cluster.brokers[1].stop()
     cluster.catching_up = False
     cluster.start_controller()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from kreplog.core import nodes
 from kreplog.core.controller import fencing, leadership, reading, selectors
 from kreplog.core.controller.context import ControllerContext, LogDirEvent, Replica, named
 from kreplog.core.controller.deletion import Deletion
@@ -156,7 +157,7 @@ class BrokerChanges:
     def _note_handled(self, registrations: Iterable[Registration]) -> Steps[None]:
         operations: list[StoreOperation] = []
         for registration in registrations:
-            path = reading.handled_epoch(registration.broker.id)
+            path = nodes.handled_epoch(registration.broker.id)
             data = str(registration.broker.epoch).encode()
             operations.append(Create(path, data) if registration.handled is None else SetData(path, data))
         for some in fencing.chunks(operations, fencing.MAX_OPERATIONS - 1):

@@ -11,7 +11,6 @@ Every broker's first UpdateMetadata and LeaderAndIsr of a controller epoch, or o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable
 
 from kreplog.config import ReplicationConfig
@@ -164,7 +163,7 @@ class Controller:
                 yield from self._found_cluster()
                 continue
             number = reading.decimal(nodes.CONTROLLER_EPOCH, epoch) + 1
-            content = json.dumps({"broker_id": self.broker_id}, separators=(",", ":")).encode()
+            content = nodes.encode_controller(self.broker_id)
             claim: StoreOperation = Create(nodes.CONTROLLER, content, ephemeral=True)
             if holder is not None:
                 claim = Check(nodes.CONTROLLER, holder.stat.version)

@@ -27,12 +27,6 @@ class Registration(NamedTuple):
     handled: int | None
 
 
-def handled_epoch(broker: int) -> str:
-    """Where controllers note the broker epoch that they have taken in, so that a restart that happened while there was
-    no controller is not missed, and one that a controller has dealt with is not dealt with again by the next."""
-    return f"{nodes.broker_epoch(broker)}/handled"
-
-
 def children(path: str) -> Steps[list[str]]:
     """The names of the children, none where there is no such node; a watch is left."""
     found: list[str] | None = yield GetChildren(path, watch=True)
@@ -45,7 +39,7 @@ def brokers() -> Steps[dict[int, Registration]]:
     ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
     if not ids:
         return {}
-    noted: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(handled_epoch, ids)))
+    noted: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(nodes.handled_epoch, ids)))
     registered: Nodes = yield GetNodes(tuple(map(nodes.broker, ids)), watch=True)
     found = {}
     for broker, epoch, handled, node in zip(ids, noted[: len(ids)], noted[len(ids) :], registered, strict=True):
@@ -56,7 +50,7 @@ def brokers() -> Steps[dict[int, Registration]]:
         except CoordinationError as error:
             yield StateChange("error", str(error))
             continue
-        noted_epoch = None if handled is None else decimal(handled_epoch(broker), handled)
+        noted_epoch = None if handled is None else decimal(nodes.handled_epoch(broker), handled)
         found[broker] = Registration(content, node.stat.created, noted_epoch)
     return found
 
