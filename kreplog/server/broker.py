@@ -100,7 +100,8 @@ class Broker:
             complete=len(directories) == len(settings.log_dirs),
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, _tell_progress)
-        self.manager = ReplicaManager(self.id, settings.replication, on_disk=self.logs.on_disk())
+        disk_lost = any(directory.is_new for directory in directories)
+        self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
         self.fetches = Fetches(
@@ -124,7 +125,7 @@ class Broker:
         bound = [self.server.listen(listener) for listener in settings.listeners]
         first = next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
-        unclean = any(directory.unclean for directory in directories)
+        unclean = any(directory.unclean or directory.is_new for directory in directories)
         self.registration = Registration(
             Registered(self.id, -1, first.host, first.port, settings.rack, unclean=unclean)
         )
@@ -163,8 +164,8 @@ class Broker:
     def know_safe(self) -> None:
         """The controller knows that unflushed data may be lost; the next start need not say so again."""
         for directory in self.logs.directories:
-            if directory.unclean and not directory.failed:
-                directory.unclean = False
+            if (directory.unclean or directory.is_new) and not directory.failed:
+                directory.unclean = directory.is_new = False
                 directory.know_safe()
 
     def _broke(self, name: str, error: BaseException) -> None:

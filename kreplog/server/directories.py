@@ -40,7 +40,8 @@ class DataDirectory:
     """`path`, locked for this process from `__init__` to `close`.
 
     was_clean: the last life ended cleanly, or there was none. unclean: it did not, and the host has been booted since,
-    so what was not fsynced may be lost. failed: set by the owner, who then asks for no more. Thread-safe.
+    so what was not fsynced may be lost. is_new: nobody knows of a former life, so what was here may be lost with a
+    disk. failed: set by the owner, who then asks for no more. Thread-safe.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
@@ -71,11 +72,12 @@ class DataDirectory:
         clean = self.path / CLEAN_MARK
         former = self._read(BOOT_MARK)
         self.was_clean = clean.exists() or former is None
+        self.is_new = former is None
         self.unclean = not self.was_clean and former != self._boot
         if clean.exists():
             clean.unlink()
             _sync(self.path)
-        if not self.unclean:
+        if not self.unclean and not self.is_new:
             self.know_safe()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
 

@@ -182,6 +182,7 @@ class Shell:
             topic_id,
             LeaderAndIsr(leader, leader_epoch, isr, (), 1, version),
             replicas,
+            is_new=self.topic_ids.get(TP) != topic_id,
             config=config or TopicConfig(),
         )
         epoch = self.epoch if broker_epoch is None else broker_epoch

@@ -4,6 +4,7 @@ that this must not have; b1, b2 and b3 are shells whose messages the test delive
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -352,7 +353,7 @@ def test_a_late_copy_of_a_control_request_undoes_nothing() -> None:
     shell = Shell()
     init = LeaderAndIsrRequest(9, 1, 1, (), True, sequence=1)
     metadata = UpdateMetadataRequest(9, 1, 1, (), sequence=2)
-    told = PartitionState(TP, "id", LeaderAndIsr(1, 1, (1,)), (1,))
+    told = PartitionState(TP, "id", LeaderAndIsr(1, 1, (1,)), (1,), is_new=True)
     requests = [init, metadata, LeaderAndIsrRequest(9, 1, 1, (told,), sequence=3)]
     for request in requests:
         shell.ask(request)
@@ -373,7 +374,7 @@ def test_a_fetch_that_waits_does_not_hold_up_the_first_of_a_partition_that_moves
     long_poll = FetchRequest(2, 1, 500, 1, 1 << 20, (other,), (), 0, 0)
     shell.request(long_poll, "poll")
     moved = TopicPartition("topic", 1)
-    told = PartitionState(moved, "id", LeaderAndIsr(1, 3, (1, 2)), (1, 2))
+    told = PartitionState(moved, "id", LeaderAndIsr(1, 3, (1, 2)), (1, 2), is_new=True)
     effects = shell.request(LeaderAndIsrRequest(9, 1, 1, (told,)), "controller")
     (answer,) = [one for one in effects if isinstance(one, Reply) and one.reply_to == "poll"]
     assert isinstance(answer.response, FetchResponse)
@@ -421,3 +422,43 @@ def test_a_log_start_inside_a_batch_is_reached_from_the_start_of_the_batch() -> 
     brokers.catch_up(2)
     follower = brokers[2].partition
     assert (follower.log.log_start, follower.log.leo, follower.high_watermark) == (1, 3, 3)
+
+
+def test_a_replica_that_is_missing_is_not_made_empty_while_it_counts_as_in_sync() -> None:
+    """Its disk was lost or replaced: an empty log in the ISR could be elected, and all would truncate to it."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers[2].topic_ids.clear()
+    brokers[2].start(2)
+    brokers[2].manager = ReplicaManager(2, brokers[2].config, {}, disk_lost=True)
+    brokers[2].step(Registered(2, 2))
+    state = LeaderAndIsr(1, 2, (1,), (2,))
+    for isr in (replace(state, isr=(1, 2), eligible=()), state):
+        told = LeaderAndIsrRequest(9, 1, 2, (PartitionState(TP, "id", isr, (1, 2)),))
+        assert brokers[2].ask(told).partitions == ((TP, ErrorCode.KAFKA_STORAGE_ERROR),)
+    anew = PartitionState(TP, "id", replace(state, leader_epoch=3, eligible=()), (1, 2))
+    assert brokers[2].ask(LeaderAndIsrRequest(9, 1, 2, (anew,))).partitions == ((TP, ErrorCode.NONE),)
+
+
+def test_flush_messages_1_counts_from_a_new_leader_epoch_on() -> None:
+    """What followers asked for before they knew of the setting promises no fsync; the leader has the epoch raised."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a")
+    durable = TopicConfig(flush_messages=1)
+    assert brokers[1].tell(1, 1, (1, 2), replicas=(1, 2), config=durable).partitions[0][1] is (
+        ErrorCode.FENCED_LEADER_EPOCH
+    )
+    assert brokers[1].partition.config.flush_messages > 1
+    brokers.tell(1, 2, (1, 2), config=durable)
+    assert brokers[1].partition.config == durable and brokers[1].partition.high_watermark == 0
+
+
+def test_a_follower_that_hears_of_flush_messages_1_in_its_epoch_fsyncs_and_goes_on() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a")
+    brokers.fetch(2)
+    brokers[2].effects.clear()
+    brokers.tell(1, 1, (1, 2), to=(2,), config=TopicConfig(flush_messages=1))
+    assert [one for one in brokers[2].effects if isinstance(one, Flush)]

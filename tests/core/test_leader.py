@@ -550,3 +550,36 @@ def test_who_would_be_dropped_again_at_once_does_not_join() -> None:
     assert shell.partition.isr == (1,) and proposed(shell).isr == (1,)
     fetched(shell, 2, 1)
     assert proposed(shell).isr == (1, 2)
+
+
+def test_while_the_store_says_that_others_are_eligible_nothing_is_committed_without_them() -> None:
+    """The minimum was lowered while a shrink under the old one was on its way: 2 is eligible in the store, and would be
+    elected were the minimum raised again."""
+    shell = leader(isr=(1,), config=MIN2)
+    fetched(shell, 2, 0)
+    shell.tell(1, 2, (1, 2), version=1, config=MIN2)
+    fetched(shell, 2, 0, 2)
+    shell.request(produce("a", timeout_ms=10**6))
+    shell.now_ms = 2000
+    shell.step(Tick())
+    assert proposed(shell).eligible == (2,)
+    confirm(shell, 2)
+    shell.tell(1, 2, (1,), version=2, config=TopicConfig())
+    shell.request(produce("b", acks=1))
+    assert shell.partition.high_watermark == 0
+    shell.now_ms = 4000
+    shell.step(Tick())
+    assert (proposed(shell).isr, proposed(shell).eligible) == ((1,), ())
+    confirm(shell, 3)
+    assert shell.partition.high_watermark == 2
+
+
+def test_a_lower_minimum_commits_what_waits_at_once_and_a_higher_one_answers_it() -> None:
+    shell = leader(isr=(1,), config=MIN2)
+    shell.request(produce("a", acks=1))
+    shell.tell(1, 1, (1,), config=TopicConfig())
+    assert shell.partition.high_watermark == 1
+    shell = leader(isr=(1, 2), config=MIN2)
+    shell.request(produce("a", timeout_ms=10**6))
+    shell.tell(1, 1, (1, 2), config=TopicConfig(min_insync_replicas=3))
+    assert answers(shell)[0].error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

@@ -95,6 +95,8 @@ def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
 
 def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
     logs = life.open("a", "b")
+    for directory in logs.directories:
+        directory.know_safe()
     opened(logs)
     opened(logs, OTHER_ID, TopicPartition("other", 3))
     assert [len(logs.in_directory(directory)) for directory in logs.directories] == [1, 1]
@@ -124,9 +126,15 @@ def test_a_crash_while_loading_does_not_look_clean(life: Life) -> None:
 
 
 def test_only_another_boot_makes_a_crash_unclean(life: Life) -> None:
-    life.open(boot="first")
+    logs = life.open(boot="first")
+    assert logs.directories[0].is_new and not logs.directories[0].unclean
     life.crash()
-    assert not life.open(boot="first").directories[0].unclean
+    logs = life.open(boot="first")
+    assert logs.directories[0].is_new, "no controller has taken that in yet"
+    logs.directories[0].know_safe()
+    life.crash()
+    logs = life.open(boot="first")
+    assert not logs.directories[0].unclean and not logs.directories[0].is_new
     life.crash()
     assert life.open(boot="second").directories[0].unclean
     life.crash()

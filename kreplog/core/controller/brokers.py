@@ -17,9 +17,6 @@ from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.messages import StateChange, Steps
 from kreplog.types import Broker, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
-FLUSHED_ALWAYS = 1
-"""flush_messages of a topic whose replicas fsync every record before it counts."""
-
 
 class BrokerChanges:
     """What follows from /brokers/ids, from the events of failed disks, and from a broker's wish to stop."""
@@ -133,7 +130,8 @@ class BrokerChanges:
         return state is not None and state.leader == broker and not self._context.condemned(partition)
 
     def _distrust(self, broker: int) -> Steps[None]:
-        """A broker that crashed so that unflushed records may be lost is no longer in sync (F17, KIP-966)."""
+        """A broker that crashed so that unflushed records may be lost, or that lost a disk, is no longer in sync (F17,
+        KIP-966). Nor where every record is fsynced now: it may not have been when those lost were written."""
         context = self._context
         if not context.brokers[broker].unclean:
             return
@@ -142,17 +140,9 @@ class BrokerChanges:
             state = selectors.drop_unclean(current, broker, context.epoch)
             return None if state is None else Election(state)
 
-        doubtful = [
-            partition
-            for partition in context.replicas_on.get(broker, ())
-            if not context.condemned(partition) and self._may_have_lost(partition)
-        ]
+        doubtful = [partition for partition in context.replicas_on.get(broker, ()) if not context.condemned(partition)]
         dropped = yield from self._machines.leadership.update(doubtful, choose)
         yield from self._machines.partitions.handle_state_changes(dropped, PartitionStatus.ONLINE)
-
-    def _may_have_lost(self, partition: TopicPartition) -> bool:
-        """Whether a crash of the host may have cost a replica records: not if each is fsynced before it counts."""
-        return self._context.config(partition.topic).flush_messages != FLUSHED_ALWAYS
 
     def _note_handled(self, registrations: Iterable[Registration]) -> Steps[None]:
         operations: list[StoreOperation] = []

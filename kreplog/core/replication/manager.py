@@ -74,16 +74,22 @@ class ReplicaManager:
     """The replication core of one broker.
 
     on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is deleted.
+    disk_lost: a log directory is new, or could not be opened, so replicas may be missing that it should have.
     metadata: what the controller said last, for clients. partitions: the open replicas.
     """
 
     def __init__(
-        self, broker_id: int, config: ReplicationConfig, on_disk: Mapping[TopicPartition, str] | None = None
+        self,
+        broker_id: int,
+        config: ReplicationConfig,
+        on_disk: Mapping[TopicPartition, str] | None = None,
+        disk_lost: bool = False,
     ) -> None:
         self.broker_id = broker_id
         self.broker_epoch = -1
         self.controller_epoch = -1
         self._control_sequence = 0
+        self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -345,6 +351,7 @@ class ReplicaManager:
         for told in request.partitions:
             answers[told.partition] = yield from self._apply(told, now_ms)
         if request.is_init:
+            self._disk_lost = False  # what it should have had was told; what is missing later was never made
             yield from self._delete_strays({told.partition for told in request.partitions})
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers.items()))
 
@@ -355,6 +362,13 @@ class ReplicaManager:
             yield CloseLog(told.partition)
             partition = None
         try:
+            if partition is None and self._is_lost(told):
+                yield StateChange(
+                    "error",
+                    f"{told.partition}: broker {self.broker_id} should have it and has not: was a disk lost? It is "
+                    "made anew after a restart, once the others in sync have gone on without it",
+                )
+                return ErrorCode.KAFKA_STORAGE_ERROR
             if partition is None:
                 partition = Partition(
                     self.broker_id, told.partition, told.topic_id, self._config, self.metadata, self._changed
@@ -367,6 +381,12 @@ class ReplicaManager:
             yield StateChange("error", f"{told.partition}: {error}")
             self._go_offline(told.partition)
             return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _is_lost(self, told: PartitionState) -> bool:
+        """Counted among those that hold all that is committed, and not on disk: no empty one must take its place."""
+        on_disk = self._on_disk.get(told.partition) == told.topic_id
+        trusted = self.broker_id in (*told.state.isr, *told.state.eligible)
+        return self._disk_lost and not on_disk and not told.is_new and trusted
 
     def _delete_strays(self, wanted: set[TopicPartition]) -> Steps[None]:
         """What an INIT does not name belongs to this broker no more."""

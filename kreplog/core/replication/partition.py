@@ -159,16 +159,16 @@ class Partition:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._is_stale(told.state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
+        wanted = self._role_in(told.state)
+        if wanted is Role.LEADER and (self._has_led(told.state.leader_epoch) or self._needs_new_epoch(told)):
+            return ErrorCode.FENCED_LEADER_EPOCH
         self.config = told.config
         self.assigned_replicas = told.replicas
         self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
-        wanted = self._role_in(told.state)
-        if wanted is Role.LEADER and self._has_led(told.state.leader_epoch):
-            return ErrorCode.FENCED_LEADER_EPOCH
         if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
             if told.state.partition_epoch > self.partition_epoch:
                 self._adopt(told.state)
-                yield from self._advance()
+            yield from self._reconsider()
             return ErrorCode.NONE
         self._adopt(told.state)
         self.leader = told.state.leader
@@ -189,6 +189,24 @@ class Partition:
         may be lost, or still on its way. The controller has to raise the epoch."""
         return self.role is not Role.LEADER and bool(self.log.epochs) and self.log.epochs[-1][0] >= leader_epoch
 
+    def _needs_new_epoch(self, told: PartitionState) -> bool:
+        """With another flush.messages the offsets that followers ask for promise something else: what was fetched in
+        this epoch must not count for it."""
+        return (
+            self.role is Role.LEADER
+            and told.state.leader_epoch == self.leader_epoch
+            and told.config.flush_messages != self.config.flush_messages
+        )
+
+    def _reconsider(self) -> Steps[None]:
+        """Settings or the ISR have changed, and neither leader nor epoch."""
+        if self.role is Role.LEADER and not self.in_sync_enough():
+            self._tell(News.SHRUNK)
+        elif self.needs_tick():
+            self._tell(News.UNSETTLED)
+        yield from self._flush_tail()
+        yield from self._advance()
+
     def _role_in(self, state: LeaderAndIsr) -> Role:
         if state.leader == self.broker_id:
             return Role.LEADER
@@ -201,8 +219,6 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
         self.pending = None
-        if self.role is Role.LEADER and not self.in_sync_enough():
-            self._tell(News.SHRUNK)
 
     def _become_leader(self, now_ms: int) -> Steps[None]:
         """The epoch and its start are on disk before anything is served (KIP-101, F4); the high watermark stays what
@@ -395,8 +411,9 @@ class Partition:
     # The high watermark
 
     def _advance(self) -> Steps[None]:
-        """Raise the leader's high watermark as the maximal ISR allows; not while the ISR is too small (KIP-966)."""
-        if self.role is not Role.LEADER or not self.in_sync_enough():
+        """Raise the leader's high watermark as the maximal ISR allows; not while the ISR is too small, nor while the
+        store still says that others are eligible, which promises that they hold all that is committed (KIP-966)."""
+        if self.role is not Role.LEADER or not self.in_sync_enough() or self._has_eligible():
             return
         watermark = isr.high_watermark(
             self.high_watermark, self._local_end(), self.broker_id, self.maximal_isr, self.replicas
@@ -411,6 +428,9 @@ class Partition:
 
     def in_sync_enough(self) -> bool:
         return isr.enough_in_sync(self.isr, self.config.min_insync_replicas, self.assigned_replicas)
+
+    def _has_eligible(self) -> bool:
+        return bool(self.eligible)
 
     def _flush_tail(self) -> Steps[None]:
         if self.log.leo - self.flushed >= self.config.flush_messages:
@@ -435,6 +455,8 @@ class Partition:
             if self.pending.tag is None and now_ms >= self.pending.retry_ms:
                 yield from self._submit(self.pending)
             return
+        if self.eligible and self.in_sync_enough():  # fewer are asked for than when they left
+            yield from self._propose(self.isr, None)
         yield from self._maybe_expand(now_ms)
         lagging = self._lagging(now_ms)
         if lagging and self.pending is None:
@@ -446,6 +468,7 @@ class Partition:
         has no outcome."""
         return self.role is Role.LEADER and (
             self.pending is not None
+            or (bool(self.eligible) and self.in_sync_enough())
             or bool(self._joiners())
             or any(self.replicas[member].leo < self.log.leo for member in self.isr if member in self.replicas)
         )
@@ -521,7 +544,7 @@ class Partition:
         match change.outcome(event):
             case Outcome.ADOPTED, LeaderAndIsr() as state:
                 self._adopt(state)
-                yield from self._advance()
+                yield from self._reconsider()
                 yield from self._maybe_expand(now_ms)
             case Outcome.OVERTAKEN, _:
                 tag = self._next_tag()
@@ -571,6 +594,7 @@ class Partition:
     def _reconcile(self, parted: EpochEndOffset) -> Steps[FetchOutcome]:
         """Cut where the logs part; what else the answer says does not count, least of all its watermark (F8)."""
         yield from self._truncate(epochs.truncation_offset(self.log.epochs, self.log.leo, parted))
+        yield from self._flush_tail()
         return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
 
     def _truncate(self, offset: int) -> Steps[None]:
@@ -612,8 +636,7 @@ class Partition:
         yield from self._follow_high_watermark(data.high_watermark)
         if self.log.log_start < data.log_start_offset <= self.high_watermark:
             self.log = yield DeleteRecordsBefore(self.topic_partition, data.log_start_offset)
-        if progress:
-            yield from self._flush_tail()
+        yield from self._flush_tail()
         if self.awaits_flush:
             return FetchOutcome.AWAIT_FLUSH
         return FetchOutcome.PROGRESS if progress else FetchOutcome.IDLE
