@@ -275,8 +275,8 @@ class EmbeddedSession:
         )
 
     def _register(self) -> None:
-        now = monotonic_ms()
         with self._writer.writing():
+            now = monotonic_ms()  # after waiting for the others to write, or the session would begin expired
             sessions = self._writer.sessions()
             dead = [row.id for row in sessions.values() if self._is_dead(row, now)]
             for id in dead:

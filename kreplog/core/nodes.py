@@ -217,12 +217,12 @@ def encode_topic_config(config: TopicConfig) -> bytes:
 
 
 def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
-    """The default where there is no node."""
+    """The default where there is no node. Settings that are not known here, a newer version's say, are passed over."""
     if node is None:
         return TopicConfig()
     try:
-        content = json.loads(node.data)
-        return replace(TopicConfig(), **{name.replace(".", "_"): value for name, value in content.items()})
+        told = {name.replace(".", "_"): value for name, value in json.loads(node.data).items()}
+        return replace(TopicConfig(), **{name: told[name] for name in TopicConfig.__slots__ if name in told})
     except (ValueError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
 

@@ -163,6 +163,8 @@ class Broker:
 
     def know_safe(self) -> None:
         """The controller knows that unflushed data may be lost; the next start need not say so again."""
+        if self.manager.missing:  # the next start has to distrust the disk as well
+            return
         for directory in self.logs.directories:
             if (directory.unclean or directory.is_new) and not directory.failed:
                 directory.unclean = directory.is_new = False

@@ -9,6 +9,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import topics
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.context import Replica
+from kreplog.core.controller.reading import STRICTEST
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.messages import Effect, LeaderAndIsrRequest, Multi, StopReplicaRequest, UpdateMetadataRequest
 from kreplog.errors import (
@@ -20,7 +21,7 @@ from kreplog.errors import (
     NoNodeError,
     UsageError,
 )
-from kreplog.types import NO_EPOCH, Create, Delete, LeaderAndIsr, SetData, TopicPartition
+from kreplog.types import NO_EPOCH, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, TopicPartition
 from tests.core.controlled import Box, Cluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -125,14 +126,19 @@ def test_new_settings_are_told_under_the_same_leader_epoch() -> None:
     assert cluster.sent == []
 
 
-def test_unreadable_settings_are_the_defaults() -> None:
+def test_unreadable_settings_are_the_strictest() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2)}, TopicConfig(min_insync_replicas=2))
     cluster.run()
     cluster.write(SetData(nodes.topic_config("t"), b'{"min.insync.replicas":0}'))
     cluster.run()
-    assert cluster.controller.context.config("t") == TopicConfig()
-    assert "the defaults hold meanwhile" in cluster.errors()[0]
+    assert cluster.controller.context.config("t") == STRICTEST
+    assert "the strictest settings hold meanwhile" in cluster.errors()[0]
+
+
+def test_a_setting_of_a_newer_version_does_not_undo_the_others() -> None:
+    node = Node(b'{"min.insync.replicas":2,"retention.ms":1000}', NodeStat(0, 1, 1))
+    assert nodes.decode_topic_config("/config/topics/t", node) == TopicConfig(min_insync_replicas=2)
 
 
 # More and fewer partitions

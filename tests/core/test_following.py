@@ -436,6 +436,10 @@ def test_a_replica_that_is_missing_is_not_made_empty_while_it_counts_as_in_sync(
     for isr in (replace(state, isr=(1, 2), eligible=()), state):
         told = LeaderAndIsrRequest(9, 1, 2, (PartitionState(TP, "id", isr, (1, 2)),))
         assert brokers[2].ask(told).partitions == ((TP, ErrorCode.KAFKA_STORAGE_ERROR),)
+    again = LeaderAndIsrRequest(9, 1, 2, (PartitionState(TP, "id", state, (1, 2)),), True)
+    for _ in range(2):
+        assert brokers[2].ask(again).partitions == ((TP, ErrorCode.KAFKA_STORAGE_ERROR),), "after the INIT as well"
+    assert brokers[2].manager.missing == {TP: "id"}
     anew = PartitionState(TP, "id", replace(state, leader_epoch=3, eligible=()), (1, 2))
     assert brokers[2].ask(LeaderAndIsrRequest(9, 1, 2, (anew,))).partitions == ((TP, ErrorCode.NONE),)
 

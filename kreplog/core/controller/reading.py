@@ -27,6 +27,10 @@ class Registration(NamedTuple):
     handled: int | None
 
 
+STRICTEST = TopicConfig(min_insync_replicas=2**31 - 1, unclean_leader_election_enable=False, flush_messages=1)
+"""In place of settings that nobody can read: no promise that was asked for is broken under it."""
+
+
 def children(path: str) -> Steps[list[str]]:
     """The names of the children, none where there is no such node; a watch is left."""
     found: list[str] | None = yield GetChildren(path, watch=True)
@@ -79,8 +83,8 @@ def _config(name: str, node: Node | None) -> Steps[TopicConfig]:
     try:
         return nodes.decode_topic_config(nodes.topic_config(name), node)
     except CoordinationError as error:
-        yield StateChange("error", f"{error}; the defaults hold meanwhile")
-        return TopicConfig()
+        yield StateChange("error", f"{error}; the strictest settings hold meanwhile")
+        return STRICTEST
 
 
 def states(partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, LeaderAndIsr]]:

@@ -75,7 +75,8 @@ class ReplicaManager:
 
     on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is deleted.
     disk_lost: a log directory is new, or could not be opened, so replicas may be missing that it should have.
-    metadata: what the controller said last, for clients. partitions: the open replicas.
+    metadata: what the controller said last, for clients. partitions: the open replicas. missing: topic ids of replicas
+    that were lost with a disk while this broker counted as in sync.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class ReplicaManager:
         self.broker_epoch = -1
         self.controller_epoch = -1
         self._control_sequence = 0
+        self.missing: dict[TopicPartition, str] = {}
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
@@ -363,6 +365,7 @@ class ReplicaManager:
             partition = None
         try:
             if partition is None and self._is_lost(told):
+                self.missing[told.partition] = told.topic_id
                 yield StateChange(
                     "error",
                     f"{told.partition}: broker {self.broker_id} should have it and has not: was a disk lost? It is "
@@ -386,7 +389,8 @@ class ReplicaManager:
         """Counted among those that hold all that is committed, and not on disk: no empty one must take its place."""
         on_disk = self._on_disk.get(told.partition) == told.topic_id
         trusted = self.broker_id in (*told.state.isr, *told.state.eligible)
-        return self._disk_lost and not on_disk and not told.is_new and trusted
+        suspected = self._disk_lost or self.missing.get(told.partition) == told.topic_id
+        return suspected and not on_disk and not told.is_new and trusted
 
     def _delete_strays(self, wanted: set[TopicPartition]) -> Steps[None]:
         """What an INIT does not name belongs to this broker no more."""
