@@ -95,6 +95,15 @@ class TopicConfig:
     def __post_init__(self) -> None:
         _check_fields(self)
 
+    @property
+    def flushes_every_record(self) -> bool:
+        """Whether a replica holds a record only once it is fsynced."""
+        return self.flush_messages == 1
+
+    def min_isr(self, replication_factor: int) -> int:
+        """min_insync_replicas, or `replication_factor` where that is smaller."""
+        return min(self.min_insync_replicas, replication_factor)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:

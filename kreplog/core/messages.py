@@ -75,6 +75,8 @@ class LeaderAndIsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponse:
+    """error: of the whole request, nothing of which is done then. partitions: one error each. So for StopReplica."""
+
     error: ErrorCode
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
@@ -91,6 +93,8 @@ class StopReplica:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest:
+    """Stop these replicas, or delete them."""
+
     controller_id: int
     controller_epoch: int
     broker_epoch: int

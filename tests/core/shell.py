@@ -54,8 +54,8 @@ def values(records: Any) -> list[str]:
 
 
 class Shell:
-    """Broker `broker_id`, registered under epoch 1. `effects`: all that were not answered, in order; `fails`: the error
-    that the next log effect of this type throws."""
+    """Broker `broker_id`, registered under epoch 1. `effects`: all that were not answered, in order; `said`: its
+    state-change log; `fails`: the error that the next log effect of this type throws."""
 
     def __init__(self, broker_id: int = 1, config: ReplicationConfig | None = None, epoch: int = 1) -> None:
         self.config = config or ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_max_ms=1000)
@@ -64,6 +64,7 @@ class Shell:
         self.checkpointed: dict[TopicPartition, int] = {}
         self.now_ms = 0
         self.effects: list[Effect] = []
+        self.said: list[str] = []
         self.fails: dict[type[Any], Exception] = {}
         self.broker_id = broker_id
         self.start(epoch)
@@ -131,7 +132,10 @@ class Shell:
                 self.logs.pop(partition, None)
                 self.topic_ids.pop(partition, None)
                 return None
-            case Flush() | CloseLog() | SubmitMulti() | SubmitRead() | Send() | Reply() | StateChange():
+            case StateChange(level, text):
+                self.said.append(f"{level}: {text}")
+                return None
+            case Flush() | CloseLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
                 return None
             case _:
                 raise AssertionError(f"no answer to {effect}")

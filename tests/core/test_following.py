@@ -281,6 +281,7 @@ def test_a_follower_in_front_after_an_unclean_election_is_cut_and_says_so() -> N
     brokers.tell(1, 2, (1,), to=(2,))
     brokers.catch_up(2)
     assert brokers.content() == {1: ["c"], 2: ["c"]}
+    assert any(line.startswith("warning: topic-0: cut to 0, below the high watermark 2") for line in brokers[2].said)
 
 
 @pytest.mark.parametrize("isr", [(1,), (1, 2)])

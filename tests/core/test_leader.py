@@ -37,6 +37,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.partition import Role
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
+from kreplog.sim.records import ModelRecords
 from kreplog.types import Broker, Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
 from tests.core.shell import TP, Shell, batch, only, values
 
@@ -66,6 +67,18 @@ def leader(epoch: int = 1, isr: tuple[int, ...] = (1, 2, 3), config: TopicConfig
     shell = Shell()
     shell.know(1, 2, 3)
     shell.tell(1, epoch, isr, config=config)
+    return shell
+
+
+def next_leader(isr: tuple[int, ...], records: ModelRecords | None = None) -> Shell:
+    """Leads in epoch 2, over records of epoch 1 (by default two) none of which it knows to be committed."""
+    shell = Shell()
+    shell.tell(2, 1)
+    (written,) = (records or batch("a", "b")).batches
+    shell.log.append_as_follower(ModelRecords((written._replace(leader_epoch=1),)))
+    shell.start(2)
+    shell.know(1, 2, 3)
+    shell.tell(1, 2, isr)
     return shell
 
 
@@ -196,13 +209,7 @@ def test_f24_a_retry_is_acknowledged_with_its_first_offset_and_written_once() ->
 
 
 def test_f24_the_next_leader_knows_the_retry_from_its_log() -> None:
-    shell = Shell()
-    shell.tell(2, 1)
-    records = batch("b", producer_id=7, sequence=0)
-    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
-    shell.start(2)
-    shell.know(1, 2, 3)
-    shell.tell(1, 2, (1, 3))
+    shell = next_leader((1, 3), batch("b", producer_id=7, sequence=0))
     shell.request(produce("b", producer_id=7, sequence=0))
     assert answers(shell) == []
     fetched(shell, 3, 1, 2, last_epoch=1)
@@ -279,14 +286,9 @@ def test_f4_the_epoch_and_its_start_are_in_the_log_before_it_serves() -> None:
 
 
 def test_f20_a_new_leaders_end_is_not_its_watermark() -> None:
-    shell = Shell()
-    shell.tell(2, 1)
-    records = batch("a", "b")
-    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
-    shell.start(2)
-    shell.tell(1, 2)
+    shell = next_leader((1, 2, 3))
     assert (shell.partition.log.leo, shell.partition.high_watermark) == (2, 0)
-    assert fetched(shell, -1, 0, 2).records == b"" or not values(fetched(shell, -1, 0, 2).records)
+    assert len(fetched(shell, -1, 0, 2).records) == 0
 
 
 def test_f7_the_fetch_of_a_diverging_follower_is_no_progress() -> None:
@@ -338,14 +340,7 @@ def test_f22_consumers_see_nothing_between_the_watermark_and_the_end_and_an_erro
 
 def test_f21_a_new_leader_does_not_tell_an_end_older_than_the_last_ones() -> None:
     """KIP-207: until its watermark has reached the start of its epoch it tells none."""
-    shell = Shell()
-    shell.know(1, 2, 3)
-    shell.tell(2, 1)
-    records = batch("a", "b")
-    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
-    shell.start(2)
-    shell.know(1, 2, 3)
-    shell.tell(1, 2, (1, 3))
+    shell = next_leader((1, 3))
     ask = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST), ListOffsetsPartition(TP, -1, EARLIEST)))
     latest, earliest = shell.ask(ask).partitions
     assert latest.error is ErrorCode.OFFSET_NOT_AVAILABLE and earliest.offset == 0
@@ -379,14 +374,7 @@ def test_a_fetch_that_waits_is_answered_when_leadership_goes() -> None:
 
 
 def test_f12_a_follower_joins_once_it_holds_everything_up_to_the_epochs_start() -> None:
-    shell = Shell()
-    shell.know(1, 2, 3)
-    shell.tell(2, 1)
-    records = batch("a", "b")
-    shell.log.append_as_follower(type(records)((records.batches[0]._replace(leader_epoch=1),)))
-    shell.start(2)
-    shell.know(1, 2, 3)
-    shell.tell(1, 2, (1, 2))
+    shell = next_leader((1, 2))
     fetched(shell, 3, 0, 2)
     assert not [one for one in shell.effects if isinstance(one, SubmitMulti)], "it reached the watermark, 0, only"
     fetched(shell, 3, 2, 2, last_epoch=1)

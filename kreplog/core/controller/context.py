@@ -77,6 +77,7 @@ class ControllerContext:
     # What follows from the facts
 
     def knows(self, partition: TopicPartition) -> bool:
+        """Whether its topic's node has it; assignment, replicas and topic_id are for those only."""
         topic = self.topics.get(partition.topic)
         return topic is not None and partition.partition in topic.partitions
 
@@ -93,11 +94,12 @@ class ControllerContext:
         return self.topics[partition.topic].topic_id
 
     def config(self, topic: str) -> TopicConfig:
+        """The topic's settings, the defaults where it has none."""
         return self.configs.get(topic) or TopicConfig()
 
     def min_isr(self, partition: TopicPartition) -> int:
-        """min.insync.replicas, or as many replicas as the partition has where those are fewer."""
-        return min(self.config(partition.topic).min_insync_replicas, len(self.replicas(partition)))
+        """min.insync.replicas, or the replication factor where that is smaller."""
+        return self.config(partition.topic).min_isr(len(self.replicas(partition)))
 
     def unclean_allowed(self, partition: TopicPartition) -> bool:
         """Whether a replica that may lack committed records may lead: off unless the topic opts in (F19, KIP-106)."""
@@ -120,6 +122,7 @@ class ControllerContext:
         )
 
     def has_leader(self, partition: TopicPartition) -> bool:
+        """Whether a leader is written down whose replica is online."""
         state = self.states.get(partition)
         return state is not None and state.leader != NO_LEADER and self.is_online(partition, state.leader)
 
@@ -156,6 +159,7 @@ class ControllerContext:
             index.pop(partition, None)
 
     def remove_topic(self, name: str) -> None:
+        """Forget a topic whose replicas and partitions are NonExistent."""
         for partition in self.partitions_of(name):
             self.remove_partition(partition)
         del self.topics[name]

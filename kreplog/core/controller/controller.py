@@ -99,6 +99,7 @@ class Controller:
 
     @property
     def context(self) -> ControllerContext:
+        """What it knows; another object after every election and resignation. For reading only."""
         return self._reign.context
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:

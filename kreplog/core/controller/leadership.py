@@ -93,6 +93,7 @@ def expected_version(state: LeaderAndIsr) -> int:
 
 
 def write_of(partition: TopicPartition, state: LeaderAndIsr) -> SetData:
+    """The conditional write that puts `state` in place of the one it was made from."""
     return SetData(nodes.leader_and_isr(partition), nodes.encode_leader_and_isr(state), expected_version(state))
 
 

@@ -143,7 +143,7 @@ class Reassignment:
             assignment.replicas,
             context.can_lead(partition),
             context.epoch,
-            min(context.config(partition.topic).min_insync_replicas, len(assignment.replicas)),
+            context.config(partition.topic).min_isr(len(assignment.replicas)),
         )
         if state is None and assignment.adding:
             staying = {*current.isr, *current.eligible, current.leader}.issubset({*assignment.replicas, -1})
@@ -208,6 +208,7 @@ class Reassignment:
 
 
 def is_under_way(assignment: Assignment) -> bool:
+    """Whether replicas are still joining or leaving."""
     return bool(assignment.adding or assignment.removing)
 
 

@@ -27,6 +27,8 @@ from enum import StrEnum
 
 
 class ReplicaStatus(StrEnum):
+    """See the module."""
+
     NEW = "NewReplica"
     ONLINE = "OnlineReplica"
     OFFLINE = "OfflineReplica"
@@ -37,6 +39,8 @@ class ReplicaStatus(StrEnum):
 
 
 class PartitionStatus(StrEnum):
+    """See the module."""
+
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
     ONLINE = "OnlinePartition"

@@ -145,12 +145,15 @@ class Deadlines(Generic[Waiting]):
         self._count = 0
 
     def push(self, deadline_ms: int, waiting: Waiting) -> None:
+        """Of those due at the same time the first that was pushed comes out first."""
         self._count += 1
         heapq.heappush(self._heap, (deadline_ms, self._count, waiting))
 
     def next_ms(self) -> int | None:
+        """When the next is due; None for never."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[Waiting]:
+        """Take out those whose time has come."""
         while self._heap and self._heap[0][0] <= now_ms:
             yield heapq.heappop(self._heap)[2]

@@ -49,6 +49,8 @@ NOT_READY_MS = 20
 
 
 class State(Enum):
+    """Of one partition; see the module."""
+
     TRUNCATING = "truncating"
     FETCHING = "fetching"
     AWAITING_FLUSH = "awaiting flush"
@@ -104,7 +106,8 @@ class FollowerPartition(Protocol):
     def awaits_flush(self) -> bool:
         """It must not be asked for before resume(): the offset would promise what is not on disk."""
 
-    def fetch_position(self) -> FetchPosition: ...
+    def fetch_position(self) -> FetchPosition:
+        """From where it would be asked for now."""
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         """Use an answer to `request`: append, truncate, move the high watermark; drop it when the partition is not

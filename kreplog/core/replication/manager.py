@@ -65,9 +65,10 @@ from kreplog.errors import ErrorCode, InvariantError, KreplogError, LogFailedErr
 from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
 
 EXPECTED_FOR_MS = 2000
+"""For so long a new leader expects its followers' first fetches."""
+
 EXPECTED_WITHIN_MS = 10
-"""For so long a new leader expects its followers' first fetches, and keeps other fetches of theirs waiting no longer
-than that."""
+"""So long, at most, it keeps other fetches of theirs waiting meanwhile."""
 
 
 class ReplicaManager:
@@ -123,7 +124,7 @@ class ReplicaManager:
             case StoreReplied():
                 yield from self._store_replied(event, now_ms)
             case Flushed(partition, recovery_point):
-                yield from self._flushed(partition, recovery_point, now_ms)
+                yield from self._flushed(partition, recovery_point)
             case LogFailed(partition):
                 self._go_offline(partition)
             case Registered(broker_epoch, _):
@@ -455,7 +456,7 @@ class ReplicaManager:
         elif kind == "offline" and event.error is None:
             self._failures_to_report.pop(("offline", subject), None)
 
-    def _flushed(self, topic_partition: TopicPartition, recovery_point: int, now_ms: int) -> Steps[None]:
+    def _flushed(self, topic_partition: TopicPartition, recovery_point: int) -> Steps[None]:
         partition = self.partitions.get(topic_partition)
         if partition is None:
             return

@@ -66,6 +66,8 @@ from kreplog.types import (
 
 
 class Role(Enum):
+    """See the module."""
+
     IDLE = auto()
     LEADER = auto()
     FOLLOWER = auto()
@@ -291,6 +293,7 @@ class Partition:
         return current_leader_epoch < self.leader_epoch
 
     def refuses_produce(self, acks: int) -> ErrorCode:
+        """Why nothing may be appended under `acks` (F18); NONE if it may."""
         if (error := self.refusal(NO_EPOCH)) is not ErrorCode.NONE:
             return error
         if acks == -1 and not self.in_sync_enough():
@@ -317,6 +320,7 @@ class Partition:
         return self.high_watermark >= next_offset
 
     def flushed_to(self, recovery_point: int) -> Steps[None]:
+        """Everything below `recovery_point` has been fsynced; what was truncated since counts no more."""
         self.flushed = min(max(self.flushed, recovery_point), self.log.leo)
         if self.role is Role.LEADER:
             yield from self._advance()
@@ -388,6 +392,7 @@ class Partition:
         return self.high_watermark if self.high_watermark >= self.epoch_start else -1
 
     def end_offset_for(self, epoch: int) -> EpochEndOffset:
+        """The answer to OffsetsForLeaderEpoch; as epochs.end_offset_for."""
         return epochs.end_offset_for(self.log.epochs, self.log.leo, epoch)
 
     def offset_for_timestamp(self, timestamp: int) -> Steps[int]:
@@ -427,6 +432,7 @@ class Partition:
         yield AdvanceHighWatermark(self.topic_partition, offset)
 
     def in_sync_enough(self) -> bool:
+        """Whether the committed ISR is large enough to commit (KIP-966)."""
         return isr.enough_in_sync(self.isr, self.config.min_insync_replicas, self.assigned_replicas)
 
     def _has_eligible(self) -> bool:
@@ -439,11 +445,11 @@ class Partition:
     @property
     def awaits_flush(self) -> bool:
         """With flush.messages=1 an offset that is asked for promises that all below is on disk."""
-        return self.config.flush_messages == 1 and self.flushed < self.log.leo
+        return self.config.flushes_every_record and self.flushed < self.log.leo
 
     def _local_end(self) -> int:
         """What this replica counts as held: with flush.messages=1 only what has been fsynced."""
-        return self.flushed if self.config.flush_messages == 1 else self.log.leo
+        return self.flushed if self.config.flushes_every_record else self.log.leo
 
     # The ISR
 
@@ -506,11 +512,12 @@ class Partition:
     def _propose(self, members: Collection[int], joiner: Replica | None) -> Steps[None]:
         """Write a new ISR, on condition that nobody has written since; one change in flight (KIP-497)."""
         members = tuple(sorted(members))
+        min_isr = self.config.min_isr(len(self.assigned_replicas))
         proposed = LeaderAndIsr(
             self.leader,
             self.leader_epoch,
             members,
-            eligible.eligible_after(self.isr, self.eligible, members, self._min_insync_replicas()),
+            eligible.eligible_after(self.isr, self.eligible, members, min_isr),
             self.controller_epoch,
             self.partition_epoch,
         )
@@ -522,9 +529,6 @@ class Partition:
         self.pending = replace(change, tag=tag)
         self._tell(News.UNSETTLED)
         yield SubmitMulti(tag, change.operations)
-
-    def _min_insync_replicas(self) -> int:
-        return min(self.config.min_insync_replicas, len(self.assigned_replicas))
 
     def _isr_operations(self, proposed: LeaderAndIsr, joiner: Replica | None) -> tuple[StoreOperation, ...]:
         return isr_operations(self.topic_partition, proposed, self._expected_version(), joiner)
