@@ -210,12 +210,16 @@ def _late_copy_obeyed() -> list[Patch]:
 
 @_mutation("joins-before-epoch-start")
 def _joins_before_epoch_start() -> list[Patch]:
-    """A follower joins the ISR at the leader's high watermark, though the epoch began above it (F12)."""
+    """A follower joins the ISR at the leader's high watermark, however long the epoch that began above it (F12)."""
+    right = Partition._is_lagging
 
     def caught_up(replica: Replica, watermark: int, epoch_start: int) -> bool:
         return replica.leo >= watermark
 
-    return [(isr, "is_caught_up", caught_up)]
+    def lagging(self: Partition, replica: Replica, now_ms: int) -> bool:
+        return replica.broker_id in self.isr and right(self, replica, now_ms)
+
+    return [(isr, "is_caught_up", caught_up), (Partition, "_is_lagging", lagging)]
 
 
 @_mutation("joins-at-once")
@@ -343,10 +347,10 @@ def _old_controller_epoch_accepted() -> list[Patch]:
 
 @_mutation("old-registration-told")
 def _old_registration_told() -> list[Patch]:
-    """A broker obeys what was meant for an earlier life of it (F26, KIP-380)."""
+    """A broker obeys what was meant for an earlier life of it (F16, F26, KIP-380)."""
     return [
         (ReplicaManager, "_is_stale_registration", lambda self, broker_epoch: False),
-        (Partition, "_is_stale", lambda self, leader_epoch: False),
+        (ReplicaManager, "_knows_registration", lambda self, broker_epoch: True),
     ]
 
 
