@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,7 +62,7 @@ AWAITED = _Awaited()
 
 class Machine:
     """What a broker is when its process is gone. clock_us: how far its clock is ahead of virtual time.
-    lost_power: and has perhaps not caught up since."""
+    lost_power: and has perhaps not caught up since. new_disk: nobody knows what should be on it."""
 
     def __init__(self, broker_id: int, disk: Disk, rack: str | None) -> None:
         self.id = broker_id
@@ -71,6 +71,7 @@ class Machine:
         self.process: BrokerProcess | None = None
         self.clock_us = 0
         self.lost_power = False
+        self.new_disk = True
 
     @property
     def host(self) -> str:
@@ -238,13 +239,14 @@ class BrokerProcess:
             self._connected,
             self._session_lost,
         )
-        self.manager = ReplicaManager(self.id, config, on_disk=dict(self.disk.on_disk()))
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
-        broker = Broker(self.id, -1, f"host{self.id}", 9092, machine.rack, unclean=self.disk.unclean)
+        broker = Broker(
+            self.id, -1, f"host{self.id}", 9092, machine.rack, unclean=self.disk.unclean or machine.new_disk
+        )
         self.registration = Registration(broker)
         self._registered: m.Registered | None = None
-        self._controls = False
         self.replicas = Runner(self, "broker", self.manager)
         self.control = Runner(self, "controller", self.controller)
         self.register = Runner(self, "registration", self.registration)
@@ -416,10 +418,8 @@ class BrokerProcess:
                     self.control.put(registered)
         elif runner is self.control:
             self._reign = self.controller.epoch
-            if self._controls != self.controller.active:
-                self._controls = self.controller.active
-                if not self._controls:
-                    self.channels.close()
+            live = self.controller.context.brokers if self.controller.active else {}
+            self.channels.keep({broker.id: broker.epoch for broker in live.values()})
 
     def _transition(self, thing: object, old: str, new: str) -> None:
         """Judged are all but the first states, which a controller gives to what it finds when it is elected."""
@@ -500,7 +500,7 @@ class BrokerProcess:
 
     def _reply(self, runner: Runner, effect: m.Reply) -> None:
         assert isinstance(effect.reply_to, int)
-        if self.disk.unclean and isinstance(runner.event, m.Received):
+        if (self.disk.unclean or self.machine.new_disk) and isinstance(runner.event, m.Received):
             self._may_be_clean(runner.event.request, effect.response)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
@@ -509,8 +509,9 @@ class BrokerProcess:
         further start must say so again."""
         if isinstance(request, m.LeaderAndIsrRequest) and isinstance(response, m.LeaderAndIsrResponse):
             current = request.broker_epoch == self.registration.broker_epoch
-            if request.is_init and current and response.error is ErrorCode.NONE:
-                self.disk.unclean = False
+            if request.is_init and current and response.error is ErrorCode.NONE and not self.manager.missing:
+                self.disk.unclean = self.machine.new_disk = False
+                self.registration.broker = replace(self.registration.broker, unclean=False)
 
     def _send_control(self, _runner: Runner, effect: m.SendControl) -> None:
         self.channels.put(effect)

@@ -22,7 +22,7 @@ from kreplog.sim import final, workload
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checkers import Checkers, Line
-from kreplog.sim.disk import Disks
+from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.faults import Plan, TopicPlan
 from kreplog.sim.history import Event, History, Watermark
 from kreplog.sim.injector import Injector
@@ -132,6 +132,29 @@ class Cluster:
             self.trace.note("fault", f"broker {machine.id} lost [{loss.start}, {loss.end})", loss.partition)
         self.checkers.power_lost(losses)
 
+    def may_replace_disk(self, machine: Machine) -> bool:
+        """Whether the loss of all that is on a disk keeps the promise: every record that it holds is on another. fsync
+        does not help here, so no partition that relies on it may be there."""
+        if not self.may_lose_power(machine):
+            return False
+        for partition in machine.disk.on_disk():
+            plan = self._plans[partition.topic]
+            if plan.config.min_insync_replicas < 2 or plan.config.flush_messages == 1:
+                return False
+        return True
+
+    def replace_disk(self, machine: Machine) -> None:
+        """The broker dies with its disk, and gets an empty one."""
+        self.crash_machine(machine, lost_cache=True)
+        losses = []
+        for partition, topic_id in machine.disk.on_disk().items():
+            end, _ = machine.disk.ends(partition, topic_id)
+            if end:
+                losses.append(Loss(machine.id, partition, topic_id, 0, end))
+            machine.disk.delete(partition)
+        machine.new_disk = True
+        self.checkers.power_lost(losses)
+
     def processes(self) -> Iterator[BrokerProcess]:
         for machine in self.machines.values():
             if machine.process is not None:
@@ -204,7 +227,7 @@ class Cluster:
         return True
 
     def _is_in_sync(self, machine: Machine) -> bool:
-        if machine.process is None or machine.disk.unclean:
+        if machine.process is None or machine.disk.unclean or machine.new_disk:
             return False
         for name, topic in self._topics.items():
             for number, assignment in topic.partitions.items():
@@ -223,9 +246,8 @@ class Cluster:
         return self._plans[name]
 
     def extra_topic(self, name: str, draws: Any) -> TopicPlan:
-        config = TopicConfig(
-            min_insync_replicas=2, flush_messages=1 if draws[3] < 0.3 else TopicConfig().flush_messages
-        )
+        flushes = self.plan.all_flush or draws[3] < 0.3
+        config = TopicConfig(min_insync_replicas=2, flush_messages=1 if flushes else TopicConfig().flush_messages)
         plan = self._plans[name] = TopicPlan(name, 1 + int(2 * draws[4]), min(3, len(self.machines)), config)
         return plan
 

@@ -27,6 +27,8 @@ KINDS: dict[str, int] = {
     "crash": 8,
     "power": 4,
     "rejoin": 4,
+    "new_disk": 3,
+    "all_down": 2,
     "crash_step": 8,
     "pause": 6,
     "pause_step": 4,
@@ -75,7 +77,8 @@ class Plan:
     """A whole seed.
 
     starved: brokers whose control messages are late all the time. fence_late_ms: how long after its session's end a
-    broker still takes it for alive. quick_notice: a dead process is noticed at once, as by the embedded store.
+    broker still takes it for alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
+    once. quick_notice: a dead process is noticed at once, as by the embedded store.
     """
 
     seed: int
@@ -94,6 +97,7 @@ class Plan:
     starved: tuple[int, ...]
     kinds: tuple[str, ...]
     actions: tuple[Action, ...]
+    all_flush: bool = False
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> Plan:
@@ -107,8 +111,11 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     gap_ms = 10 ** random.uniform(2.1, 3.2)
     late = random.choice((0.01, 0.05, 0.2))
     starved = random.random() < 0.3
-    power = "power" in chosen or "rejoin" in chosen
-    topics = tuple(_draw_topic(random, f"t{number}", count, power) for number in range(random.choice((1, 1, 2))))
+    power = any(kind in chosen for kind in ("power", "rejoin", "new_disk"))
+    all_flush = random.random() < 0.15
+    topics = tuple(
+        _draw_topic(random, f"t{number}", count, power, all_flush) for number in range(random.choice((1, 1, 2)))
+    )
     config = ReplicationConfig(
         replica_lag_time_max_ms=random.choice((500, 1000, 2000)),
         replica_lag_max_bytes=random.choice((-1, -1, -1, 5)),
@@ -136,17 +143,20 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         duration_ms=duration_ms,
         late=late if "late" in chosen else 0.0,
         starved=(random.randint(1, count),) if starved and "starve" in kinds else (),
+        all_flush=all_flush,
         kinds=chosen,
         actions=(),
     )
     return replace(plan, actions=tuple(_draw_actions(random, plan, gap_ms)))
 
 
-def _draw_topic(random: Random, name: str, brokers: int, power: bool) -> TopicPlan:
+def _draw_topic(random: Random, name: str, brokers: int, power: bool, all_flush: bool) -> TopicPlan:
     replication_factor = min(brokers, random.choice((2, 3, 3, 3)))
     min_insync_replicas = min(replication_factor, random.choice((1, 2, 2)))
     flush_messages = (
-        1 if random.random() < 0.25 or (power and min_insync_replicas == 1) else TopicConfig().flush_messages
+        1
+        if random.random() < 0.25 or all_flush or (power and min_insync_replicas == 1)
+        else TopicConfig().flush_messages
     )
     unclean = random.random() < 0.1
     config = TopicConfig(min_insync_replicas, unclean, flush_messages)

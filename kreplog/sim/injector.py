@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from kreplog.sim.faults import Action
@@ -14,6 +15,9 @@ from kreplog.types import NO_LEADER, TopicPartition
 if TYPE_CHECKING:
     from kreplog.sim.broker import BrokerProcess, Machine
     from kreplog.sim.cluster import Cluster
+
+
+HEAL_CHECK_MS = 3000
 
 
 class Injector:
@@ -53,6 +57,16 @@ class Injector:
         for machine in list(cluster.machines.values()):
             if machine.process is None:
                 cluster.start_machine(machine)
+        self._scheduler.after(HEAL_CHECK_MS * MS, self._start_those_that_miss_replicas)
+
+    def _start_those_that_miss_replicas(self) -> None:
+        """What operators do when a disk was lost: such a broker is started once more when the others went on."""
+        for machine in list(self._cluster.machines.values()):
+            if machine.process is not None and machine.process.manager.missing:
+                self._cluster.trace.note("fault", f"broker {machine.id} is started anew")
+                self._cluster.crash_machine(machine, lost_cache=False)
+                self._cluster.start_machine(machine)
+        self._scheduler.after(HEAL_CHECK_MS * MS, self._start_those_that_miss_replicas)
 
     # Who is hit
 
@@ -272,6 +286,46 @@ class Injector:
         self._scheduler.after((start_ms + 5) * MS, cut_off)
         self._scheduler.after(int((start_ms + 20 + 150 * action.draws[5]) * MS), lose_power)
         return True
+
+    def _new_disk(self, action: Action) -> bool:
+        """A broker's disk is replaced by an empty one. What it should hold is made anew by the start after the next."""
+        cluster = self._cluster
+        machine = self._machine(action.draws[0], action.draws[1])
+        if machine.process is None or machine.disk.failed or not cluster.may_replace_disk(machine):
+            return False
+        self._note(action, f"broker {machine.id} dies, and comes back with an empty disk", *machine.disk.on_disk())
+        cluster.replace_disk(machine)
+
+        def start() -> None:
+            if not self._healed and machine.process is None:
+                cluster.start_machine(machine)
+
+        def start_again() -> None:
+            if not self._healed and machine.process is not None and machine.process.manager.missing:
+                self._note(action, f"broker {machine.id} is started anew")
+                cluster.crash_machine(machine, lost_cache=False)
+                start()
+
+        self._scheduler.after(int(action.duration_ms * MS * action.draws[2]), start)
+        self._scheduler.after((action.duration_ms + 1500) * MS, start_again)
+        return True
+
+    def _all_down(self, action: Action) -> bool:
+        """Every broker dies in one instant; the power fails with them only where nothing is acknowledged unflushed."""
+        cluster = self._cluster
+        power = cluster.plan.all_flush and action.draws[0] < 0.7
+        what = "the power fails everywhere" if power else "every broker dies"
+        self._note(action, f"{what}, for {action.duration_ms} ms or less")
+        random = Random(action.draws[1])
+        for machine in list(cluster.machines.values()):
+            if machine.process is not None:
+                cluster.crash_machine(machine, lost_cache=power)
+            self._scheduler.after(int(action.duration_ms * MS * random.random()), self._start_if_down, machine)
+        return True
+
+    def _start_if_down(self, machine: Machine) -> None:
+        if not self._healed and machine.process is None:
+            self._cluster.start_machine(machine)
 
     def _light_fuse(self, action: Action, blow: Callable[[BrokerProcess], None], what: str) -> bool:
         process = self._process(action)
