@@ -212,6 +212,7 @@ class _View:
         self.settings = settings
         self.brokers = list(brokers)
         self.partitions: dict[TopicPartition, PartitionState] = {}
+        self._newest: dict[tuple[TopicPartition, str], PartitionState] = {}
 
     def refresh(self) -> Generator[Wish, Any, None]:
         """Ask brokers, at random, until one answers; wait a little after each that does not."""
@@ -227,13 +228,14 @@ class _View:
         for broker in sorted(brokers):
             if broker not in self.brokers:
                 self.brokers.append(broker)
-        fresh = {}
+        self.partitions = {}
         for partition in sorted(partitions):
-            state, held = partitions[partition], self.partitions.get(partition)
-            if held is None or held.topic_id != state.topic_id or held.state.leader_epoch <= state.state.leader_epoch:
-                held = state
-            fresh[partition] = held
-        self.partitions = fresh
+            state = partitions[partition]
+            # What one broker does not know another may tell late: a leader epoch once heard of is not forgotten (KIP-320).
+            held = self._newest.setdefault((partition, state.topic_id), state)
+            if state.state.leader_epoch >= held.state.leader_epoch:
+                held = self._newest[partition, state.topic_id] = state
+            self.partitions[partition] = held
 
     def now_ms(self) -> int:
         return self.history.now_ms()
