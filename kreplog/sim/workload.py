@@ -231,7 +231,7 @@ class _View:
         self.partitions = {}
         for partition in sorted(partitions):
             state = partitions[partition]
-            # What one broker does not know another may tell late: a leader epoch once heard of is not forgotten (KIP-320).
+            # What one broker does not know another may tell late: a leader epoch heard of is not forgotten (KIP-320).
             held = self._newest.setdefault((partition, state.topic_id), state)
             if state.state.leader_epoch >= held.state.leader_epoch:
                 held = self._newest[partition, state.topic_id] = state
