@@ -414,6 +414,8 @@ class BrokerProcess:
             if registered is not self._registered:
                 self._registered = registered
                 if registered is not None:
+                    if registered.broker_epoch == 1:  # the first ever: nothing was here before
+                        self.machine.new_disk = False
                     self.replicas.put(registered)
                     self.control.put(registered)
         elif runner is self.control:
