@@ -502,7 +502,7 @@ class BrokerProcess:
 
     def _reply(self, runner: Runner, effect: m.Reply) -> None:
         assert isinstance(effect.reply_to, int)
-        if (self.disk.unclean or self.machine.new_disk) and isinstance(runner.event, m.Received):
+        if self.registration.broker.unclean and isinstance(runner.event, m.Received):
             self._may_be_clean(runner.event.request, effect.response)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
