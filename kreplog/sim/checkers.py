@@ -394,7 +394,10 @@ class Checkers:
             if state.leader not in (NO_LEADER, *before.isr, *before.eligible):
                 self._unclean(line, state.leader, state.leader_epoch)
             else:
-                self._joined(line, [broker for broker in state.isr if broker not in before.isr])
+                # A leader takes in followers. A controller may elect who was eligible by what it knew: epochs fence it.
+                by_leader = state.leader_epoch == before.leader_epoch
+                known = before.isr if by_leader else (*before.isr, *before.eligible)
+                self._joined(line, [broker for broker in state.isr if broker not in known])
         self._check_members(line)
 
     def _elected(self, line: Line, state: LeaderAndIsr) -> None:

@@ -137,11 +137,10 @@ class Cluster:
         does not help here, so no partition that relies on it may be there."""
         if not self.may_lose_power(machine):
             return False
-        for partition in machine.disk.on_disk():
-            plan = self._plans[partition.topic]
-            if plan.config.min_insync_replicas < 2 or plan.config.flush_messages == 1:
-                return False
-        return True
+        assigned = {name for name, topic in self.topics().items() if _has_replica(topic, machine.id)}
+        assigned.update(partition.topic for partition in machine.disk.on_disk())
+        configs = [self._plans[name].config for name in sorted(assigned)]
+        return all(config.min_insync_replicas >= 2 and config.flush_messages != 1 for config in configs)
 
     def replace_disk(self, machine: Machine) -> None:
         """The broker dies with its disk, and gets an empty one."""
@@ -403,3 +402,7 @@ class Cluster:
             told = ", ".join(f"{broker}: {leo} and {watermark}" for broker, (leo, watermark) in ends.items())
             return f"log ends and high watermarks differ ({told})"
         return None
+
+
+def _has_replica(topic: nodes.Topic, broker_id: int) -> bool:
+    return any(broker_id in assignment.replicas for assignment in topic.partitions.values())
