@@ -7,7 +7,8 @@
     flights 1 900                                     3 1200
 
 They carry no checksum, so a file is believed only if it is exactly what Kafka would write: single spaces, no leading
-zeros, the count right, the last line ended. Any proper prefix of such a file is found to be cut short.
+zeros, the count right, the last line ended. Any proper prefix of such a file is found to be cut short, but for the
+empty one: Kafka makes its files so, and writes them when there is something to say. It counts as no file.
 """
 
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_TRUNC, O_WRONLY
@@ -276,7 +277,7 @@ class _DirectoryLock:
 
 
 cdef list _read_lines(str path, str form):
-    """The fields of each line after version and count, or None where there is no file."""
+    """The fields of each line after version and count, or None where there is no file, or an empty one."""
     cdef bytes data
     try:
         with open(path, "rb") as file:
@@ -285,6 +286,8 @@ cdef list _read_lines(str path, str form):
         return None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error}", path=path) from error
+    if not data:
+        return None
     try:
         version, count, *lines, rest = data.decode("ascii").split("\n")
         if rest:
