@@ -19,7 +19,8 @@ cdef class SparseIndex:
     cdef FileHandle file
 
     cdef uint8_t* grow(self) except NULL
-    cdef int load(self) except -1
+    cdef int load(self, bint mappable) except -1
+    cdef Py_ssize_t filled(self, FileHandle file, Py_ssize_t count) except -1
     cdef int save(self) except -1
     cdef int rewrite(self) except -1
     cdef int keep(self, Py_ssize_t count) except -1

@@ -2,13 +2,13 @@
 
 An index only ever saves work: whoever uses an entry checks it against the batch it points at, and a file that is
 missing, torn or out of order is rebuilt from the log by the segment. A growing index lives on the heap and reaches its
-file a page at a time; a sealed one is mapped.
+file a page at a time; a sealed one is mapped, unless a Kafka broker may write here: it cuts its files when it rolls.
 """
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_TRUNC, O_WRONLY
 
 from kreplog._native.cursor cimport load32, load64, store32, store64
@@ -74,17 +74,27 @@ cdef class SparseIndex:
             self.mapping = None
         return self.heap + self.count * self.entry_size
 
-    cdef int load(self) except -1:
-        """Map the file. A preallocated tail of zeros, as a running Kafka leaves it, does not count.
+    cdef int load(self, bint mappable) except -1:
+        """Map the file, or copy it. A preallocated tail of zeros, as a running Kafka leaves it, does not count.
 
         Raises FileNotFoundError, StorageError. Torn or unsorted entries are found by `sorted` and by use.
         """
         cdef FileHandle file = open_file(self.path, O_RDONLY)
         cdef int64_t size = file.size()
+        cdef uint8_t* grown
         cdef Py_ssize_t i
         self.clear()
         self.count = size // self.entry_size
-        if self.count:
+        if not mappable:
+            self.capacity = self.filled(file, self.count)
+            self.count = 0
+            grown = <uint8_t*> realloc(self.heap, max(self.capacity, 1) * self.entry_size)
+            if grown == NULL:
+                raise MemoryError()
+            self.heap = grown
+            self.data = grown
+            self.count = file.read_at(grown, self.capacity * self.entry_size, 0) // self.entry_size
+        elif self.count:
             self.mapping = map_file(file, self.count * self.entry_size)
             self.data = self.mapping.data
             while self.count:
@@ -97,6 +107,25 @@ cdef class SparseIndex:
                 break
         self.saved = self.count
         return 0
+
+    cdef Py_ssize_t filled(self, FileHandle file, Py_ssize_t count) except -1:
+        """How many of `count` entries stand before the tail of zeros, if it has one; what is cut off meanwhile is."""
+        cdef uint8_t entry[12]
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = count
+        cdef Py_ssize_t middle = count - 1
+        cdef Py_ssize_t i
+        while low < high:
+            memset(entry, 0, 12)
+            file.read_at(entry, self.entry_size, middle * self.entry_size)
+            for i in range(self.entry_size):
+                if entry[i]:
+                    low = middle + 1
+                    break
+            else:
+                high = middle
+            middle = (low + high) >> 1
+        return low
 
     cdef int save(self) except -1:
         """Write the entries the file does not hold yet. Raises StorageError."""

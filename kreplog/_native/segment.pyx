@@ -211,13 +211,15 @@ cdef class Segment:
             return 0
         self.indexed_size = self.byte_size()
         try:
-            self.offsets.load()
-            self.times.load()
+            self.offsets.load(self.mappable)
+            self.times.load(self.mappable)
         except FileNotFoundError as missing:
             reason = f"{os.path.basename(missing.filename)} is missing"
         except StorageError as unreadable:
             reason = str(unreadable)
         if reason is None:
+            if not self.sealed and not self.mappable:
+                self._drop_unsettled()
             for index in (self.offsets, self.times):
                 reason = self._fault_of(index)
                 if reason is not None:
@@ -227,6 +229,22 @@ cdef class Segment:
         else:
             self.rebuild_indexes(reason)
         return 0
+
+    def _drop_unsettled(self):
+        """Leave out the last entries that a running broker has half written, or made for bytes not looked at yet."""
+        cdef OffsetIndex offsets = self.offsets
+        cdef TimeIndex times = self.times
+        cdef Py_ssize_t last = offsets.count - 1
+        while last >= 0 and (offsets.position_at(last) >= self.byte_size() or last > 0 and (
+            offsets.position_at(last) <= offsets.position_at(last - 1)
+            or offsets.offset_at(last) <= offsets.offset_at(last - 1)
+        )):
+            last -= 1
+        offsets.count = last + 1
+        while times.count and (last < 0 or times.offset_at(times.count - 1) > offsets.offset_at(last) or (
+            times.count > 1 and times.timestamp_at(times.count - 1) <= times.timestamp_at(times.count - 2)
+        )):
+            times.count -= 1
 
     def _fault_of(self, index):
         cdef OffsetIndex offsets

@@ -7,6 +7,7 @@ records, as they were before the damage: a log may know less only where the dama
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 from kreplog import Log, LogConfig, Record, errors
 from kreplog._native import batch
 from tests import reference
+from tests.faults.forked import result_of
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(index_interval_bytes=0)
@@ -453,3 +455,27 @@ def test_missing_segment_in_the_middle(folder: Path) -> None:
             assert error.path is not None
         else:
             assert seen == sound.records[: len(seen)] and len(seen) <= int(files[1].stem)
+
+
+def test_a_reader_outlives_a_broker_that_cuts_its_indexes(tmp_path: Path) -> None:
+    """A running Kafka makes an index of 10 MiB, mostly zeros, and cuts it when the segment is full: no SIGBUS, and
+    none of the zeros taken for entries.
+    """
+    path = tmp_path / NAME
+    with Log.open(path, CONFIG) as log:
+        for number in range(500):
+            log.append(b"value-%d" % number, timestamp_ms=NOW + number)
+    (path / "kreplog.state").unlink()
+    for index in path.glob("*index"):
+        with open(index, "r+b") as file:
+            file.truncate(10 << 20)
+
+    def read() -> list[bytes | None]:
+        with Log.open(path, read_only=True) as log:
+            assert log.offset_for_timestamp(NOW + 300) == 300
+            for index in path.glob("*index"):
+                os.truncate(index, 0)
+            assert log.offset_for_timestamp(NOW + 400) == 400
+            return list(log.values(250))
+
+    assert result_of(read) == [b"value-%d" % number for number in range(250, 500)]
