@@ -1,13 +1,15 @@
 """The partition directory before its content is looked at: its name, the settings for it, and its one writer's lock.
 
 Nothing is made before the path and the settings are known to be usable. The lock is flock on the directory itself, so
-that it leaves no file behind and goes with its process; where a Kafka broker holds its own lock beside it, it wins.
+that it leaves no file behind and goes with its process. In a Kafka broker's log directory the writers also share the
+broker's own lock, so that they and the broker keep each other out.
 """
 
-from posix.fcntl cimport O_RDONLY
+from libc.errno cimport EACCES, EAGAIN, errno
+from posix.fcntl cimport O_CREAT, O_RDONLY
 
 from kreplog._native.batch cimport codec_id
-from kreplog._native.files cimport FileHandle, open_file
+from kreplog._native.files cimport FileHandle, open_file, storage_error
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.state cimport StateFile, open_state
 
@@ -20,6 +22,24 @@ from kreplog._native.compression import compress
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
 from kreplog.types import TopicPartition
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <unistd.h>
+    /* A lock of the open file, where the system has those: one of the process would go with the first log closed. */
+    static int kreplog_share_lock(int fd) {
+        struct flock lock = {0};
+        lock.l_type = F_RDLCK;
+        lock.l_whence = SEEK_SET;
+    #if defined(F_OFD_SETLK)
+        return fcntl(fd, F_OFD_SETLK, &lock);
+    #else
+        return fcntl(fd, F_SETLK, &lock);
+    #endif
+    }
+    """
+    int kreplog_share_lock(int fd) noexcept nogil
 
 
 def prepare(SegmentedLog log, path, object config, bint read_only):
@@ -70,7 +90,6 @@ def prepare(SegmentedLog log, path, object config, bint read_only):
 
 def _lock(SegmentedLog log):
     cdef FileHandle directory = open_file(log.path, O_RDONLY)
-    kafka_lock = os.path.join(os.path.dirname(log.path), ".lock")
     try:
         fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -78,16 +97,41 @@ def _lock(SegmentedLog log):
             f"{log.name}: {log.path} is open for writing in {_holder(log.path)}; close it there, or open it here "
             "with read_only=True", partition=log.name, path=log.path,
         ) from None
-    if os.path.exists(kafka_lock):
-        with open(kafka_lock, "r+b") as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise LogLockedError(
-                    f"{log.name}: a Kafka broker holds {kafka_lock}; stop it, or open the log with "
-                    "read_only=True", partition=log.name, path=log.path,
-                ) from None
+    log.broker_lock = _share_broker_lock(log)
     log.directory = directory
+
+
+cdef FileHandle _share_broker_lock(SegmentedLog log):
+    """Our share of the lock that a Kafka broker needs alone; None in a directory that is no broker's."""
+    cdef FileHandle file
+    parent = os.path.dirname(log.path)
+    path = os.path.join(parent, ".lock")
+    while True:
+        try:
+            file = open_file(path, O_RDONLY | O_CREAT if _is_a_brokers(parent) else O_RDONLY)
+        except FileNotFoundError:
+            return None
+        if kreplog_share_lock(file.fd) != 0:
+            if errno not in (EACCES, EAGAIN):
+                raise storage_error("cannot lock", path, errno)
+            raise LogLockedError(
+                f"{log.name}: a Kafka broker holds {path}; stop it, or open the log with read_only=True",
+                partition=log.name, path=log.path,
+            )
+        try:
+            if os.path.samestat(os.fstat(file.fd), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass  # a broker deletes it when it stops
+
+
+cdef bint _is_a_brokers(str directory) except -1:
+    """Whether a Kafka broker has formatted this log directory."""
+    try:
+        with open(os.path.join(directory, "meta.properties"), "rb") as file:
+            return b"cluster.id=" in file.read()
+    except OSError:
+        return False
 
 
 cdef str _holder(str path):

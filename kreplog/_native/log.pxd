@@ -30,6 +30,7 @@ cdef class SegmentedLog(LogView):
 
     cdef Segment active
     cdef FileHandle directory
+    cdef FileHandle broker_lock
     cdef bint directory_changed
     cdef int32_t last_epoch  # of the newest epoch entry, -1 when none
     cdef object producers

@@ -19,12 +19,14 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport (
     BATCH_OK,
+    TRANSACTIONAL,
     BatchBuilder,
     BatchHeader,
     Bytes,
     Payload,
     batch_size,
     encode_headers,
+    is_control,
     wall_clock_ms,
 )
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
@@ -162,6 +164,7 @@ cdef class SegmentedLog(LogView):
         self.closed = True
         self.pending = None
         self.directory = None
+        self.broker_lock = None
 
     # Appending
 
@@ -353,6 +356,10 @@ cdef class SegmentedLog(LogView):
                 h.producer_id, h.producer_epoch, h.base_sequence, h.base_offset,
                 h.base_offset + h.last_offset_delta, h.max_timestamp,
             )
+            if h.attributes & TRANSACTIONAL:
+                self.producers.begin_transaction(h.producer_id, h.base_offset)
+        elif h.producer_id >= 0 and is_control(h):
+            self.producers.end_transaction(h.producer_id, h.producer_epoch, h.max_timestamp)
         return 0
 
     # Rolling and flushing
@@ -509,6 +516,7 @@ cdef class SegmentedLog(LogView):
                 self.active = None
                 self.state = None
                 self.directory = None
+                self.broker_lock = None
                 self.unlock()
                 PyThread_release_lock(self.sync_mutex)
 

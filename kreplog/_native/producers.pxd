@@ -18,6 +18,8 @@ cdef class Producer:
     cdef int64_t timestamp
     cdef int count      # batches remembered; the newest stands at batches[newest], older ones before it, round the end
     cdef int newest
+    cdef int64_t transaction        # the first offset of its open transaction, -1 when there is none
+    cdef int32_t coordinator_epoch
     cdef int64_t run    # records, up to the newest, known to follow one another without a gap
     cdef Batch batches[REMEMBERED]
 
@@ -30,6 +32,8 @@ cdef class ProducerState:
         self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int64_t first_offset, int64_t last_offset,
         int64_t timestamp_ms
     )
+    cpdef object begin_transaction(self, int64_t producer_id, int64_t offset)
+    cpdef object end_transaction(self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms)
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms)
     cpdef object clear(self)
     cpdef bytes snapshot(self)

@@ -1,13 +1,14 @@
 """ProducerState: what each idempotent producer wrote last, so that a batch sent again is not written again.
 
 A producer numbers its records in each epoch from 0 to 2**31 - 1 and round again. Its last five batches are remembered
-with their offsets. Transactions are not followed.
+with their offsets. Of transactions it is only known which are open: a Kafka broker that goes on
+with the log must still hold their records back.
 
 A snapshot, `<20-digit offset>.snapshot`, holds the state after all records below that offset, big-endian:
 
      0  2  version 1        2  4  CRC-32C of 6..end        6  4  number of entries, then each
      0  8  producer id      8  2  epoch    10  4  last sequence     14  8  last offset    22  4  offset delta
-    26  8  timestamp       34  4  coordinator epoch, -1             38  8  first offset of its transaction, -1
+    26  8  timestamp       34  4  coordinator epoch, or -1          38  8  first offset of its transaction, or -1
 
 An entry is a batch, a producer's batches standing together from oldest to newest. Kafka writes the newest alone, and
 of several keeps the last it reads, so either reads the other's files. A producer known by its epoch alone has one entry
@@ -55,6 +56,8 @@ cdef class Producer:
 
     def __cinit__(self):
         self.timestamp = -1
+        self.transaction = -1
+        self.coordinator_epoch = -1
         self.newest = REMEMBERED - 1
 
 
@@ -133,12 +136,24 @@ cdef class ProducerState:
         _enter(producer, epoch, timestamp_ms)
         _remember(producer, base_sequence, first_offset, last_offset)
 
+    cpdef object begin_transaction(self, int64_t producer_id, int64_t offset):
+        """The batch at `offset`, of which `update` was told, belongs to a transaction: a new one if none was open."""
+        cdef Producer producer = self._producers[producer_id]
+        if producer.transaction < 0:
+            producer.transaction = offset
+
+    cpdef object end_transaction(self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms):
+        """A marker that commits or aborts now stands in the log."""
+        cdef Producer producer = self._producers.setdefault(producer_id, Producer.__new__(Producer))
+        _enter(producer, epoch, timestamp_ms)
+        producer.transaction = -1
+
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms):
-        """Forget the producers whose last batch is `expiration_ms` old, by its own timestamp."""
+        """Forget the producers whose last batch is `expiration_ms` old, by its own timestamp; none in a transaction."""
         cdef Producer producer
         cdef list expired = []
         for producer_id, producer in self._producers.items():
-            if now_ms - producer.timestamp >= expiration_ms:
+            if producer.transaction < 0 and now_ms - producer.timestamp >= expiration_ms:
                 expired.append(producer_id)
         for producer_id in expired:
             del self._producers[producer_id]
@@ -160,10 +175,10 @@ cdef class ProducerState:
         for producer_id in sorted(self._producers):
             producer = self._producers[producer_id]
             if producer.count == 0:
-                _store_entry(p, producer_id, producer.epoch, NULL, producer.timestamp)
+                _store_entry(p, producer_id, producer, NULL, producer.timestamp)
                 p += ENTRY_SIZE
             for i in range(producer.count):
-                _store_entry(p, producer_id, producer.epoch, _batch(producer, i), _batch(producer, i).timestamp)
+                _store_entry(p, producer_id, producer, _batch(producer, i), _batch(producer, i).timestamp)
                 p += ENTRY_SIZE
         store16(start, VERSION)
         store32(start + CRC_FROM, <int32_t> count)
@@ -205,6 +220,8 @@ cdef class ProducerState:
                 producer = Producer.__new__(Producer)
                 producers[producer_id] = producer
             _enter(producer, <int16_t> load16(p + 8), <int64_t> load64(p + 26))
+            producer.coordinator_epoch = <int32_t> load32(p + 34)
+            producer.transaction = <int64_t> load64(p + 38)
             if last_offset >= 0:
                 _remember(producer, _advance(last_sequence, -<int64_t> delta), last_offset - delta, last_offset)
             p += ENTRY_SIZE
@@ -297,15 +314,15 @@ cdef inline void _remember(
     batch.timestamp = producer.timestamp
 
 
-cdef void _store_entry(uint8_t* p, int64_t producer_id, int16_t epoch, Batch* batch, int64_t timestamp) noexcept:
+cdef void _store_entry(uint8_t* p, int64_t producer_id, Producer producer, Batch* batch, int64_t timestamp) noexcept:
     store64(p, producer_id)
-    store16(p + 8, epoch)
+    store16(p + 8, producer.epoch)
     store32(p + 10, batch.last_sequence if batch else -1)
     store64(p + 14, batch.last_offset if batch else -1)
     store32(p + 22, <int32_t> (batch.last_offset - batch.first_offset) if batch else 0)
     store64(p + 26, timestamp)
-    store32(p + 34, -1)
-    store64(p + 38, -1)
+    store32(p + 34, producer.coordinator_epoch)
+    store64(p + 38, producer.transaction)
 
 
 cdef str _path(str directory, int64_t offset):

@@ -268,6 +268,33 @@ def test_second_writer(tmp_path: Path) -> None:
         assert list(log.values()) == [b"x", b"y"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere locks are the process's, and go with the first close")
+def test_a_broker_and_writers_keep_each_other_out(tmp_path: Path) -> None:
+    """In a Kafka broker's log directory, whose lock file the broker deletes when it stops."""
+    lock = tmp_path / ".lock"
+    take = "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    broker = [sys.executable, "-c", f"{take}; print(flush=True); input()", str(lock)]
+
+    def broker_gets_it() -> bool:
+        return subprocess.run(broker, input=b"\n", capture_output=True).returncode == 0
+
+    Log.open(tmp_path / "t-0").close()
+    assert not lock.exists()
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a3JlcGxvZy1pbnRlcm9wMQ\n")
+    with Log.open(tmp_path / "t-0"):
+        Log.open(tmp_path / "t-1").close()
+        assert not broker_gets_it()
+    assert broker_gets_it()
+    with subprocess.Popen(broker, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None and running.stdout.readline()
+        with pytest.raises(errors.LogLockedError, match="Kafka broker"):
+            Log.open(tmp_path / "t-0")
+        with Log.open(tmp_path / "t-0", read_only=True) as log:
+            assert log.log_end_offset == 0
+        running.communicate(b"\n")
+    Log.open(tmp_path / "t-0").close()
+
+
 def test_forked_child_must_not_write(tmp_path: Path) -> None:
     """The child of a fork holds the parent's Log but not its right to write; the parent goes on unharmed."""
     log = Log.open(tmp_path / "forked-0")

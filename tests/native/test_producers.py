@@ -244,6 +244,29 @@ def test_a_snapshot_by_kafka_has_the_last_batch_of_each_producer() -> None:
     assert again.snapshot() == state.snapshot()
 
 
+def test_an_open_transaction_is_kept_for_the_broker_that_goes_on() -> None:
+    """From a snapshot or from batches alone; until its marker comes the producer is not forgotten either."""
+    kafkas = snapshot_of((7, 0, 5, 44, 0, 1800, 3, 40), (9, 2, 2, 43, 3, 1700, -1, -1))
+    state = ProducerState()
+    state.load(kafkas)
+    assert state.snapshot() == kafkas
+    state.update(9, 2, 3, 45, 46, 1900)
+    state.begin_transaction(9, 45)
+    state.update(9, 2, 5, 47, 47, 1900)
+    state.begin_transaction(9, 47)
+    state.end_transaction(7, 1, 2000)
+    state.end_transaction(8, 4, 2000)
+    assert state.snapshot() == snapshot_of(
+        (7, 1, -1, -1, 0, 2000, 3, -1),
+        (8, 4, -1, -1, 0, 2000, -1, -1),
+        (9, 2, 2, 43, 3, 1700, -1, 45),
+        (9, 2, 4, 46, 1, 1900, -1, 45),
+        (9, 2, 5, 47, 0, 1900, -1, 45),
+    )
+    state.expire(10_000, 1000)
+    assert len(state) == 1
+
+
 def random_batches(count: int, seed: int) -> list[Batch]:
     """A log of `count` batches of some producers; epochs rise, sequences wrap, offsets have gaps."""
     rng = random.Random(seed)
