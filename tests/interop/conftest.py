@@ -1,0 +1,50 @@
+"""The real Apache Kafka: its tools and its broker, one of each for the whole run.
+
+`make interop` runs this folder, and so does CI; `make test` does not, for it downloads Kafka and takes minutes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from tests.interop.jvm import Broker, Kafka, Unavailable
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
+
+WANTED = "KREPLOG_INTEROP"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "interop: needs a real Apache Kafka, so Java 17 or newer, and Maven to get it")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Left out, unless asked for by the environment or by name."""
+    asked = os.environ.get(WANTED) or any("interop" in argument for argument in config.args)
+    return None if asked else True
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
+    try:
+        return Kafka(tmp_path_factory.mktemp("kafka"))
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that serves; killed at the end if it still runs."""
+    made = Broker(kafka, tmp_path_factory.mktemp("broker"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
