@@ -37,12 +37,12 @@ class Model:
     empty_end: int = 0
 
     def truncate_to(self, offset: int) -> None:
-        """Whole batches go: the first that reaches past `offset` and all after it, even where the start lies in it."""
-        kept = next((first for first, end in self.batches if end > offset), self.end)
+        """Whole batches go: the first that reaches past `offset` and all after it; where the start lies in that one,
+        nothing is left and the log ends where it starts."""
+        kept = max(next((first for first, end in self.batches if end > offset), self.end), self.start)
         self.batches = [(first, end) for first, end in self.batches if end <= kept]
         self.records = [record for record in self.records if record.offset < kept]
         self.empty_end = kept
-        self.start = min(self.start, kept)
         self.high_watermark = min(self.high_watermark, kept)
 
     def delete_before(self, offset: int) -> None:
