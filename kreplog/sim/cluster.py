@@ -133,10 +133,14 @@ class Cluster:
         self.checkers.power_lost(losses)
 
     def may_replace_disk(self, machine: Machine) -> bool:
-        """Whether the loss of all that is on a disk keeps the promise: every record that it holds is on another. fsync
-        does not help here, so no partition that relies on it may be there."""
+        """Whether the loss of all that is on a disk keeps the promise: every record is on another, and who has it
+        is known. fsync does not help here, so no partition that relies on it may be there."""
         if not self.may_lose_power(machine):
             return False
+        for partition in self.partitions():
+            state = self.state_of(partition)
+            if state is None or {*state.isr, *state.eligible} == {machine.id}:
+                return False  # nobody else is known to hold what was committed, if anything was
         assigned = {name for name, topic in self.topics().items() if _has_replica(topic, machine.id)}
         assigned.update(partition.topic for partition in machine.disk.on_disk())
         configs = [self._plans[name].config for name in sorted(assigned)]

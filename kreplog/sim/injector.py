@@ -60,12 +60,20 @@ class Injector:
         self._scheduler.after(HEAL_CHECK_MS * MS, self._start_those_that_miss_replicas)
 
     def _start_those_that_miss_replicas(self) -> None:
-        """What operators do when a disk was lost: such a broker is started once more when the others went on."""
-        for machine in list(self._cluster.machines.values()):
-            if machine.process is not None and machine.process.manager.missing:
-                self._cluster.trace.note("fault", f"broker {machine.id} is started anew")
-                self._cluster.crash_machine(machine, lost_cache=False)
-                self._cluster.start_machine(machine)
+        """What operators do when a disk was lost: such a broker is started once more when others went on without it,
+        and a topic of which it had the only replica that counted is deleted."""
+        cluster = self._cluster
+        for machine in list(cluster.machines.values()):
+            missing = {} if machine.process is None else machine.process.manager.missing
+            for partition in sorted(missing):
+                state = cluster.state_of(partition)
+                if state is not None and {*state.isr, *state.eligible} == {machine.id}:
+                    cluster.trace.note("fault", f"{partition} was lost with the disk of broker {machine.id}", partition)
+                    cluster.admin.delete_topic(partition.topic)
+            if missing:
+                cluster.trace.note("fault", f"broker {machine.id} is started anew")
+                cluster.crash_machine(machine, lost_cache=False)
+                cluster.start_machine(machine)
         self._scheduler.after(HEAL_CHECK_MS * MS, self._start_those_that_miss_replicas)
 
     # Who is hit
