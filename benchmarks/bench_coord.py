@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -32,7 +33,7 @@ from benchmarks.harness import quiet, timed
 from kreplog.coord.base import Session
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.memory import MemoryStore
-from kreplog.types import Create, SetData
+from kreplog.types import Create, SetData, WatchEvent
 from tests.conformance.puppet import Puppet
 from tests.conformance.servers import MISSING, ZooKeeperServer
 
@@ -125,13 +126,17 @@ def single_writes(session: Session, count: int) -> list[float]:
     return samples
 
 
+def _signal(gone: threading.Event, _: WatchEvent) -> None:
+    gone.set()
+
+
 def kills(session: Session, address: str, timeout_ms: int, count: int) -> list[float]:
     """Seconds from SIGKILL of a process to the call of a watch on its ephemeral node, `count` times."""
     samples = []
     for _ in range(count):
         puppet, gone = Puppet(address, timeout_ms), threading.Event()
         puppet("create", "/killed", b"", ephemeral=True)
-        session.get("/killed", lambda _, gone=gone: gone.set())  # type: ignore[misc]
+        session.get("/killed", partial(_signal, gone))
         start = perf_counter()
         puppet.process.kill()
         if not gone.wait(60):

@@ -442,7 +442,7 @@ class TestTail:
         assert [record["offset"] for record in records] == expected
 
     def test_follow_shows_what_comes_until_it_is_interrupted(self, flights: Path) -> None:
-        command = [sys.executable, "-m", "kreplog.cli", "log", "tail", str(flights), "--follow", "--json", "-n", "1"]
+        command = [sys.executable, "-m", "kreplog", "log", "tail", str(flights), "--follow", "--json", "-n", "1"]
         with (
             kreplog.Log.open(flights, kreplog.LogConfig(segment_bytes=512)) as log,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follower,

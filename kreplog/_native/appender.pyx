@@ -37,7 +37,7 @@ cdef void sleep_ns(int64_t duration) noexcept nogil:
     cdef timespec t
     t.tv_sec = duration // 1000000000
     t.tv_nsec = duration % 1000000000
-    nanosleep(&t, NULL)
+    nanosleep(&t, NULL)  # woken early by a signal is early enough: the caller looks at the clock again
 
 
 cdef inline void borrow(object value, Bytes* out) noexcept:

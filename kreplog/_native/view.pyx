@@ -125,7 +125,7 @@ cdef class LogView:
         self.refresh()
         generation = self.position.generation
         while generation & 1 and waited < 2000:
-            time.sleep(0.001)
+            time.sleep(0.001)  # a cut takes about as long, and nothing tells other processes of its end
             self.refresh()
             waited = waited + 1 if self.position.generation == generation else 0
             generation = self.position.generation

@@ -225,10 +225,10 @@ class Database:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 break
-            except sqlite3.OperationalError as error:  # SQLite does not wait here while another process does the same
+            except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.005)
+                time.sleep(0.005)  # SQLite's own busy timeout does not hold while another process does the same
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA journal_size_limit = 16777216")
         if self._one("PRAGMA user_version")[0] == 0:

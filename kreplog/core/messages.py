@@ -54,7 +54,7 @@ class PartitionState:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     is_new: bool = False
-    config: TopicConfig = TopicConfig()  # noqa: RUF009  frozen
+    config: TopicConfig = TopicConfig()  # noqa: RUF009  # frozen, so all may share one
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,7 +375,7 @@ class Admin:
             except NodeExistsError:
                 if attempt == ATTEMPTS - 1:
                     raise
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # the controller removes it when it has done what it asks for
 
     async def _wait_for(
         self, results: Iterable[Fields], names: Sequence[str], timeout_ms: int, done: Callable[[str], bool]

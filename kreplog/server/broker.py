@@ -32,7 +32,7 @@ from kreplog.server.logs import log_state_change, set_up
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.peers import Address, Peer
 from kreplog.server.runners import Awaiting, Direct
-from kreplog.server.serving import Limits, Server
+from kreplog.server.serving import Exchange, Limits, Server
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import StoreLink, make_store
 from kreplog.server.topics import Topics
@@ -186,7 +186,7 @@ class Broker:
         if kind in LOG_EFFECTS:
             return self.logs.answer(effect)
         if isinstance(effect, m.Reply):
-            effect.reply_to.reply(effect.response)  # type: ignore[attr-defined]
+            _answer(effect)
         elif isinstance(effect, m.Send):
             self.fetches.send(effect)
         elif isinstance(effect, m.SubmitMulti):
@@ -214,7 +214,7 @@ class Broker:
         if isinstance(effect, m.SendControl):
             self.channels.send(effect)
         elif isinstance(effect, m.Reply):
-            effect.reply_to.reply(effect.response)  # type: ignore[attr-defined]
+            _answer(effect)
         else:
             self._note(effect)
         return None
@@ -253,7 +253,7 @@ class Broker:
 
     async def _checkpoint(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.checkpoint_interval_ms / 1000)
+            await asyncio.sleep(self.settings.checkpoint_interval_ms / 1000)  # ended by cancelling the task
             await self.logs.write_checkpoints()
 
     # Stop
@@ -272,7 +272,7 @@ class Broker:
                     else:
                         if not remaining or not self._has_heirs():
                             return
-                    await asyncio.sleep(SHUTDOWN_RETRY_S)
+                    await asyncio.sleep(SHUTDOWN_RETRY_S)  # nobody tells when a leader could be moved after all
         except TimeoutError:
             _log.warning("not all leaders could be moved in time")
 
@@ -337,6 +337,12 @@ def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
 def _tell_progress(done: int, total: int) -> None:
     if done % PROGRESS_EVERY == 0 or done == total:
         _log.info("recovery: %d of %d replicas", done, total)
+
+
+def _answer(effect: m.Reply) -> None:
+    if not isinstance(effect.reply_to, Exchange):
+        raise InvariantError(f"{type(effect.response).__name__} answers nobody: {effect.reply_to!r}")
+    effect.reply_to.reply(effect.response)
 
 
 def serve(

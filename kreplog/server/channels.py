@@ -91,7 +91,7 @@ class Channels:
                     str(error) or type(error).__name__,
                 )
                 channel.peer.close()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # the broker may be starting; it is not to be flooded meanwhile
             else:
                 return ControlReplied(channel.broker, channel.broker_epoch, request, response)
 

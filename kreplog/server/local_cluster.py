@@ -141,7 +141,7 @@ class LocalCluster:
     def _spawn(self, broker: int) -> subprocess.Popen[bytes]:
         logs = self.home(broker) / "logs"
         logs.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "kreplog.cli", "broker", "start", "--id", str(broker), str(self.directory)]
+        command = [sys.executable, "-m", "kreplog", "broker", "start", "--id", str(broker), str(self.directory)]
         # The same kreplog as this one, wherever it was found.
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         with open(logs / "console.log", "ab") as console:

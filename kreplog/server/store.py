@@ -78,7 +78,7 @@ class StoreLink:
                 self._on_session(session.id)
                 self._check()
                 await self._lost.wait()
-            await asyncio.sleep(RECONNECT_S * random.random())
+            await asyncio.sleep(RECONNECT_S * random.random())  # not all brokers at once, and not in a tight loop
 
     def _ended(self) -> None:
         """Called on a thread of the session, perhaps before connect() has returned it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.coord.base import Session
 from kreplog.coord.zookeeper import ZooKeeperStore
 from kreplog.errors import ConnectionLossError, CoordinationError, SessionExpiredError, UsageError
 from kreplog.types import Create, SetData, WatchEvent
@@ -143,8 +144,8 @@ def test_nobody_sees_half_a_multi(shared: Stores) -> None:
         assert len({node.stat.version for node in session.get_many(paths) if node is not None}) == 1
 
 
-def _moment(session: object, paths: list[str]) -> set[bytes]:
-    return {node.data for node in session.get_many(paths)}  # type: ignore[attr-defined]
+def _moment(session: Session, paths: list[str]) -> set[bytes | None]:
+    return {None if node is None else node.data for node in session.get_many(paths)}
 
 
 def test_the_embedded_store_outlives_all_its_processes(tmp_path: Path) -> None:

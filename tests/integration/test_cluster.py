@@ -77,7 +77,7 @@ def consume(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
 
 
 def test_a_cluster_says_who_lives_and_who_controls(cluster: LocalCluster) -> None:
-    command = [sys.executable, "-m", "kreplog.cli", "cluster", "status", "--json", str(cluster.directory)]
+    command = [sys.executable, "-m", "kreplog", "cluster", "status", "--json", str(cluster.directory)]
     told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=30).stdout)
     assert [one["id"] for one in told["brokers"]] == [0, 1, 2]
     assert all(one["alive"] and one["pid"] > 1 and one["port"] for one in told["brokers"])
