@@ -41,10 +41,11 @@ from kreplog.coord.base import (
 from kreplog.coord.database import Database, SessionRow, make_file
 from kreplog.coord.delivery import Deliveries, run_logged
 from kreplog.coord.liveness import Peer, Pulse, monotonic_ms
+from kreplog.coord.sessions import OpenSessions, SingleWrites
 from kreplog.coord.tree import Record, no_node
 from kreplog.coord.watches import Watches
 from kreplog.errors import CoordinationError, SessionExpiredError, UsageError
-from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
+from kreplog.types import Node, NodeStat, StoreOperation, WatchEvent
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +66,7 @@ class EmbeddedStore:
     def __init__(self, directory: str | os.PathLike[str], *, busy_timeout_ms: int = 5000) -> None:
         self.directory = Path(directory)
         self._busy_ms = busy_timeout_ms
-        self._sessions: set[EmbeddedSession] = set()
-        self._lock = threading.Lock()
+        self._sessions = OpenSessions[EmbeddedSession]()
 
     def connect(self, timeout_ms: int, on_expired: Callable[[], None] | None = None) -> EmbeddedSession:
         """As CoordinationStore.connect. Ends the sessions of processes that died while nobody was there to notice.
@@ -81,20 +81,14 @@ class EmbeddedStore:
             make_file(self.directory / "coordination.db")
         except OSError as error:
             raise _unusable(self.directory, error) from error
-        session = EmbeddedSession(self.directory, timeout_ms, on_expired, self._busy_ms)
-        with self._lock:
-            self._sessions = {known for known in self._sessions if not known.expired} | {session}
-        return session
+        return self._sessions.add(EmbeddedSession(self.directory, timeout_ms, on_expired, self._busy_ms))
 
     def close(self) -> None:
         """Close the sessions made here."""
-        with self._lock:
-            sessions, self._sessions = self._sessions, set()
-        for session in sessions:
-            session.close()
+        self._sessions.close()
 
 
-class EmbeddedSession:
+class EmbeddedSession(SingleWrites):
     """A Session of an EmbeddedStore; made by its connect(). Thread-safe; get_many is of one moment."""
 
     def __init__(
@@ -134,22 +128,6 @@ class EmbeddedSession:
             self._ended = True  # for ever, even if the keeper beats at this very moment
             self._wake()
         return self._ended
-
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """As Session.create."""
-        created = self._write_one(Create(path, data, ephemeral, sequential))
-        assert isinstance(created, str)
-        return created
-
-    def set_data(self, path: str, data: bytes, version: int = -1) -> NodeStat:
-        """As Session.set_data."""
-        stat = self._write_one(SetData(path, data, version))
-        assert isinstance(stat, NodeStat)
-        return stat
-
-    def delete(self, path: str, version: int = -1) -> None:
-        """As Session.delete."""
-        self._write_one(Delete(path, version))
 
     def multi(self, operations: Sequence[StoreOperation]) -> list[Result]:
         """As Session.multi; one transaction, one sync."""

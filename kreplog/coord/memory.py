@@ -21,10 +21,11 @@ from kreplog.coord.base import (
     name_of,
     parent_of,
 )
+from kreplog.coord.sessions import SingleWrites
 from kreplog.coord.tree import Record, Transaction, no_node
 from kreplog.coord.watches import Watches
 from kreplog.errors import SessionExpiredError
-from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
+from kreplog.types import Node, NodeStat, StoreOperation, WatchEvent
 
 
 class MemoryStore:
@@ -138,7 +139,7 @@ class MemoryStore:
         del self._ephemerals[session_id]
 
 
-class MemorySession:
+class MemorySession(SingleWrites):
     """A Session of a MemoryStore; made by its connect()."""
 
     def __init__(
@@ -156,22 +157,6 @@ class MemorySession:
         """The session is alive at `now_ms`. Raises SessionExpiredError."""
         self._check_alive()
         self.heard_ms = max(self.heard_ms, now_ms)
-
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """As Session.create."""
-        created = self._write(Create(path, data, ephemeral, sequential))
-        assert isinstance(created, str)
-        return created
-
-    def set_data(self, path: str, data: bytes, version: int = -1) -> NodeStat:
-        """As Session.set_data."""
-        stat = self._write(SetData(path, data, version))
-        assert isinstance(stat, NodeStat)
-        return stat
-
-    def delete(self, path: str, version: int = -1) -> None:
-        """As Session.delete."""
-        self._write(Delete(path, version))
 
     def multi(self, operations: Sequence[StoreOperation]) -> list[Result]:
         """As Session.multi."""
@@ -232,7 +217,7 @@ class MemorySession:
         if not self.expired:
             watch(event)
 
-    def _write(self, operation: StoreOperation) -> Result:
+    def _write_one(self, operation: StoreOperation) -> Result:
         check_operation(operation)
         self._check_alive()
         transaction = self._store._begin(self.id)

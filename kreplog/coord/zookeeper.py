@@ -6,11 +6,11 @@ kazoo is imported when a store is made: pip install 'kreplog[zookeeper]'.
 from __future__ import annotations
 
 import importlib.util
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kreplog.coord.base import check_path, check_timeout
+from kreplog.coord.sessions import OpenSessions
 from kreplog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class ZooKeeperStore:
         self.root = check_path(slash + root) if root else "/"
         self._connect_timeout_ms = connect_timeout_ms
         self._max_multi_bytes = max_multi_bytes
-        self._sessions: set[ZooKeeperSession] = set()
-        self._lock = threading.Lock()
+        self._sessions: OpenSessions[ZooKeeperSession] = OpenSessions()
 
     def connect(self, timeout_ms: int, on_expired: Callable[[], None] | None = None) -> ZooKeeperSession:
         """As CoordinationStore.connect. The servers bound the timeout; session.timeout_ms is what they agreed to.
@@ -53,13 +52,8 @@ class ZooKeeperStore:
         session = ZooKeeperSession(
             self.hosts, self.root, timeout_ms, on_expired, self._connect_timeout_ms, self._max_multi_bytes
         )
-        with self._lock:
-            self._sessions = {known for known in self._sessions if not known.expired} | {session}
-        return session
+        return self._sessions.add(session)
 
     def close(self) -> None:
         """Close the sessions made here."""
-        with self._lock:
-            sessions, self._sessions = self._sessions, set()
-        for session in sessions:
-            session.close()
+        self._sessions.close()

@@ -68,13 +68,14 @@ class Admin:
     def elect_preferred(self) -> bool:
         return self._write(Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(())))
 
+    def _drawn_topic(self, draw: float) -> tuple[str, nodes.Topic | None]:
+        names = self._cluster.topic_names()
+        name = names[int(draw * len(names))] if names else ""
+        return name, self._topic(name) if names else None
+
     def add_partition(self, topic_draw: float, broker_draw: float) -> bool:
         """One more partition for a topic, with as many replicas as its first has."""
-        names = self._cluster.topic_names()
-        if not names:
-            return False
-        name = names[int(topic_draw * len(names))]
-        topic = self._topic(name)
+        name, topic = self._drawn_topic(topic_draw)
         if topic is None or not topic.partitions:
             return False
         brokers = list(self._cluster.machines)
@@ -89,11 +90,7 @@ class Admin:
 
     def remove_partition(self, topic_draw: float) -> bool:
         """The last one of a topic; the controller refuses it for the only one."""
-        names = self._cluster.topic_names()
-        if not names:
-            return False
-        name = names[int(topic_draw * len(names))]
-        topic = self._topic(name)
+        name, topic = self._drawn_topic(topic_draw)
         if topic is None or not topic.partitions:
             return False
         partition = TopicPartition(name, max(topic.partitions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -157,11 +157,6 @@ class Cluster:
             machine.disk.delete(partition)
         machine.new_disk = True
         self.checkers.power_lost(losses)
-
-    def processes(self) -> Iterator[BrokerProcess]:
-        for machine in self.machines.values():
-            if machine.process is not None:
-                yield machine.process
 
     def core_failed(self, process: BrokerProcess, who: str, error: BaseException) -> None:
         """A core raised what it must not raise: the broker stops for good, and the seed has failed."""

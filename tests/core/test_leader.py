@@ -22,6 +22,7 @@ from kreplog.core.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     OffsetsForLeaderEpochRequest,
+    PartitionState,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -571,3 +572,13 @@ def test_a_lower_minimum_commits_what_waits_at_once_and_a_higher_one_answers_it(
     shell.request(produce("a", timeout_ms=10**6))
     shell.tell(1, 1, (1, 2), config=TopicConfig(min_insync_replicas=3))
     assert answers(shell)[0].error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def test_who_catches_up_and_who_will_be_assigned_in_the_end() -> None:
+    """The sources' CUR and RAR: assigned and not in sync; assigned once the reassignment is done."""
+    shell = leader(isr=(1, 2))
+    state = LeaderAndIsr(1, 2, (1, 2), (), 1, 1)
+    told = PartitionState(TP, "id", state, (3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
+    shell.ask(LeaderAndIsrRequest(9, 1, 1, (told,)))
+    assert shell.partition.catching_up == (3, 4)
+    assert shell.partition.reassigned_replicas == (3, 4)
