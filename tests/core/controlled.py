@@ -449,6 +449,18 @@ class Cluster:
     def exists(self, path: str) -> bool:
         return self.store.peek(path) is not None
 
+    def note_multis(self) -> list[Multi]:
+        """A list that every multi a controller is about to make is added to, from now on."""
+        multis: list[Multi] = []
+
+        def note(box: Box, effect: Effect) -> bool:
+            if isinstance(effect, Multi):
+                multis.append(effect)
+            return False
+
+        self.before = note
+        return multis
+
     def check_writes(self, box: Box, operations: Sequence[StoreOperation], before: Mapping[str, Node | None]) -> None:
         """What every write of a controller must keep, whatever it is for (F27, KIP-966, F19)."""
         assert len(operations) <= 500

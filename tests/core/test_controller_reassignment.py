@@ -55,14 +55,7 @@ def test_the_switch_is_one_multi() -> None:
     cluster = cluster_with(1, 2)
     cluster.reassign(T0, (3, 2))
     cluster.run()
-    multis: list[Multi] = []
-
-    def note(box: Box, effect: Effect) -> bool:
-        if isinstance(effect, Multi):
-            multis.append(effect)
-        return False
-
-    cluster.before = note
+    multis = cluster.note_multis()
     cluster.brokers[1].write_isr(T0, (1, 2, 3))
     cluster.run()
     (switch,) = [multi for multi in multis if any(isinstance(one, SetData) for one in multi.operations)]

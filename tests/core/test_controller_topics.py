@@ -66,14 +66,7 @@ def test_a_topic_none_of_whose_replicas_live_waits_for_one() -> None:
 
 def test_f32_partitions_are_created_in_few_multis_of_at_most_500() -> None:
     cluster = running()
-    multis: list[Multi] = []
-
-    def note(box: Box, effect: Effect) -> bool:
-        if isinstance(effect, Multi):
-            multis.append(effect)
-        return False
-
-    cluster.before = note
+    multis = cluster.note_multis()
     cluster.create_topic("t", assign(dict.fromkeys(cluster.brokers), 1000, 3))
     cluster.run()
     assert [len(multi.operations) for multi in multis] == [499, 499, 499, 499, 9]

@@ -10,46 +10,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient
 
 import kreplog
 from kreplog.server.local_cluster import LocalCluster
-from tests.integration.conftest import kill
-
-WITHIN_S = 20.0
-
-
-def eventually(true: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-@contextmanager
-def admin_of(cluster: LocalCluster) -> Iterator[Any]:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap().split(","))
-    try:
-        yield admin
-    finally:
-        admin.close()
+from tests.integration.clusters import WITHIN_S, admin_of, eventually, kill
 
 
 def create(cluster: LocalCluster, name: str, partitions: int = 1, replicas: int = 3) -> None:
-    with admin_of(cluster) as admin:
+    with admin_of(cluster.bootstrap()) as admin:
         admin.create_topics(
             {name: {"num_partitions": partitions, "replication_factor": replicas}}, wait_for_metadata=True
         )
 
 
 def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str, Any]:
-    with admin_of(cluster) as admin:
+    with admin_of(cluster.bootstrap()) as admin:
         (told,) = admin.describe_topics([topic])
     found: dict[str, Any] = next(one for one in told["partitions"] if one["partition_index"] == partition)
     return found
@@ -159,7 +138,7 @@ def test_offsets_by_time(cluster: LocalCluster) -> None:
 
 
 def test_topics_are_made_grown_described_and_deleted(cluster: LocalCluster) -> None:
-    with admin_of(cluster) as admin:
+    with admin_of(cluster.bootstrap()) as admin:
         admin.create_topics({"admin": {"num_partitions": 2, "replication_factor": 2}})
         eventually(lambda: "admin" in admin.list_topics(), "not all brokers hear of the topic")
         admin.create_partitions({"admin": 4})

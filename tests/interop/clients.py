@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient
 
 from kreplog import Log, Record
+from tests.integration.clusters import WITHIN_S, admin_of, eventually
 from tests.interop.jvm import CONSOLE_CONSUMER, Kafka
 
-WITHIN_S = 20.0
 SERVED_MS = 15_000
 
 _CONSUMED = re.compile(r"CreateTime:(-?\d+)\tOffset:(\d+)\t(\S*)\t(\S+)\t(.+)", re.DOTALL)
@@ -45,22 +44,6 @@ def messages(numbers: Sequence[int], start_ms: int = 1_700_000_000_000) -> list[
 
 def records(sent: Sequence[Message], first: int = 0) -> list[Record]:
     return [Record(offset, *message) for offset, message in enumerate(sent, first)]
-
-
-def eventually(true: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-@contextmanager
-def admin_of(bootstrap: str) -> Iterator[Any]:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
-    try:
-        yield admin
-    finally:
-        admin.close()
 
 
 def create(bootstrap: str, topic: str, **configs: object) -> None:

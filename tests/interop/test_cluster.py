@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kreplog.server.local_cluster import LocalCluster, read_pid_file
-from tests.integration.conftest import FAST, kill
-from tests.interop.clients import admin_of, found_by_kreplog, served_to_java
+from kreplog.server.local_cluster import LocalCluster
+from tests.integration.clusters import admin_of, running
+from tests.interop.clients import found_by_kreplog, served_to_java
 from tests.interop.jvm import CONSOLE_PRODUCER, CONSUMER_PERF, PRODUCER_PERF, Kafka
 
 pytestmark = pytest.mark.interop
@@ -20,15 +20,8 @@ COUNT = 5000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers that serve; whatever still runs at the end is killed."""
-    made = LocalCluster.create(tmp_path_factory.mktemp("cluster"), [0, 1, 2], 0, FAST)
-    try:
-        made.start()
+    with running(tmp_path_factory.mktemp("cluster")) as made:
         yield made
-    finally:
-        for broker in made.brokers:
-            if read_pid_file(made.home(broker))[0]:
-                kill(made, broker)
 
 
 def create(cluster: LocalCluster, topic: str) -> None:

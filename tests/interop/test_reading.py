@@ -12,6 +12,7 @@ from kafka import KafkaProducer
 
 from kreplog import Log, Record
 from kreplog.types import TopicPartition
+from tests.integration.clusters import eventually
 from tests.interop import clients
 from tests.interop.clients import consumer_of, create, found_by_kreplog, messages, records, send, send_by, served
 from tests.interop.jvm import Broker, Kafka
@@ -98,8 +99,8 @@ def compaction(broker: Broker) -> None:
     ]
     send(broker.bootstrap, "compacted", sent, linger_ms=5)
     checkpoint = broker.data / "cleaner-offset-checkpoint"
-    clients.eventually(lambda: "compacted 0" in checkpoint.read_text(), "the cleaner does not come")
-    clients.eventually(lambda: len(served(broker.bootstrap, "compacted")) < 600, "nothing is cleaned")
+    eventually(lambda: "compacted 0" in checkpoint.read_text(), "the cleaner does not come")
+    eventually(lambda: len(served(broker.bootstrap, "compacted")) < 600, "nothing is cleaned")
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,7 @@ def test_a_reader_follows_the_broker(broker: Broker, topics: Topics) -> None:
                 found.extend(new)
                 return len(found) == len(sent)
 
-            clients.eventually(look, "it does not see the end")
+            eventually(look, "it does not see the end")
             assert len(log.segments) > 10
     finally:
         thread.join()
