@@ -26,7 +26,7 @@ from kreplog._native.view cimport LogView
 import os
 from collections import namedtuple
 
-from kreplog.errors import CorruptBatchError, StorageError, UsageError
+from kreplog.errors import StorageError, UsageError
 
 SegmentInfo = namedtuple("SegmentInfo", "base_offset next_offset size path max_timestamp")
 OffsetRange = namedtuple("OffsetRange", "start stop bytes")
@@ -47,7 +47,7 @@ def steadily(LogView log, look, *arguments):
             found = look(log, *arguments)
         except FileNotFoundError:
             continue
-        except CorruptBatchError:
+        except StorageError:  # damage, or what a cut under way looks like
             log.refresh()
             if log.position.generation == generation:
                 raise
