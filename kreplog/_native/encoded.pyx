@@ -105,10 +105,6 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None):
             if epoch != log.last_epoch:
                 log.assign_epoch(epoch)
             write_all(log, next_offset, max_timestamp)
-            if first_header.producer_id >= 0:
-                first_header.base_offset = first
-                first_header.max_timestamp = max_timestamp
-                log.note_producer(&first_header)
         else:
             first = known[0]
             next_offset = known[1] + 1
@@ -175,11 +171,6 @@ def append_as_follower(SegmentedLog log, buffer):
         except BaseException as error:
             log.fail(error)
         write_all(log, next_offset, max_timestamp)
-        at = 0
-        while at < builder.length:
-            read_header(builder.buffer + at, builder.length - at, &h)
-            log.note_producer(&h)
-            at += batch_size(&h)
     finally:
         log.unlock()
     log.settle(next_offset)
@@ -216,14 +207,20 @@ cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHe
 
 
 cdef int write_all(SegmentedLog log, int64_t next_offset, int64_t max_timestamp) except -1:
-    """Write the batches taken: at once where they fit in a segment, else one by one."""
+    """Write the batches taken, at once where they fit in a segment, else one by one; remember their producers.
+
+    A producer is remembered before the next write, which may roll the segment and write the snapshot.
+    """
     cdef BatchBuilder builder = log.builder
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
-    if builder.length <= log.segment_bytes and next_offset - log.position.leo <= INT32_MAX:
-        return log.write(builder.buffer, builder.length, next_offset, max_timestamp)
+    cdef bint at_once = builder.length <= log.segment_bytes and next_offset - log.position.leo <= INT32_MAX
+    if at_once:
+        log.write(builder.buffer, builder.length, next_offset, max_timestamp)
     while at < builder.length:
         read_header(builder.buffer + at, builder.length - at, &h)
-        log.write(builder.buffer + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+        if not at_once:
+            log.write(builder.buffer + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+        log.note_producer(&h)
         at += batch_size(&h)
     return 0

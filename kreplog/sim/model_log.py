@@ -104,8 +104,6 @@ class ModelLog:
             self._assign(leader_epoch)
         base = self.leo
         self._write(placed, len(records))
-        if first.producer_id >= 0:
-            self._note(placed[0])
         return AppendInfo(base, at - 1, count, len(records), newest, -1, False)
 
     def append_as_follower(self, records: Any) -> None:
@@ -135,8 +133,6 @@ class ModelLog:
             self._epochs = _assigned(self._epochs, epoch, start)
             self._leader_epoch = max(self._leader_epoch, epoch)
         self._write(list(batches), len(records))
-        for one in batches:
-            self._note(one)
 
     def assign_leader_epoch(self, epoch: int) -> None:
         if epoch < self._leader_epoch:
@@ -311,6 +307,8 @@ class ModelLog:
             self._ends += [one.next_offset for one in piece]
             self._active_bytes += length
             self.leo = piece[-1].next_offset
+            for one in piece:
+                self._note(one)
         if rolled:  # what was sealed before the newest sealed segment is fsynced now
             self.recovery_point = max(self.recovery_point, self._segments[-2])
 

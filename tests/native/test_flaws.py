@@ -181,6 +181,20 @@ def test_f25_a_follower_accepts_what_its_leader_accepted(tmp_path: Path) -> None
         assert log.append_batches(sequenced(42, b"c"), 4).first_offset == 102
 
 
+def test_f25_a_follower_whose_append_rolls_remembers_all_of_it(tmp_path: Path) -> None:
+    """The snapshot written half-way through an append knows the producers of the half that is written."""
+    fetched = [sequenced(number, b"v" * 300, offset=number, producer_id=7) for number in range(8)]
+    path = tmp_path / "t-0"
+    with Log.open(path, LogConfig(segment_bytes=1024)) as log:
+        log.append_as_follower(b"".join(fetched))
+        assert len(log.segments) > 2
+        killed = abandon(log, path, tmp_path / "killed")
+    with Log.open(killed, CONFIG) as log:
+        for number in range(3, 8):
+            info = log.append_batches(sequenced(number, b"v" * 300, producer_id=7), 1)
+            assert (info.duplicate, info.first_offset) == (True, number)
+
+
 def test_f25_retention_of_its_last_batch_does_not_put_a_producer_out_of_order(tmp_path: Path) -> None:
     """KAFKA-7298, KIP-360: also after a restart that finds only what was kept."""
     path = tmp_path / "t-0"
