@@ -185,8 +185,9 @@ def test_f25_a_follower_whose_append_rolls_remembers_all_of_it(tmp_path: Path) -
     """The snapshot written half-way through an append knows the producers of the half that is written."""
     fetched = [sequenced(number, b"v" * 300, offset=number, producer_id=7) for number in range(8)]
     path = tmp_path / "t-0"
-    with Log.open(path, LogConfig(segment_bytes=1024)) as log:
-        log.append_as_follower(b"".join(fetched))
+    with Log.open(path, LogConfig(segment_bytes=1024, producer_id_expiration_ms=1 << 50)) as log:
+        log.append_as_follower(fetched[0])
+        log.append_as_follower(b"".join(fetched[1:]))
         assert len(log.segments) > 2
         killed = abandon(log, path, tmp_path / "killed")
     with Log.open(killed, CONFIG) as log:
