@@ -22,10 +22,11 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test interop lint demo bench build clean distclean
+.PHONY: help setup test test-long interop lint demo bench build clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
+	@echo "make test-long  the tests marked long: hundreds of kills, cuts and restarts under load"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make demo       336,776 real flights: append, crash, recover, check, query with Spark (needs 3 minutes)"
 	@echo "make bench      kreplog against its ceiling and its peers"
@@ -41,6 +42,9 @@ test: $(BUILT)
 	$(RUN) -m pytest $(ARGS); tested=$$?; \
 	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
 	exit $$((tested ? tested : linted))
+
+test-long: $(BUILT)
+	@$(RUN) -m pytest -m long $(ARGS)
 
 interop: $(BUILT)
 	@$(RUN) -m pytest tests/interop $(ARGS)

@@ -9,9 +9,27 @@ from pathlib import Path
 
 import pytest
 
+_LEFT_OUT = pytest.StashKey[int]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write into tests/scenarios what the cores do now")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked long, unless `-m` speaks of it."""
+    if "long" in config.getoption("markexpr", ""):
+        return
+    long = [item for item in items if item.get_closest_marker("long") is not None]
+    if long:
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+        config.hook.pytest_deselected(items=long)
+        config.stash[_LEFT_OUT] = len(long)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
+    count = config.stash.get(_LEFT_OUT, 0)
+    return f"{count} left out because they take minutes: `make test-long` runs them" if count else []
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ cdef class FetchCodec:
         )
 
     def decode_request(self, data, Py_ssize_t start, int version, name_of):
-        """(request, unknown) from byte `start` of `data` to its end.
+        """(request, unknown) from byte `start` of `data` on; what stands behind it is passed over.
 
         name_of: from a topic id to the topic's name or None; asked from version 13 on. unknown: (topic id, partition)
         of what was asked for but has no name here. What the version lacks is -1, 0 for the session.
@@ -165,7 +165,6 @@ cdef class FetchCodec:
             read_text(&input)
         if version >= FLEXIBLE_FROM:
             read_request_tags(&input, version, &replica, &broker_epoch)
-        close_message(&input)
         request = self.request.new()
         self.request.set(request, REPLICA, replica)
         self.request.set(request, BROKER_EPOCH, broker_epoch)

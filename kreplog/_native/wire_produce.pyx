@@ -80,7 +80,7 @@ cdef class ProduceCodec:
         )
 
     def decode_request(self, data, Py_ssize_t start, int version):
-        """(request, transactional id or None) from byte `start` of `data` to its end."""
+        """(request, transactional id or None) from byte `start` of `data` on; what stands behind it is passed over."""
         cdef Input input
         cdef Frame frame = Frame(data)
         cdef str transactional_id = None
@@ -107,7 +107,6 @@ cdef class ProduceCodec:
                 partitions.append(asked)
             end_struct(&input)
         end_struct(&input)
-        close_message(&input)
         request = self.request.new()
         self.request.set(request, ACKS, acks)
         self.request.set(request, TIMEOUT, timeout)

@@ -1,7 +1,7 @@
 """Whether bytes have the shape of a message, by its schema: walked once before anyone makes objects of them.
 
 For messages that a library decodes which trusts what it reads. A message that passes has every length within its bytes,
-no null where none may be, nothing behind its end, and no more items than its budget; only text may still not be UTF-8.
+no null where none may be, and no more items than its budget; only text may still not be UTF-8.
 
     struct   (operations, tags): tags from number to operation, None in plain versions; TAGLESS where none may stand
     operation   (FIXED, bytes), (TEXT, nullable), (BYTES, nullable), (RUN, nullable, bytes of an item),
@@ -45,17 +45,19 @@ cdef enum:
     COPIED_PER_ITEM = 512
 
 
-def check_shape(data, Py_ssize_t start, tuple shape, bint flexible, int budget):
-    """Raise PeerProtocolError unless `data` from byte `start` to its end is a struct of `shape`.
+def check_shape(data, Py_ssize_t start, tuple shape, bint flexible, int budget, bint whole):
+    """Where the struct of `shape` ends that stands in `data` from byte `start` on. Raises PeerProtocolError for none.
 
-    budget: how many items of arrays and tags it may have.
+    budget: how many items of arrays and tags it may have. whole: nothing may stand behind it.
     """
     cdef Input input
     cdef Frame frame = Frame(data)
     frame.open(&input, start, flexible)
     input.budget = budget
     walk_struct(&input, shape)
-    close_message(&input)
+    if whole:
+        close_message(&input)
+    return input.at - input.start
 
 
 cdef int walk_struct(Input* input, tuple shape) except -1:

@@ -350,10 +350,17 @@ class StoreReplied:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """This broker is registered in the store (anew) under `broker_epoch`; session_id owns its ephemeral nodes."""
+    """This broker is registered in the store (anew) under `broker_epoch`; session_id owns its ephemeral nodes.
+
+    is_first: no broker of this id ever was before, so no replica of it can have been lost.
+    """
 
     broker_epoch: int
     session_id: int
+
+    @property
+    def is_first(self) -> bool:
+        return self.broker_epoch == 1
 
 
 @dataclass(frozen=True, slots=True)

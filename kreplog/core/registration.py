@@ -58,7 +58,7 @@ class Registration:
     After every step the shell looks at `registered`. When it is another than before and not None, the shell gives that
     event to the broker's ReplicaManager and Controller. It gives them SessionLost as it does to this. `broker_epoch`:
     of the last registration, -1 before the first. A broker that is stopping does not register any more.
-    `broker.unclean` is repeated in every registration of the process: no controller may have seen the first.
+    `broker.unclean` is repeated in every registration until `know_safe`: no controller may have seen the first.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -98,6 +98,10 @@ class Registration:
         """When a Tick is wanted, not before `now_ms`; None for never."""
         due = self._next_due()
         return None if due is None else max(now_ms, due)
+
+    def know_safe(self) -> None:
+        """A controller has dealt with what this broker may have lost: the next registration need not say it again."""
+        self.broker = replace(self.broker, unclean=False)
 
     @property
     def _node(self) -> str:

@@ -152,6 +152,8 @@ class Broker:
             self._registered = registered
             if registered is not None:
                 _log.info("registered with broker epoch %d", registered.broker_epoch)
+                if registered.is_first:
+                    self.know_safe()
                 self.replicas.put(registered)
                 self.control.put(registered)
                 self.api.registered()
@@ -162,9 +164,10 @@ class Broker:
         self.channels.keep({broker.id: broker.epoch for broker in live.values()})
 
     def know_safe(self) -> None:
-        """The controller knows that unflushed data may be lost; the next start need not say so again."""
+        """Nothing was lost, or the controller has dealt with what was; nobody need be told of it again."""
         if self.manager.missing:  # the next start has to distrust the disk as well
             return
+        self.registration.know_safe()
         for directory in self.logs.directories:
             if (directory.unclean or directory.is_new) and not directory.failed:
                 directory.unclean = directory.is_new = False

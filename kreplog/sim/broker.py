@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -414,7 +414,7 @@ class BrokerProcess:
             if registered is not self._registered:
                 self._registered = registered
                 if registered is not None:
-                    if registered.broker_epoch == 1:  # the first ever: nothing was here before
+                    if registered.is_first:
                         self.machine.new_disk = False
                     self.replicas.put(registered)
                     self.control.put(registered)
@@ -513,7 +513,7 @@ class BrokerProcess:
             current = request.broker_epoch == self.registration.broker_epoch
             if request.is_init and current and response.error is ErrorCode.NONE and not self.manager.missing:
                 self.disk.unclean = self.machine.new_disk = False
-                self.registration.broker = replace(self.registration.broker, unclean=False)
+                self.registration.know_safe()
 
     def _send_control(self, _runner: Runner, effect: m.SendControl) -> None:
         self.channels.put(effect)

@@ -86,8 +86,13 @@ _FROM_BROKERS = {
 
 
 def decode_request(frame: Buffer, header: RequestHeader) -> Any:
-    """The request as the library has it: fields are attributes, nested structs in lists. Raises PeerProtocolError."""
-    return _decode(_MESSAGES[header.api_key][0], frame, header.body, header.api_key, header.api_version)
+    """The request as the library has it: fields are attributes, nested structs in lists. Raises PeerProtocolError.
+
+    What stands behind a client's request is passed over, as Kafka does: librdkafka leaves three bytes behind a Metadata
+    request for all topics (its issue 5049).
+    """
+    whole = header.api_key in _FROM_BROKERS
+    return _decode(_MESSAGES[header.api_key][0], frame, header.body, header.api_key, header.api_version, whole)
 
 
 def encode_response(header: RequestHeader, **fields: Any) -> list[Buffer]:
@@ -115,7 +120,7 @@ def decode_response(frame: Buffer, header: RequestHeader) -> Any:
     version = header.api_version
     if header.api_key == ApiKey.API_VERSIONS and bytes(memoryview(frame)[body : body + 2]) != b"\0\0":
         version = 0  # a refusal is always in this form
-    return _decode(_MESSAGES[header.api_key][1], frame, body, header.api_key, version)
+    return _decode(_MESSAGES[header.api_key][1], frame, body, header.api_key, version, whole=True)
 
 
 def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
@@ -147,11 +152,11 @@ def error_of(code: int) -> ErrorCode:
     return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int) -> Any:
+def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, whole: bool) -> Any:
     budget = _BROKER_BUDGET if api_key in _FROM_BROKERS else _CLIENT_BUDGET
-    check_shape(frame, body, _shape_of(kind, version), flexible(api_key, version), budget)
+    end = check_shape(frame, body, _shape_of(kind, version), flexible(api_key, version), budget, whole)
     try:
-        return kind.decode(memoryview(frame)[body:], version=version)
+        return kind.decode(memoryview(frame)[body:end], version=version)
     except UnicodeDecodeError as error:
         raise PeerProtocolError(f"a string of {kind.__name__} is not UTF-8: {error}") from None
 

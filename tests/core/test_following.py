@@ -445,6 +445,18 @@ def test_a_replica_that_is_missing_is_not_made_empty_while_it_counts_as_in_sync(
     assert brokers[2].ask(LeaderAndIsrRequest(9, 1, 2, (anew,))).partitions == ((TP, ErrorCode.NONE),)
 
 
+def test_a_broker_that_never_was_before_has_lost_nothing() -> None:
+    """Its first partitions may reach it late, no longer as new ones, while a leader counts it as in sync."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers[2].topic_ids.clear()
+    brokers[2].start(2)
+    told = LeaderAndIsrRequest(9, 1, 1, (PartitionState(TP, "id", LeaderAndIsr(1, 2, (1, 2), ()), (1, 2)),))
+    brokers[2].manager = ReplicaManager(2, brokers[2].config, {}, disk_lost=True)
+    brokers[2].step(Registered(1, 2))
+    assert brokers[2].ask(told).partitions == ((TP, ErrorCode.NONE),)
+
+
 def test_flush_messages_1_counts_from_a_new_leader_epoch_on() -> None:
     """What followers asked for before they knew of the setting promises no fsync; the leader has the epoch raised."""
     brokers = Brokers(1, 2)

@@ -161,6 +161,21 @@ def test_every_registration_has_a_higher_epoch() -> None:
     assert len(shell.wrote) == 4
 
 
+def test_what_may_be_lost_is_said_until_a_controller_has_dealt_with_it() -> None:
+    store = MemoryStore()
+    shell = Shell(store, broker=replace(BROKER, unclean=True))
+    for epoch, unclean in ((1, True), (2, True), (3, False), (4, False)):
+        if epoch == 3:
+            shell.core.know_safe()
+        shell.connect()
+        assert registered(shell, epoch)
+        assert nodes.decode_broker(OWN, node(store, OWN), epoch).unclean is unclean
+        assert shell.core.registered is not None and shell.core.registered.is_first is (epoch == 1)
+        assert shell.session is not None
+        store.expire(shell.session.id)
+        shell.step(SessionLost())
+
+
 @pytest.mark.parametrize("fate", ["before", "after"])
 @pytest.mark.parametrize("lost", [{0}, {1}, {2}, {3}, {1, 3}, {2, 4}, {3, 5}, set(range(8))])
 @pytest.mark.parametrize("old", [False, True])

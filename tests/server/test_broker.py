@@ -23,6 +23,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.server.broker import Broker
+from kreplog.server.directories import BOOT_MARK
 from kreplog.server.peers import Peer
 from kreplog.server.settings import load
 from kreplog.types import TopicPartition
@@ -137,6 +138,18 @@ def test_a_life(tmp_path: Path, batch: bytes) -> None:
     with_broker(tmp_path, first)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     with_broker(tmp_path, second)
+
+
+def test_what_a_crash_of_the_host_may_have_taken_is_said_until_it_is_dealt_with(tmp_path: Path) -> None:
+    async def known(client: Client) -> None:
+        while client.broker.registration.broker.unclean:
+            await asyncio.sleep(0.01)  # the controller tells all, and nobody tells of that
+        assert not any(one.unclean or one.is_new for one in client.broker.logs.directories)
+
+    with_broker(tmp_path, known)
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "data" / BOOT_MARK).write_text("another boot")
+    with_broker(tmp_path, known)
 
 
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:

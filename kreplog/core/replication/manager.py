@@ -129,6 +129,7 @@ class ReplicaManager:
                 self._go_offline(partition)
             case Registered(broker_epoch, _):
                 self.broker_epoch = max(self.broker_epoch, broker_epoch)
+                self._disk_lost = self._disk_lost and not event.is_first
                 self._fenced = False
             case SessionLost():
                 self._fence()
