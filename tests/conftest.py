@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _LEFT_OUT = pytest.StashKey[int]()
+_FIGURES = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +32,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
     count = config.stash.get(_LEFT_OUT, 0)
     return f"{count} left out because they take minutes: `make test-long` runs them" if count else []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for line in config.stash.get(_FIGURES, []):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Takes what a test has measured; it is printed when all tests have ended."""
+    figures = request.config.stash.setdefault(_FIGURES, [])
+    return lambda text: figures.append(f"{request.node.name}: {text}")
 
 
 @pytest.fixture
