@@ -371,7 +371,8 @@ class ReplicaManager:
                 yield StateChange(
                     "error",
                     f"{told.partition}: broker {self.broker_id} should have it and has not: was a disk lost? It is "
-                    "made anew after a restart, once the others in sync have gone on without it",
+                    "made anew after a restart, once the others in sync have gone on without it; where there are no "
+                    "others, its records are lost: delete the topic and create it again",
                 )
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if partition is None:
