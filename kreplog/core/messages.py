@@ -30,6 +30,9 @@ from kreplog.types import (
 CONSUMER = -1
 """The replica_id of a fetch that comes from no replica."""
 
+DEBUGGING = -2
+"""The replica_id of one who looks at a single replica: it is told of that one, leader or not, up to its log end."""
+
 LATEST = -1
 EARLIEST = -2
 """Timestamps that ListOffsets takes for "the high watermark" and "the log start offset"."""
@@ -160,7 +163,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """replica_id: broker id of a follower, or CONSUMER; broker_epoch: of that follower's registration (KIP-903).
+    """replica_id: broker id of a follower, CONSUMER or DEBUGGING; broker_epoch: of a follower's registration (KIP-903).
 
     session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) asks for none, (0, 0) for a new one;
     in a session `partitions` holds only what changed since the last request, `forgotten` what left it.
@@ -267,7 +270,10 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
+    """replica_id: CONSUMER or DEBUGGING."""
+
     partitions: tuple[ListOffsetsPartition, ...]
+    replica_id: int = CONSUMER
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog.core.messages import (
     CONSUMER,
+    DEBUGGING,
     EpochPartition,
     ListedOffset,
     ListOffsetsPartition,
@@ -28,7 +29,9 @@ _NO_TIMES: Mapping[TopicPartition, int] = {}
 
 
 def decode_list_offsets(frame: Buffer, header: RequestHeader) -> ListOffsetsRequest:
-    """The request; who asks, and with which isolation, is passed over. Raises PeerProtocolError.
+    """The request; with which isolation is passed over, and who asks unless it is one who is debugging.
+
+    Raises PeerProtocolError.
 
     timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or anything a client sends.
     """
@@ -40,14 +43,15 @@ def decode_list_offsets(frame: Buffer, header: RequestHeader) -> ListOffsetsRequ
             )
             for topic in message.topics
             for one in topic.partitions
-        )
+        ),
+        DEBUGGING if message.replica_id == DEBUGGING else CONSUMER,
     )
 
 
 def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> list[Buffer]:
     return cold.encode_request(
         header,
-        replica_id=CONSUMER,
+        replica_id=request.replica_id,
         topics=[
             {
                 "name": topic,

@@ -12,6 +12,9 @@ import pytest
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.messages import (
+    DEBUGGING,
+    EARLIEST,
+    LATEST,
     AppendAsFollower,
     Fetched,
     FetchedPartition,
@@ -21,6 +24,8 @@ from kreplog.core.messages import (
     Flush,
     Flushed,
     LeaderAndIsrRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
     PartitionState,
     ProducePartition,
     ProduceRequest,
@@ -107,6 +112,27 @@ def test_a_follower_takes_over_records_and_the_watermark_a_round_later() -> None
     brokers.fetch(2)
     assert brokers[1].partition.high_watermark == 2
     assert brokers[2].partition.high_watermark == 2
+
+
+def test_who_debugs_is_told_of_the_replica_it_asks_leader_or_not() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a", "b")
+    brokers.fetch(2)
+    brokers.fetch(2)
+    brokers.write(1, "c")
+    end, start = ListOffsetsPartition(TP, -1, LATEST), ListOffsetsPartition(TP, -1, EARLIEST)
+    for broker, leo in ((1, 3), (2, 2)):
+        listed = brokers[broker].ask(ListOffsetsRequest((end, start), DEBUGGING)).partitions
+        assert [(one.error, one.offset) for one in listed] == [(ErrorCode.NONE, leo), (ErrorCode.NONE, 0)]
+        asked = FetchPartition(TP, "", -1, leo - 1)
+        (told,) = brokers[broker].ask(FetchRequest(DEBUGGING, -1, 0, 0, 1 << 20, (asked,))).partitions
+        assert (told.error, told.high_watermark, len(told.records) > 0) == (ErrorCode.NONE, 2, True)
+    (refused,) = brokers[2].ask(ListOffsetsRequest((end,))).partitions
+    assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    brokers[2].partition.go_offline()
+    (failed,) = brokers[2].ask(ListOffsetsRequest((end,), DEBUGGING)).partitions
+    assert failed.error is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_f1_truncating_by_epoch_keeps_what_was_acknowledged() -> None:

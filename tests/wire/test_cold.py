@@ -337,7 +337,7 @@ def test_list_offsets_is_kept(version: int) -> None:
     asked = header(ApiKey.LIST_OFFSETS, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
     epoch = 7 if version >= 4 else -1
-    request = ListOffsetsRequest(tuple(ListOffsetsPartition(place, epoch, -1) for place in places))
+    request = ListOffsetsRequest(tuple(ListOffsetsPartition(place, epoch, -1) for place in places), -1 - version % 2)
     frame = body_of(offsets.encode_list_offsets(request, asked))
     assert offsets.decode_list_offsets(frame, decode_request_header(frame)) == request
     response = ListOffsetsResponse(

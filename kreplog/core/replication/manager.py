@@ -14,6 +14,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
 from kreplog.core.messages import (
     CONSUMER,
+    DEBUGGING,
     EARLIEST,
     LATEST,
     CloseLog,
@@ -221,18 +222,20 @@ class ReplicaManager:
     def _list_offsets(self, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
         listed = []
         for asked in request.partitions:
-            offset = yield from self._list_offset(asked)
+            offset = yield from self._list_offset(asked, request.replica_id == DEBUGGING)
             listed.append(offset)
         return ListOffsetsResponse(tuple(listed))
 
-    def _list_offset(self, asked: ListOffsetsPartition) -> Steps[ListedOffset]:
+    def _list_offset(self, asked: ListOffsetsPartition, debugging: bool) -> Steps[ListedOffset]:
         partition = self.partitions.get(asked.partition)
         if partition is None:
             return ListedOffset(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if (error := partition.refusal(asked.current_leader_epoch)) is not ErrorCode.NONE:
+        if (error := partition.refusal(asked.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
             return ListedOffset(asked.partition, error)
         if asked.timestamp == EARLIEST:
             return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.log_start, partition.leader_epoch)
+        if asked.timestamp == LATEST and debugging:
+            return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.leo, partition.leader_epoch)
         if partition.visible_high_watermark() < 0:
             return ListedOffset(asked.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
         if asked.timestamp == LATEST:
@@ -259,14 +262,14 @@ class ReplicaManager:
         partition = self.partitions.get(asked.partition)
         if partition is None:
             return FetchedPartition(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if request.replica_id == CONSUMER:
-            return partition.check_readable(asked)
+        if request.replica_id in (CONSUMER, DEBUGGING):
+            return partition.check_readable(asked, request.replica_id == DEBUGGING)
         self._expected.get(request.replica_id, {}).pop(asked.partition, None)
         return (yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms))
 
     def _try_fetch(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
         """Answer if there is enough to read, something to tell, or no time left; whether it was answered."""
-        consumer = fetch.request.replica_id == CONSUMER
+        consumer, debugging = (fetch.request.replica_id == kind for kind in (CONSUMER, DEBUGGING))
         asked = fetch.context.evaluate()
         waits = now_ms < fetch.deadline_ms
         if waits and not fetch.refused and not any(self._has_news(one, consumer) for one in asked):
@@ -275,7 +278,7 @@ class ReplicaManager:
         for one in asked:
             answer = fetch.refused.get(one.partition)
             if answer is None:
-                answer = yield from self._read(one, consumer, room)
+                answer = yield from self._read(one, consumer, room, debugging)
             results.append(answer)
             size = len(answer.records)
             room, found = room - size, found + size
@@ -294,12 +297,12 @@ class ReplicaManager:
             or one.fetch_offset < partition.log.log_start
         )
 
-    def _read(self, one: FetchPartition, consumer: bool, room: int) -> Steps[FetchedPartition]:
+    def _read(self, one: FetchPartition, consumer: bool, room: int, debugging: bool) -> Steps[FetchedPartition]:
         """Checked again, since the partition may have changed while the fetch waited."""
         partition = self.partitions.get(one.partition)
         if partition is None:
             return FetchedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        refused = partition.check_readable(one)
+        refused = partition.check_readable(one, debugging)
         if refused is not None:
             return refused
         try:

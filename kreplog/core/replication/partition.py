@@ -276,8 +276,10 @@ class Partition:
 
     # Leading
 
-    def refusal(self, current_leader_epoch: int, topic_id: str = "") -> ErrorCode:
-        """Why this replica cannot serve one who believes in `current_leader_epoch` (KIP-320); NONE if it can."""
+    def refusal(self, current_leader_epoch: int, topic_id: str = "", any_role: bool = False) -> ErrorCode:
+        """Why this replica cannot serve one who believes in `current_leader_epoch` (KIP-320); NONE if it can.
+
+        any_role: whoever asks wants this replica, whether it leads or not."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if topic_id and topic_id != self.topic_id:
@@ -287,7 +289,7 @@ class Partition:
                 return ErrorCode.FENCED_LEADER_EPOCH
             if current_leader_epoch > self.leader_epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NONE if self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE if any_role or self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _is_fenced(self, current_leader_epoch: int) -> bool:
         return current_leader_epoch < self.leader_epoch
@@ -357,9 +359,9 @@ class Partition:
     def _diverging(self, request: FetchPartition) -> EpochEndOffset | None:
         return epochs.diverging(self.log.epochs, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
 
-    def check_readable(self, request: FetchPartition) -> FetchedPartition | None:
-        """The answer to a fetch that can have no records here and now; else None."""
-        if (error := self.refusal(request.current_leader_epoch, request.topic_id)) is not ErrorCode.NONE:
+    def check_readable(self, request: FetchPartition, any_role: bool = False) -> FetchedPartition | None:
+        """The answer to a fetch that can have no records here and now; else None. any_role: as for refusal."""
+        if (error := self.refusal(request.current_leader_epoch, request.topic_id, any_role)) is not ErrorCode.NONE:
             return self._refused(error)
         if not self.log.log_start <= request.fetch_offset <= self.log.leo:
             return self._out_of_range()

@@ -224,7 +224,7 @@ class FetchSessions:
         return session if session is not None and session.replica_id == request.replica_id else None
 
     def _of_kind(self, replica_id: int) -> dict[int, _Session]:
-        return self._consumers if replica_id == CONSUMER else self._followers
+        return self._consumers if replica_id <= CONSUMER else self._followers
 
     def _use(self, session: _Session, now_ms: int) -> None:
         kind = self._of_kind(session.replica_id)
@@ -247,7 +247,7 @@ class FetchSessions:
     def _victim(self, replica_id: int, now_ms: int) -> _Session | None:
         """Who makes room: for a follower the consumer, else the follower, that has not fetched for longest; for a
         consumer only another one that has been idle for EVICTION_MS (KIP-227: followers are privileged)."""
-        if replica_id != CONSUMER:
+        if replica_id > CONSUMER:
             return next(chain(self._consumers.values(), self._followers.values()), None)
         oldest = next(iter(self._consumers.values()), None)
         return oldest if oldest is not None and now_ms - oldest.used_ms >= EVICTION_MS else None
