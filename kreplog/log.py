@@ -231,7 +231,8 @@ class Log(SegmentedLog):
     ) -> VerifyReport:
         """Check every batch's place and CRC and every record's lengths, up to the log end; report all damage found.
 
-        progress: called with (bytes done, bytes to do). Raises OffsetOutOfRangeError; damage is reported, not raised.
+        Uses the processors that this process may run on, eight at most. progress: called with (bytes done, bytes to
+        do). Raises OffsetOutOfRangeError; damage is reported, not raised.
         """
         return verification.verify(self, start, stop, progress)
 

@@ -1,7 +1,9 @@
 """Verification: every batch's place and CRC and every record's lengths, without a Python object per record.
 
 Damage is gathered, not raised; after each the scan goes on at the next sound batch. A mapped segment is scanned in
-place, one that another process may be writing through a window of its own.
+place, by all processors at once: its index tells where batches begin further on, and a piece that was scanned ahead
+counts when the pieces before it end where it began. One that another process may be writing is scanned through a window
+of its own.
 """
 
 cimport cython
@@ -29,15 +31,20 @@ from kreplog._native.batch cimport (
 from kreplog._native.columns cimport integer
 from kreplog._native.cursor cimport load32, load64
 from kreplog._native.files cimport HeapBuffer, Mapping, allocate
+from kreplog._native.lookup cimport boundary
 from kreplog._native.reader cimport BatchReader, reader_of
 from kreplog._native.segment cimport Segment
 from kreplog._native.view cimport LogView
+
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 from kreplog.errors import CorruptBatchError, StorageError
 from kreplog.types import Damage, VerifyReport
 
 cdef enum:
     PIECE = 4 << 20  # bytes between two looks at progress
+    WORKERS = 8  # processors that one pass uses at most
     ATTEMPTS = 10  # when files are cut while they are verified
     COMPRESSED = 1  # the batch at `at` waits to be decompressed and walked
     NEW_EPOCH = 2  # the batch at `at` has an epoch to be looked up
@@ -115,6 +122,25 @@ def verify(LogView log, start, stop, progress):
 
 
 @cython.final
+cdef class Piece:
+    """The batches from `s.at` up to byte `until` of a mapped segment, scanned ahead of those before them."""
+
+    cdef Mapping mapping
+    cdef int64_t size
+    cdef int64_t until
+    cdef int64_t begin
+    cdef int64_t base_offset
+    cdef Scan s
+
+    def run(self):
+        cdef int code
+        with nogil:
+            self.mapping.populate(self.begin, self.until)
+            code = scan(self.mapping.data, 0, self.size, self.until, &self.s)
+        return code
+
+
+@cython.final
 cdef class Verifier:
     """One pass over the segments of a range."""
 
@@ -134,6 +160,9 @@ cdef class Verifier:
     cdef const uint8_t* data  # of the current segment, from byte `window_start` to `window_end`
     cdef int64_t window_start
     cdef int64_t window_end
+    cdef int workers
+    cdef object pool
+    cdef int64_t alone_until  # here something had to be looked at, and more of it may follow
 
     def __init__(self, LogView log, start, stop, progress):
         cdef Segment segment
@@ -153,8 +182,17 @@ cdef class Verifier:
         self.s.dense_from = log.position.dense_from
         self.s.epoch = -2
         self.s.chain = -1
+        self.workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, WORKERS)
+        self.pool = None
 
     def run(self):
+        try:
+            return self.run_all()
+        finally:
+            if self.pool is not None:
+                self.pool.shutdown()
+
+    def run_all(self):
         cdef Segment segment = None
         cdef int64_t begin = (<Segment> self.segments[0]).base_offset if self.segments else self.last
         if self.first < begin:
@@ -197,22 +235,75 @@ cdef class Verifier:
             if until or self.last - 1 == segment.base_offset:
                 end = min(until + batch_size(&h), end)
         begin = s.at
+        self.alone_until = 0
         self.open_window(segment)
         while s.at < end:
             until = min(s.at + PIECE, end)
+            ahead = self.scan_ahead(segment, until, end)
+            if ahead:
+                until = (<Piece> ahead[0][0]).begin
             with nogil:
                 if self.mapping is not None:
                     self.mapping.populate(s.at, until)
                 code = scan(self.data, self.window_start, self.window_end, until, s)
+            code = self.join(ahead, code)
             if code == BATCH_SHORT and self.refill(segment):
                 continue
             if self.progress is not None:
                 self.progress(self.done + s.at, self.total)
             if code != BATCH_OK:
+                self.alone_until = s.at + PIECE if code != NEW_EPOCH else 0
                 self.resolve(segment, code, end)
         self.read += end - begin
         self.mapping = None
         return 0
+
+    cdef list scan_ahead(self, Segment segment, int64_t until, int64_t end):
+        """(piece, its future) for each other processor: they follow one another, the first begins at or past `until`."""
+        cdef BatchHeader h
+        cdef Piece piece
+        cdef list pieces = []
+        cdef int64_t begin
+        if self.mapping is None or self.workers < 2 or until >= end or self.s.at < self.alone_until:
+            return pieces
+        segment.load_indexes()
+        begin = boundary(segment, self.s.at, end, until - self.s.at, &h)
+        while begin < end and len(pieces) < self.workers - 1:
+            piece = Piece.__new__(Piece)
+            piece.mapping = self.mapping
+            piece.size = self.window_end
+            piece.begin = begin
+            piece.base_offset = h.base_offset
+            piece.s = self.s
+            piece.s.at = begin
+            piece.s.chain = h.base_offset
+            piece.s.batches = piece.s.records = 0
+            piece.until = begin = boundary(segment, begin, end, PIECE, &h)
+            if self.pool is None:
+                self.pool = ThreadPoolExecutor(self.workers - 1, "kreplog-verify")
+            pieces.append((piece, self.pool.submit(piece.run)))
+        return pieces
+
+    cdef int join(self, list ahead, int code) except? -1:
+        """Take over what was found ahead, as far as each piece begins where the scan has come to; the code it ends with.
+
+        All are waited for: none may look at the mapping when it has gone.
+        """
+        cdef Piece piece
+        cdef Scan* s = &self.s
+        cdef bint fits
+        for piece, future in ahead:
+            ended = future.result()
+            fits = code == BATCH_OK and s.at == piece.begin and (
+                piece.base_offset == s.chain or s.chain < piece.base_offset and s.chain < s.dense_from
+            )
+            if fits:
+                s.at = piece.s.at
+                s.chain = piece.s.chain
+                s.batches += piece.s.batches
+                s.records += piece.s.records
+                code = ended
+        return code
 
     cdef int64_t place_of(self, Segment segment, int64_t offset, BatchHeader* h) except -1:
         """Position of the batch that holds `offset`; 0 where damage hides it."""
