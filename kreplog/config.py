@@ -9,7 +9,7 @@ from kreplog.errors import ArgumentTypeError, UsageError
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
-_RANGES = {
+RANGES = {
     "min_insync_replicas": (1, 2**31 - 1),
     "replica_lag_time_max_ms": (1, 2**63 - 1),
     "replica_lag_max_bytes": (-1, 2**63 - 1),
@@ -33,6 +33,7 @@ _RANGES = {
     "flush_messages": (1, 2**63 - 1),
     "producer_id_expiration_ms": (1, 2**63 - 1),
 }
+"""By setting: the least and the greatest that is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,8 @@ class ReplicationConfig:
 def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.name in _RANGES:
-            low, high = _RANGES[field.name]
+        if field.name in RANGES:
+            low, high = RANGES[field.name]
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ArgumentTypeError(f"{field.name} must be an int, not {type(value).__name__} {value!r}")
             if not low <= value <= high:

@@ -25,8 +25,8 @@ from kreplog.errors import (
     KreplogError,
     NodeExistsError,
     NoNodeError,
-    UsageError,
 )
+from kreplog.server.settings import config_value
 from kreplog.server.store import StoreLink
 from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition
@@ -150,9 +150,9 @@ class Admin:
                 )
             name = kinds[one.name].name
             try:
-                config = replace(config, **{name: _config_value(getattr(config, name), one.value)})
-            except UsageError as error:
-                raise RefusedError(INVALID_CONFIG, str(error)) from error
+                config = replace(config, **{name: config_value(config, name, one.value)})
+            except ValueError as error:
+                raise RefusedError(INVALID_CONFIG, f"{one.name} = {one.value}: {error}") from error
         return config
 
     def _placeable(self) -> dict[int, Broker]:
@@ -400,15 +400,3 @@ class Admin:
 def _code_of(error: KreplogError) -> int:
     """Kafka's code; for a store that could not be asked one after which clients try again."""
     return int(ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code)
-
-
-def _config_value(like: Any, text: str | None) -> Any:
-    """A setting's value from text, of the type of `like`. Raises RefusedError."""
-    if isinstance(like, bool) and text in ("true", "false"):
-        return text == "true"
-    if isinstance(like, int) and not isinstance(like, bool) and text is not None:
-        try:
-            return int(text)
-        except ValueError:
-            pass
-    raise RefusedError(INVALID_CONFIG, f"{text!r} is no {type(like).__name__}")

@@ -7,9 +7,7 @@ of a cluster on this host.
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +16,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kreplog.errors import KreplogError, UsageError
+from kreplog.errors import UsageError
+from kreplog.server.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
 from kreplog.server.local_cluster import LocalCluster, PidFile
+from kreplog.types import check_topic
+from kreplog.wire import cold
 
 _STYLE: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
 
@@ -34,11 +35,6 @@ OptionalDir = Annotated[
 ]
 Bootstrap = Annotated[str | None, typer.Option("--bootstrap", "-b", help="host:port of brokers, with commas between.")]
 BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Ids, with commas between (default: all).")]
-ADMIN_TIMEOUT_MS = 30_000
-
-
-class TopicRequestError(KreplogError):
-    """The cluster refused; the message is its own."""
 
 
 def run(name: str, arguments: list[str]) -> None:
@@ -134,17 +130,19 @@ def create_topic(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Make a topic, and wait until its partitions have leaders."""
+    check_topic(name)
     configs = dict(_pair(text) for text in config or ())
     topic = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
-    with _admin(cluster, bootstrap) as admin:
-        admin.create_topics({name: topic}, timeout_ms=ADMIN_TIMEOUT_MS)
-    print(f"{name}: {partitions} partitions, {replication_factor} replicas each")
+    with admin_of(cluster, bootstrap) as admin:
+        answer = admin.create_topics({name: topic}, timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
+    succeed("topic", name, answer["topics"][0])
+    print(f"{name}: {_counted(partitions, 'partition')}, {_counted(replication_factor, 'replica')} each")
 
 
 @topic_app.command("list")
 def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """List the topics."""
-    with _admin(cluster, bootstrap) as admin:
+    with admin_of(cluster, bootstrap) as admin:
         names = sorted(admin.list_topics())
     if as_json:
         _print_json({"topics": names})
@@ -156,13 +154,13 @@ def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_jso
 @topic_app.command()
 def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """Show a topic's partitions: leader, leader epoch, replicas, in-sync replicas."""
-    with _admin(cluster, bootstrap) as admin:
+    check_topic(name)
+    with admin_of(cluster, bootstrap) as admin:
         (topic,) = admin.describe_topics([name])
-    if topic["error_code"]:
-        raise TopicRequestError(f"{name}: {_error_name(topic['error_code'])}")
+    succeed("topic", name, topic)
     facts: dict[str, Any] = {
         "name": name,
-        "topic_id": str(topic["topic_id"]),
+        "topic_id": cold.topic_id(uuid.UUID(topic["topic_id"])),
         "partitions": [
             {
                 "partition": one["partition_index"],
@@ -189,36 +187,11 @@ def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None
 @topic_app.command("delete")
 def delete_topic(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None) -> None:
     """Delete a topic and all that is in it."""
-    with _admin(cluster, bootstrap) as admin:
-        admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS)
+    check_topic(name)
+    with admin_of(cluster, bootstrap) as admin:
+        answer = admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
+    succeed("topic", name, answer["topics"][0])
     print(f"{name}: deleted")
-
-
-@contextmanager
-def _admin(cluster: Path | None, bootstrap: str | None) -> Iterator[Any]:
-    """A client of the cluster. Its errors become ours."""
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    if bootstrap is None:
-        if cluster is None:
-            raise UsageError("which cluster? give --cluster DIR or --bootstrap host:port (or set KREPLOG_CLUSTER)")
-        bootstrap = LocalCluster(cluster).bootstrap()
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    try:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), request_timeout_ms=ADMIN_TIMEOUT_MS + 5000)
-        try:
-            yield admin
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise TopicRequestError(str(error)) from error
-
-
-def _error_name(code: int) -> str:
-    from kafka.errors import for_code
-
-    return str(for_code(code).__name__)
 
 
 def _ids(text: str) -> list[int]:
@@ -233,6 +206,10 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"--config {text!r}: write name=value")
     return name, value
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _print_json(facts: object) -> None:

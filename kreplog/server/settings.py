@@ -10,11 +10,12 @@ import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kreplog.config import LogConfig, ReplicationConfig, TopicConfig
+from kreplog.config import RANGES, LogConfig, ReplicationConfig, TopicConfig
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -167,6 +168,21 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
 # What a value may be
 
 
+def config_value(config: Any, field: str, value: Any) -> Any:
+    """What a field of a config, as `config` is one, has by `value`, of its type or text.
+
+    Raises ValueError, which says what is allowed.
+    """
+    like = getattr(config, field)
+    parse = _boolean if isinstance(like, bool) else _integer(*RANGES[field]) if isinstance(like, int) else _text
+    found = parse(value)
+    try:
+        replace(config, **{field: found})
+    except UsageError as error:
+        raise ValueError(str(error).rpartition(": ")[2]) from error
+    return found
+
+
 def _integer(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         try:
@@ -263,10 +279,8 @@ _LOG = {
 
 
 def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
-    """Settings whose ranges the config itself checks."""
-    types = {bool: _boolean, int: _integer(-(2**63), 2**63 - 1), str: _text}
     return {
-        name: _Setting(types[type(getattr(config, field))], getattr(config, field)) for name, field in names.items()
+        name: _Setting(partial(config_value, config, field), getattr(config, field)) for name, field in names.items()
     }
 
 

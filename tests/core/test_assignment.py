@@ -111,8 +111,13 @@ def test_a_replication_factor_that_cannot_be(replication_factor: int) -> None:
 
 
 def test_no_brokers() -> None:
-    with pytest.raises(InvalidReplicationFactorError):
+    with pytest.raises(InvalidReplicationFactorError, match="factor 1 with no live brokers: start some first"):
         assign({}, 1, 1)
+
+
+def test_one_broker() -> None:
+    with pytest.raises(InvalidReplicationFactorError, match="factor 2 with 1 live broker: choose 1, or start more"):
+        assign(plain(0), 1, 2)
 
 
 @pytest.mark.parametrize("partitions", [-1, 0])

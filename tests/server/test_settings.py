@@ -44,8 +44,19 @@ def test_listeners() -> None:
         ("listeners", "unix:/only", "must name a host:port"),
         ("coordination", "/somewhere", "allowed are embedded:"),
         ("allow.remote", "maybe", "allowed are true and false"),
-        ("replica.fetch.min.bytes", 0, "replica_fetch_min_bytes = 0 is out of range: allowed are 1"),
-        ("log.message.timestamp.type", "Now", "choose one of CreateTime, LogAppendTime"),
+        ("replica.fetch.min.bytes", 0, "replica.fetch.min.bytes = 0 in the command line: allowed is an integer from 1"),
+        (
+            "log.segment.bytes",
+            "big",
+            "log.segment.bytes = 'big' in the command line: allowed is an integer from 256 to",
+        ),
+        ("log.segment.bytes", 1.5, "allowed is an integer from 256 to 2147483647"),
+        (
+            "unclean.leader.election.enable",
+            "x",
+            "unclean.leader.election.enable = 'x' in the command line: allowed are",
+        ),
+        ("log.message.timestamp.type", "Now", "log.message.timestamp.type = 'Now' in the command line: choose one of"),
         ("no.such.setting", 1, "no.such.setting in the command line is no setting of a broker"),
     ],
 )

@@ -46,10 +46,10 @@ def assign(
     if partitions < 1:
         raise InvalidPartitionsError(f"a topic cannot have {partitions} more partitions: ask for at least 1")
     if not 1 <= replication_factor <= len(brokers):
-        raise InvalidReplicationFactorError(
-            f"replication factor {replication_factor} with {len(brokers)} live brokers: choose 1 to {len(brokers)}, or "
-            "start more brokers"
-        )
+        live = len(brokers)
+        told = f"{live or 'no'} live broker{'' if live == 1 else 's'}"
+        choice = f"choose {'1' if live == 1 else f'1 to {live}'}, or start more brokers" if live else "start some first"
+        raise InvalidReplicationFactorError(f"replication factor {replication_factor} with {told}: {choice}")
     old = [replicas for _, replicas in sorted((existing or {}).items())]
     new = islice(_around(brokers, old, replication_factor, start), partitions)
     layout = Layout(brokers, [*old, *new])

@@ -1,0 +1,195 @@
+"""The commands of topics against one broker process, and against none: what they say, and that they say it soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.cli import main
+from kreplog.server import connecting
+from kreplog.server.local_cluster import LocalCluster, read_pid_file
+
+
+class Outcome(NamedTuple):
+    """How one run of the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `kreplog ...` in this process."""
+
+    def run(*arguments: str | Path) -> Outcome:
+        with pytest.raises(SystemExit) as left:
+            main(list(map(str, arguments)))
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return Outcome(int(left.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker that serves."""
+    made = LocalCluster.create(tmp_path_factory.mktemp("commands") / "c", [0], 0)
+    made.start()
+    yield made
+    pid = read_pid_file(made.home(0))[0]
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+        made.wait_until_gone(0)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, run: Run) -> Callable[..., Outcome]:
+    return lambda *words: run("topic", *words, "--cluster", cluster.directory)
+
+
+def test_a_topic_is_made_described_listed_and_deleted(topic: Run) -> None:
+    assert topic("create", "t", "-p", "2").out == "t: 2 partitions, 1 replica each\n"
+    described = json.loads(topic("describe", "t", "--json").out)
+    assert [(one["partition"], one["leader"], one["isr"]) for one in described["partitions"]] == [
+        (0, 0, [0]),
+        (1, 0, [0]),
+    ]
+    assert json.loads(topic("list", "--json").out) == {"topics": ["t"]}
+    assert topic("delete", "t").out == "t: deleted\n"
+    assert topic("list").out == ""
+
+
+def test_a_topic_id_is_spelled_as_everywhere(cluster: LocalCluster, topic: Run, run: Run) -> None:
+    topic("create", "spelled")
+    described = json.loads(topic("describe", "spelled", "--json").out)
+    info = json.loads(run("log", "info", "--json", cluster.home(0) / "data" / "spelled-0").out)
+    assert described["topic_id"] == info["topic_id"]
+    assert len(info["topic_id"]) == 22
+    assert info["topic_id"] in topic("describe", "spelled").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["create", "there"], "topic there exists already"),
+        (["create", "new", "-r", "2"], "topic new: replication factor 2 with 1 live broker: choose 1, or start more"),
+        (["create", "new", "--config", "no.such=1"], "topic new: no.such is no setting of a topic here: known are"),
+        (
+            ["create", "new", "--config", "min.insync.replicas=two"],
+            "topic new: min.insync.replicas = two: allowed is an integer from 1 to 2147483647",
+        ),
+        (["create", "a/b"], "'a/b' is no legal topic name"),
+        (["describe", "nope"], "topic nope: there is no such topic; `kreplog topic list` names those"),
+        (["delete", "nope"], "there is no topic nope"),
+        (["delete", "a/b"], "'a/b' is no legal topic name"),
+    ],
+)
+def test_a_refusal_is_one_line_in_our_words(topic: Run, words: list[str], told: str) -> None:
+    topic("create", "there")
+    refused = topic(*words)
+    assert refused.code != 0
+    assert refused.out == ""
+    assert refused.err.startswith(f"kreplog: {told}")
+    assert refused.err.count("\n") == 1
+    assert "Request" not in refused.err
+
+
+def test_librdkafka_lists_all_topics(cluster: LocalCluster, topic: Run) -> None:
+    admin = pytest.importorskip("confluent_kafka.admin")
+    topic("create", "for-rdkafka")
+    found = admin.AdminClient({"bootstrap.servers": cluster.bootstrap()}).list_topics(timeout=10)
+    assert "for-rdkafka" in found.topics
+    assert found.topics["for-rdkafka"].error is None
+
+
+# No cluster
+
+
+def test_a_cluster_that_is_stopped(tmp_path: Path, run: Run) -> None:
+    LocalCluster.create(tmp_path / "c", [0, 1], 0)
+    told = run("topic", "list", "--cluster", tmp_path / "c")
+    assert (told.code, told.out) == (1, "")
+    assert (
+        told.err == f"kreplog: no broker of {tmp_path}/c runs: start them with `kreplog cluster start {tmp_path}/c`\n"
+    )
+
+
+def test_nothing_listens_there(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    told = run("topic", "list", "--bootstrap", f"127.0.0.1:{port},localhost:{port}")
+    assert told.code == 1
+    assert f"no broker answers at 127.0.0.1:{port} (connection refused), localhost:{port} (connection" in told.err
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":9092", "localhost:0", "localhost:x", "a:1,"])
+def test_what_is_no_address(run: Run, address: str) -> None:
+    told = run("topic", "list", "--bootstrap", address)
+    assert told.code == 2
+    assert "write host:port" in told.err
+
+
+@pytest.fixture
+def speaking() -> Iterator[Callable[[bytes | None], str]]:
+    """Makes a listener that answers whoever connects with these bytes, or with nothing (None: not even an end)."""
+    open_sockets: list[socket.socket] = []
+
+    def listen(answer: bytes | None) -> str:
+        server = socket.create_server(("127.0.0.1", 0))
+        open_sockets.append(server)
+
+        def serve() -> None:
+            try:
+                sock, _ = server.accept()
+                open_sockets.append(sock)
+                sock.recv(1000)
+                if answer is not None:
+                    sock.sendall(answer)
+                    sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                return
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    yield listen
+    for one in open_sockets:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "no answer within 0.2 s"),
+        (b"", "it closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something else than a broker listens there"),
+        (b"\0\0\0\4\0\0\0\7", "something else than a broker listens there"),
+    ],
+)
+def test_what_is_no_broker(
+    run: Run, speaking: Any, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, told: str
+) -> None:
+    monkeypatch.setattr(connecting, "REACH_S", 0.2)
+    address = speaking(answer)
+    assert f"no broker answers at {address} ({told}): is that where" in run("topic", "list", "-b", address).err
+
+
+def test_one_that_answers_is_enough(cluster: LocalCluster, speaking: Any) -> None:
+    silent, there = speaking(None), cluster.bootstrap()
+    assert connecting.reached(None, f"{silent},{there}") == [there]
+    assert connecting.reached(cluster.directory, None) == [there]
