@@ -259,7 +259,7 @@ cdef class Verifier:
         return 0
 
     cdef list scan_ahead(self, Segment segment, int64_t until, int64_t end):
-        """(piece, its future) for each other processor: they follow one another, the first begins at or past `until`."""
+        """(piece, its future) for each other processor: one after another, the first from `until` or later on."""
         cdef BatchHeader h
         cdef Piece piece
         cdef list pieces = []
@@ -285,7 +285,7 @@ cdef class Verifier:
         return pieces
 
     cdef int join(self, list ahead, int code) except? -1:
-        """Take over what was found ahead, as far as each piece begins where the scan has come to; the code it ends with.
+        """Take over what was found ahead, as far as each piece begins where the scan has come to; the last one's code.
 
         All are waited for: none may look at the mapping when it has gone.
         """
