@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from kreplog.server.local_cluster import LocalCluster, read_pid_file
 
 WITHIN_S = 20.0
 
-_FAST = ['"log.flush.offset.checkpoint.interval.ms" = 500', '"min.insync.replicas" = 2']
+FAST = ('"log.flush.offset.checkpoint.interval.ms" = 500', '"min.insync.replicas" = 2')
 
 
-def eventually(true: Callable[[], Any], what: str) -> None:
-    """Wait until `true()`; fail with `what` after WITHIN_S."""
-    deadline = time.monotonic() + WITHIN_S
+def eventually(true: Callable[[], Any], what: str | Callable[[], str], within_s: float = WITHIN_S) -> None:
+    """Wait until `true()`; fail with `what` after within_s."""
+    deadline = time.monotonic() + within_s
     while not true():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
         time.sleep(0.02)  # another process brings it about, and tells nobody
 
 
@@ -36,22 +36,32 @@ def admin_of(bootstrap: str) -> Iterator[Any]:
         admin.close()
 
 
-def kill(cluster: LocalCluster, broker: int) -> None:
-    """kill -9, and wait until it is gone."""
+def pid_of(cluster: LocalCluster, broker: int) -> int:
+    """Of a broker that runs."""
     pid, _, _ = read_pid_file(cluster.home(broker))
-    assert pid > 1
-    os.kill(pid, signal.SIGKILL)
-    cluster.wait_until_gone(broker, 10)
+    assert pid > 1, f"broker {broker} does not run"
+    return pid
+
+
+def kill(cluster: LocalCluster, *brokers: int) -> None:
+    """kill -9, all at once, and wait until they are gone."""
+    for pid in [pid_of(cluster, broker) for broker in brokers]:
+        os.kill(pid, signal.SIGKILL)
+    for broker in brokers:
+        cluster.wait_until_gone(broker, 10)
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[LocalCluster]:
+def running(directory: Path, settings: Sequence[str] = FAST) -> Iterator[LocalCluster]:
     """Three brokers that serve, on free ports; whatever still runs at the end is killed."""
-    made = LocalCluster.create(directory, [0, 1, 2], 0, _FAST)
+    made = LocalCluster.create(directory, [0, 1, 2], 0, settings)
     try:
         made.start()
         yield made
     finally:
-        for broker in made.brokers:
-            if read_pid_file(made.home(broker))[0]:
-                kill(made, broker)
+        end(made)
+
+
+def end(cluster: LocalCluster) -> None:
+    """Kill whatever still runs."""
+    kill(cluster, *(broker for broker in cluster.brokers if read_pid_file(cluster.home(broker))[0]))

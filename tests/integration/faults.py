@@ -1,0 +1,107 @@
+"""What is done to the processes and disks of a cluster, and undone again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kreplog.core import nodes
+from kreplog.server.local_cluster import LocalCluster
+from tests.integration.clusters import admin_of, pid_of
+from tests.integration.view import View
+from tests.integration.workload import Load
+
+SHORT = (
+    '"min.insync.replicas" = 2',
+    '"broker.session.timeout.ms" = 1500',
+    '"replica.lag.time.max.ms" = 1500',
+    '"log.flush.offset.checkpoint.interval.ms" = 200',
+    '"log.segment.bytes" = 100000',
+)
+"""Settings of brokers whose sessions end soon, and whose segments do."""
+
+_BLOCK = 1 << 16
+
+
+@contextmanager
+def stopped(cluster: LocalCluster, broker: int) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT at the end."""
+    pid = pid_of(cluster, broker)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def set_log_dirs(cluster: LocalCluster, broker: int, directories: Sequence[Path]) -> None:
+    """For its next start."""
+    path = cluster.home(broker) / "broker.toml"
+    listed = ", ".join(f'"{one}"' for one in directories)
+    text, count = re.subn(r'(?m)^"log\.dirs" = .*$', f'"log.dirs" = [{listed}]', path.read_text())
+    assert count == 1
+    path.write_text(text)
+
+
+def cannot_mount() -> str:
+    """Why this process can mount nothing; empty when it can."""
+    if os.geteuid() != 0:
+        return "a full disk needs a file system of its own, and mounting one needs root"
+    probe = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True)
+    return "" if probe.returncode == 0 else f"this root cannot mount: {probe.stderr.decode(errors='replace').strip()}"
+
+
+@contextmanager
+def small_disk(where: Path, megabytes: int) -> Iterator[None]:
+    """A file system of its own at `where`, in memory."""
+    where.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "kreplog-test", str(where)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+@contextmanager
+def loop_disk(where: Path, image: Path, megabytes: int) -> Iterator[None]:
+    """An ext4 of its own at `where`, in the file `image`. Skips the test where there are no loop devices."""
+    where.mkdir(parents=True, exist_ok=True)
+    with image.open("wb") as file:
+        file.truncate(megabytes << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(where)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no loop device can be mounted: {mounted.stderr.decode(errors='replace').strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Take all that is free there; delete the file that this returns to give it back."""
+    ballast = directory / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        size = _BLOCK
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+    return ballast
+
+
+def load_on(cluster: LocalCluster, topic: str, partitions: int = 4, **settings: int) -> Load:
+    """A topic with three replicas, and clients that are ready to work on it."""
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 3}}, wait_for_metadata=True)
+    with View(cluster) as view:
+        topic_id = nodes.decode_topic(nodes.topic(topic), view.dump()[nodes.topic(topic)]).topic_id
+    return Load(cluster.bootstrap(), topic, topic_id, partitions, **settings)

@@ -1,0 +1,165 @@
+"""A real cluster before the simulator's checkers: their disks are the brokers' log directories, read beside them.
+
+The checkers of the simulator hear of everything as it happens. Here they hear of it when it is over: what is committed
+first, then the clients' histories, then what must hold at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kreplog.core.messages import LogState
+from kreplog.errors import KreplogError
+from kreplog.log import Log
+from kreplog.server.directories import read_topic_id
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.sim import final
+from kreplog.sim.checkers import Checkers
+from kreplog.sim.history import Event, Fail, History, Unknown
+from kreplog.sim.records import NativeCodec, Record
+from kreplog.types import TopicPartition
+from tests.integration.clusters import eventually
+from tests.integration.view import View, by_controller
+from tests.integration.workload import Load, parse
+
+
+class _ByValue(NativeCodec):
+    """Records under the names that their producers gave them."""
+
+    def decode(self, records: Any) -> list[Record]:
+        return [_named(one) for one in super().decode(records)]
+
+
+def _named(record: Record) -> Record:
+    producer, sequence = parse(record.value)
+    return Record(record.offset, record.leader_epoch, producer, sequence, record.value)
+
+
+class ReadLog:
+    """One replica's log, all of it as it was when this was made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.topic_id = read_topic_id(folder) or ""
+        with Log.open(folder, read_only=True) as log:
+            self.high_watermark = log.high_watermark
+            self._state = LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
+            self._pieces: list[tuple[int, bytes]] = []
+            offset = log.log_start_offset
+            while offset < log.log_end_offset:
+                fetched = log.fetch(offset, 1 << 20, "log_end")
+                self._pieces.append((offset, bytes(fetched.data)))
+                offset = fetched.next_offset
+
+    def state(self) -> LogState:
+        return self._state
+
+    def read(self, offset: int, limit: int, max_bytes: int) -> bytes:
+        """Whole batches, from the piece that holds `offset` on."""
+        ends = [start for start, _ in self._pieces[1:]] + [self._state.leo]
+        pairs = zip(self._pieces, ends, strict=False)
+        return b"".join(data for (start, data), end in pairs if end > offset and start < limit)
+
+
+class ReadDisk:
+    """All replicas in the log directories of one broker."""
+
+    def __init__(self, directories: list[Path]) -> None:
+        self.logs: dict[TopicPartition, ReadLog] = {}
+        for directory in directories:
+            for folder in sorted(directory.iterdir()):
+                topic, _, number = folder.name.rpartition("-")
+                if folder.is_dir() and topic and number.isdigit():
+                    self.logs[TopicPartition(topic, int(number))] = ReadLog(folder)
+
+    def log(self, partition: TopicPartition) -> ReadLog | None:
+        return self.logs.get(partition)
+
+    peek = log
+
+    def ends(self, partition: TopicPartition, topic_id: str) -> tuple[int, int]:
+        log = self.logs.get(partition)
+        return (0, 0) if log is None or log.topic_id != topic_id else (log.state().leo,) * 2
+
+    def on_disk(self) -> dict[TopicPartition, str]:
+        return {partition: log.topic_id for partition, log in self.logs.items()}
+
+
+class ReadDisks:
+    """As kreplog.sim.disk.Disks, for those who only look."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.codec = _ByValue()
+        self._disks = {
+            broker: ReadDisk([Path(path) for path in cluster.settings(broker).log_dirs]) for broker in cluster.brokers
+        }
+
+    def observe(self, observer: object) -> None:
+        """Nothing happens any more."""
+
+    def disk(self, broker: int) -> ReadDisk:
+        return self._disks[broker]
+
+    def all(self) -> list[tuple[int, ReadDisk]]:
+        return sorted(self._disks.items())
+
+
+class Verdict:
+    """What a cluster came to under a load that has ended: waits until all is at rest, then reads it."""
+
+    def __init__(self, cluster: LocalCluster, load: Load) -> None:
+        with View(cluster) as view:
+            view.await_replicated(load.topic)
+            eventually(
+                lambda: _settled(cluster, load), "the replicas do not come to the same end, all of it committed", 60.0
+            )
+            self._dump = view.dump()
+        self._disks = ReadDisks(cluster)
+
+    def violations(self, events: Iterable[Event]) -> list[str]:
+        """What speaks against these events, and against the cluster itself: "kind: text"."""
+        history = History(lambda: 0)
+        disks: Any = self._disks
+        checkers = Checkers(disks, history, lambda broker, partition: None)
+        for grown in by_controller(self._dump):
+            checkers.store(grown)
+        for broker, disk in disks.all():
+            for partition, log in disk.logs.items():
+                checkers.committed(broker, partition, log, 0)
+        for event in events:
+            history.add(event)
+        found = final.judge(checkers, self._dump, None, at_rest=True, context_known=False)
+        return [f"{one.kind}: {one.text}" for one in found]
+
+
+def judge(cluster: LocalCluster, load: Load) -> Verdict:
+    """Fail with whatever promise was broken, or was not put to the test."""
+    verdict = Verdict(cluster, load)
+    violations = verdict.violations(load.history.events)
+    assert not violations, "\n".join(violations)
+    failed = [event for event in load.history.events if isinstance(event, Fail | Unknown)]
+    assert not failed, f"{len(failed)} records were not acknowledged, such as {failed[0]}"
+    counts = Counter(type(event).__name__ for event in load.history.events)
+    assert counts["Ok"] and counts["Read"] >= counts["Ok"] and counts["Watermark"]
+    return verdict
+
+
+def _settled(cluster: LocalCluster, load: Load) -> bool:
+    """Whether every replica of the topic ends where the others do, and is committed to there."""
+    for partition in load.partitions:
+        ends = set()
+        for broker in cluster.brokers:
+            for path in cluster.settings(broker).log_dirs:
+                folder = Path(path) / str(partition)
+                if not folder.is_dir():
+                    continue
+                try:
+                    with Log.open(folder, read_only=True) as log:
+                        ends |= {log.log_end_offset, log.high_watermark}
+                except KreplogError:
+                    return False
+        if len(ends) > 1:
+            return False
+    return True

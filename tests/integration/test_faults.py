@@ -1,0 +1,160 @@
+"""Faults on three real broker processes under load; the simulator's checkers judge what every client saw.
+
+These are the quick forms: one cluster for all of them. The full bars are in test_long.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
+
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.sim.history import Ok, Read, Watermark
+from kreplog.types import TopicPartition
+from tests.integration import faults
+from tests.integration.clusters import end, eventually, kill, pid_of
+from tests.integration.faults import SHORT, load_on, stopped
+from tests.integration.judging import judge
+from tests.integration.view import View
+
+DISK_MB = 64
+CANNOT_MOUNT = faults.cannot_mount()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Broker 1 has two log directories; the one of broker 2 is a file system of its own, where that can be."""
+    made = LocalCluster.create(tmp_path_factory.mktemp("faults"), [0, 1, 2], 0, SHORT)
+    faults.set_log_dirs(made, 1, [made.home(1) / "data", made.home(1) / "more"])
+    try:
+        if CANNOT_MOUNT:
+            made.start()
+            yield made
+        else:
+            with faults.small_disk(made.home(2) / "data", DISK_MB):
+                made.start()
+                yield made
+                end(made)
+    finally:
+        end(made)
+
+
+@pytest.fixture
+def view(cluster: LocalCluster) -> Iterator[View]:
+    with View(cluster) as opened:
+        yield opened
+
+
+def victim_of(view: View, role: str, partition: TopicPartition) -> int:
+    """A broker that plays this part now."""
+    leader, controller = view.state(partition).leader, view.controller()
+    others = [broker for broker in (0, 1, 2) if broker not in (leader, controller)]
+    return {"leader": leader, "controller": controller, "follower": others[0]}[role]
+
+
+def test_leader_follower_and_controller_are_killed(cluster: LocalCluster, view: View) -> None:
+    with load_on(cluster, "kills") as load:
+        first = load.partitions[0]
+        for role in ("leader", "follower", "controller", "leader", "leader", "controller"):
+            load.goes_on()
+            victim = victim_of(view, role, first)
+            kill(cluster, victim)
+            load.goes_on()
+            cluster.start([victim])
+            view.await_replicated(load.topic)
+        load.goes_on()
+    verdict = judge(cluster, load)
+
+    # And the checkers can fail: each promise, broken in what a client says that it saw, is noticed.
+    events = load.history.events
+    acked = next(event for event in events if isinstance(event, Ok))
+    read = next(event for event in events if isinstance(event, Read) and event.offset == 7)
+    heard = next(event for event in reversed(events) if isinstance(event, Watermark))
+    for bad, kind in (
+        (replace(acked, sequence=10**6, base_offset=10**6, values=("0/1000000/",)), "too early"),
+        (replace(acked, base_offset=acked.base_offset + 1), "two values"),
+        (replace(read, offset=9), "gap"),
+        (replace(read, offset=10**6), "phantom"),
+        (replace(heard, high_watermark=heard.high_watermark - 1), "watermark fell"),
+    ):
+        told = verdict.violations([*events, bad])
+        assert any(one.startswith(f"{kind}: ") for one in told), (kind, told)
+
+
+def test_a_leader_is_stopped_for_longer_than_its_session(cluster: LocalCluster, view: View) -> None:
+    with load_on(cluster, "stopped") as load:
+        load.goes_on()
+        first = load.partitions[0]
+        leader = view.state(first).leader
+        epoch = view.broker_epoch(leader)
+        with stopped(cluster, leader):
+            view.await_other_leader(first, leader)
+            eventually(lambda: leader not in view.registered(), "its session does not end")
+            load.goes_on()
+        eventually(lambda: view.broker_epoch(leader) > epoch, "it does not register again")
+        view.await_replicated(load.topic)
+        load.goes_on()
+    judge(cluster, load)
+
+
+@pytest.mark.skipif(bool(CANNOT_MOUNT), reason=CANNOT_MOUNT)
+def test_a_disk_is_full(cluster: LocalCluster, view: View) -> None:
+    with load_on(cluster, "full") as load:
+        load.goes_on()
+        process = pid_of(cluster, 2)
+        ballast = faults.fill(cluster.home(2) / "data")
+        eventually(lambda: view.serves_none(load.partitions, 2), "its replicas do not go offline")
+        load.goes_on()
+        assert pid_of(cluster, 2) == process and 2 in view.registered()
+        ballast.unlink()
+        cluster.stop([2])
+        cluster.start([2])
+        view.await_replicated(load.topic)
+        load.goes_on()
+    judge(cluster, load)
+
+
+def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
+    with load_on(cluster, "removed") as load:
+        load.goes_on()
+        process, more = pid_of(cluster, 1), cluster.home(1) / "more"
+        lost = [one for one in load.partitions if (more / str(one)).exists()]
+        kept = [one for one in load.partitions if one not in lost]
+        assert lost and kept
+        shutil.rmtree(more)
+        eventually(lambda: view.serves_none(lost, 1), "its replicas do not go offline")
+        load.goes_on()
+        assert pid_of(cluster, 1) == process and 1 in view.registered()
+        assert all(1 in view.state(one).isr for one in kept)
+        cluster.stop([1])
+        cluster.start([1])
+        view.await_replicated(load.topic)
+        load.goes_on()
+    judge(cluster, load)
+
+
+def test_all_are_killed_at_once(cluster: LocalCluster, view: View) -> None:
+    with load_on(cluster, "blackout") as load:
+        load.goes_on()
+        kill(cluster, *cluster.brokers)
+        cluster.start()
+        view.await_replicated(load.topic)
+        load.goes_on()
+    judge(cluster, load)
+
+
+def test_rolling_restart(cluster: LocalCluster, view: View) -> None:
+    with load_on(cluster, "rolling") as load:
+        for broker in cluster.brokers:
+            load.goes_on()
+            cluster.stop([broker])
+            assert (cluster.home(broker) / "data" / ".kafka_cleanshutdown").exists()
+            cluster.start([broker])
+            view.await_replicated(load.topic)
+        load.goes_on()
+    judge(cluster, load)

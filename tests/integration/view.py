@@ -1,0 +1,115 @@
+"""View: what the coordination store says of a cluster, for tests that wait for it to come to something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Self
+
+from kreplog.core import nodes
+from kreplog.errors import NoNodeError
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.store import make_store
+from kreplog.types import LeaderAndIsr, Node, TopicPartition
+from tests.integration.clusters import eventually
+
+_SESSION_MS = 20_000
+
+
+class View:
+    """A session of its own; close it, or use it in a with statement."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._store = make_store(cluster.settings(cluster.brokers[0]).coordination)
+        self._session = self._store.connect(_SESSION_MS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def state(self, partition: TopicPartition) -> LeaderAndIsr:
+        """Leader -1 and nobody in sync while there is none."""
+        path = nodes.leader_and_isr(partition)
+        (node,) = self._session.get_many((path,))
+        return LeaderAndIsr(-1, -1, ()) if node is None else nodes.decode_leader_and_isr(path, node)
+
+    def controller(self) -> int:
+        """-1 while there is none."""
+        (node,) = self._session.get_many((nodes.CONTROLLER,))
+        return -1 if node is None else int(json.loads(node.data)["broker_id"])
+
+    def registered(self) -> set[int]:
+        return {int(one) for one in self._session.children(nodes.BROKER_IDS)}
+
+    def broker_epoch(self, broker: int) -> int:
+        return self._session.get(nodes.broker_epoch(broker)).stat.version
+
+    def under_replicated(self, topic: str) -> list[str]:
+        """What is wrong with each partition that has not all its replicas in sync, or no leader among the living."""
+        assigned = nodes.decode_topic(nodes.topic(topic), self._session.get(nodes.topic(topic))).partitions
+        living = self.registered()
+        wrong = []
+        for number, assignment in sorted(assigned.items()):
+            state = self.state(TopicPartition(topic, number))
+            if set(state.isr) != set(assignment.replicas) or state.leader not in living:
+                wrong.append(f"{topic}-{number}: {assignment} {state}")
+        return wrong
+
+    def await_replicated(self, topic: str) -> None:
+        eventually(
+            lambda: not self.under_replicated(topic), lambda: f"under-replicated: {self.under_replicated(topic)}"
+        )
+
+    def await_other_leader(self, partition: TopicPartition, than: int) -> int:
+        """The leader that comes after `than`."""
+        eventually(lambda: self.state(partition).leader not in (-1, than), f"{partition}: nobody leads after {than}")
+        return self.state(partition).leader
+
+    def serves_none(self, partitions: Iterable[TopicPartition], broker: int) -> bool:
+        """Whether it neither leads any of them nor is in sync."""
+        states = [self.state(one) for one in partitions]
+        return all(broker not in state.isr and broker != state.leader for state in states)
+
+    def dump(self) -> dict[str, Node]:
+        """Every node, read one after the other."""
+        found: dict[str, Node] = {}
+        waiting = ["/"]
+        while waiting:
+            path = waiting.pop()
+            try:
+                names = self._session.children(path)
+                node = self._session.get(path)
+            except NoNodeError:
+                continue
+            if path != "/":
+                found[path] = node
+            waiting += [f"{path.rstrip('/')}/{name}" for name in names if (path, name) != ("/", "zookeeper")]
+        return found
+
+
+def by_controller(dump: dict[str, Node]) -> list[dict[str, Node]]:
+    """The dump as it may have grown: after each controller's elections, oldest first, that controller's epoch.
+
+    The simulator's checkers hear of every change; who reads once must not take an older controller's states for a
+    newer one's.
+    """
+    states = {path: nodes.decode_leader_and_isr(path, node) for path, node in dump.items() if _is_state(path)}
+    grown = []
+    for epoch in sorted({state.controller_epoch for state in states.values()}):
+        told = {
+            path: node for path, node in dump.items() if path not in states or states[path].controller_epoch <= epoch
+        }
+        stat = replace(dump[nodes.CONTROLLER_EPOCH].stat, modified=-1 - epoch)
+        told[nodes.CONTROLLER_EPOCH] = Node(b"%d" % epoch, stat)
+        grown.append(told)
+    return [*grown, dump]
+
+
+def _is_state(path: str) -> bool:
+    return path.startswith(nodes.TOPICS) and path.endswith("/leaderAndISR")

@@ -1,0 +1,290 @@
+"""Load on a cluster by librdkafka: what every client did and saw, as the simulator's checkers take it.
+
+Each producer numbers its records for each partition and sends the number in the value, so that the records are known by
+what the clients sent; the producer ids and sequences in the batches belong to what is under test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as Place
+
+from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Read, Unknown, Watermark
+from kreplog.types import TopicPartition
+from tests.integration.clusters import eventually
+
+ALL = -1
+_SIZE = 100
+_PAUSE_S = 0.02
+_UNDER_WAY = 2000
+_QUICK = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 200,
+    "topic.metadata.refresh.fast.interval.ms": 20,
+    "socket.connection.setup.timeout.ms": 2000,
+    "socket.timeout.ms": 10_000,
+    "log_level": 0,
+}
+_ENDED = "its time was up"
+
+
+def parse(value: bytes) -> tuple[int, int]:
+    """(producer's number, the record's number in its partition) of a value; (-1, -1) of what no producer sent."""
+    parts = value.split(b"/")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        return -1, -1
+
+
+class Load:
+    """Producers and consumers of a topic, from `with` to the end of it; then everything acknowledged has been read.
+
+    history: theirs. acked: how many records were acknowledged. records_per_s: of all producers, while all goes well.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        topic_id: str,
+        partitions: int,
+        *,
+        producers: int = 3,
+        consumers: int = 2,
+        records_per_s: int = 900,
+    ) -> None:
+        start = time.monotonic()
+        self.at_once = max(1, round(records_per_s / producers * _PAUSE_S))
+        self.history = History(lambda: int((time.monotonic() - start) * 1000))
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self._bootstrap = bootstrap
+        self._sending = threading.Event()
+        self._reading = threading.Event()
+        self._producers = [_Producing(self, bootstrap, number) for number in range(producers)]
+        self._readers: list[_Reading | _Watching] = [_Reading(self, bootstrap, number) for number in range(consumers)]
+        self._readers.append(_Watching(self, bootstrap))
+
+    @property
+    def acked(self) -> int:
+        return sum(one.acked for one in self._producers)
+
+    @property
+    def sending(self) -> bool:
+        return self._sending.is_set()
+
+    @property
+    def reading(self) -> bool:
+        return self._reading.is_set()
+
+    @property
+    def ends(self) -> list[int]:
+        """By partition: the offset after the last that was acknowledged."""
+        return [max(one.ends[number] for one in self._producers) for number in range(len(self.partitions))]
+
+    def __enter__(self) -> Self:
+        self._sending.set()
+        self._reading.set()
+        for thread in (*self._producers, *self._readers):
+            thread.start()
+        return self
+
+    def goes_on(self, count: int = 50, within_s: float = 60.0) -> None:
+        """Wait until every producer has got so many more acknowledged."""
+        wanted = [one.acked + count for one in self._producers]
+        eventually(
+            lambda: all(one.acked >= goal for one, goal in zip(self._producers, wanted, strict=True)),
+            lambda: f"the producers stand still: {[(one.acked, one.troubles[-3:]) for one in self._producers]}",
+            within_s,
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._sending.clear()
+        for producer in self._producers:
+            producer.join()
+        if kind is None:
+            self._readers_are_done()
+        self._reading.clear()
+        for reader in self._readers:
+            reader.join()
+
+    def _readers_are_done(self) -> None:
+        eventually(
+            lambda: all(reader.positions >= self.ends for reader in self._readers if isinstance(reader, _Reading)),
+            lambda: (
+                f"acknowledged below {self.ends}, "
+                f"read {[one.positions for one in self._readers if isinstance(one, _Reading)]}"
+            ),
+            60.0,
+        )
+
+
+class _Producing(threading.Thread):
+    """One idempotent producer. ends: by partition, after the last acknowledged. troubles: what it was told of."""
+
+    def __init__(self, load: Load, bootstrap: str, number: int) -> None:
+        super().__init__(name=f"producer-{number}", daemon=True)
+        self.acked = 0
+        self.ends = [0] * len(load.partitions)
+        self.troubles: list[str] = []
+        self._load = load
+        self._number = number
+        self._under_way = 0
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "message.timeout.ms": 180_000,
+                "request.timeout.ms": 5000,
+                "retry.backoff.ms": 10,
+                "retry.backoff.max.ms": 100,
+                "error_cb": lambda error: self.troubles.append(str(error)),
+                **_QUICK,
+            }
+        )
+
+    def run(self) -> None:
+        numbers = itertools.count()
+        due = time.monotonic()
+        while self._load.sending:
+            due = max(due + _PAUSE_S, time.monotonic())
+            for _ in range(self._load.at_once if self._under_way < _UNDER_WAY else 0):
+                number = next(numbers)
+                self._send(number % len(self.ends), number // len(self.ends))
+            while (pause := due - time.monotonic()) > 0:
+                self._producer.poll(pause)  # returns whenever something was acknowledged
+        self._producer.flush(180)
+
+    def _send(self, partition: int, sequence: int) -> None:
+        text = f"{self._number}/{sequence}/"
+        value = text.ljust(_SIZE, "x")
+        history = self._load.history
+        history.add(Invoke(**self._told(partition, sequence, value)))
+        self._under_way += 1
+        done: Callable[[KafkaError | None, Message], None] = lambda error, message: self._done(  # noqa: E731
+            partition, sequence, value, error, message
+        )
+        self._producer.produce(self._load.topic, value.encode(), partition=partition, on_delivery=done)
+
+    def _told(self, partition: int, sequence: int, value: str) -> dict[str, Any]:
+        load = self._load
+        return {
+            "at_ms": load.history.now_ms(),
+            "partition": load.partitions[partition],
+            "topic_id": load.topic_id,
+            "client": self.name,
+            "acks": ALL,
+            "producer_id": self._number,
+            "sequence": sequence,
+            "values": (value,),
+        }
+
+    def _done(self, partition: int, sequence: int, value: str, error: KafkaError | None, message: Message) -> None:
+        self._under_way -= 1
+        told = self._told(partition, sequence, value)
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            self._load.history.add(Ok(**told, base_offset=offset))
+            self.acked += 1
+            self.ends[partition] = max(self.ends[partition], offset + 1)
+        elif error.code() == KafkaError._MSG_TIMED_OUT:
+            self._load.history.add(Unknown(**told, reason=_ENDED))
+        else:
+            self._load.history.add(Fail(**told, error=str(error)))
+
+
+class _Reading(threading.Thread):
+    """One consumer of all partitions, from their beginning. positions: where it stands in each."""
+
+    def __init__(self, load: Load, bootstrap: str, number: int) -> None:
+        super().__init__(name=f"consumer-{number}", daemon=True)
+        self.positions = [0] * len(load.partitions)
+        self._load = load
+        self._consumer = _consumer(bootstrap)
+
+    def run(self) -> None:
+        load = self._load
+        for one in load.partitions:
+            load.history.add(Position(load.history.now_ms(), one, load.topic_id, self.name, 0, "earliest"))
+        places = [Place(load.topic, one.partition, OFFSET_BEGINNING) for one in load.partitions]
+        self._consumer.assign(places)
+        while load.reading:
+            for message in self._consumer.consume(1000, 0.1):
+                self._take(message)
+            for one, place in zip(load.partitions, places, strict=True):
+                _, high_watermark = self._consumer.get_watermark_offsets(place, cached=True)
+                if high_watermark >= 0:
+                    _told_watermark(load, one, self.name, high_watermark, "fetch")
+        self._consumer.close()
+
+    def _take(self, message: Message) -> None:
+        load = self._load
+        at_ms = load.history.now_ms()
+        error = message.error()
+        if error is not None:
+            if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+                one = load.partitions[message.partition() or 0]
+                load.history.add(Position(at_ms, one, load.topic_id, self.name, -1, str(error)))
+            return
+        number, offset, value = message.partition(), message.offset(), message.value()
+        assert number is not None and offset is not None and value is not None
+        producer, sequence = parse(value)
+        epoch = message.leader_epoch()
+        epoch = -1 if epoch is None else epoch
+        self.positions[number] = offset + 1
+        one, text = load.partitions[number], value.decode(errors="replace")
+        load.history.add(Read(at_ms, one, load.topic_id, self.name, -1, epoch, offset, epoch, producer, sequence, text))
+
+
+class _Watching(threading.Thread):
+    """Asks for the end offsets, one partition after the other."""
+
+    def __init__(self, load: Load, bootstrap: str) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self._load = load
+        self._consumer = _consumer(bootstrap)
+
+    def run(self) -> None:
+        load = self._load
+        for one in itertools.cycle(load.partitions):
+            if not load.reading:
+                break
+            try:
+                told = self._consumer.get_watermark_offsets(Place(load.topic, one.partition), 2.0, cached=False)
+            except KafkaException:
+                continue
+            if told is not None:
+                _told_watermark(load, one, self.name, told[1], "list")
+            time.sleep(0.02)  # it is to look now and then, not to be the load
+        self._consumer.close()
+
+
+def _told_watermark(load: Load, one: TopicPartition, client: str, offset: int, source: str) -> None:
+    """librdkafka does not say which leader told it: so it may never be lower than before."""
+    load.history.add(Watermark(load.history.now_ms(), one, load.topic_id, client, -1, 0, offset, source))
+
+
+def _consumer(bootstrap: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted",
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 20,
+            **_QUICK,
+        }
+    )
