@@ -8,8 +8,10 @@ serves no more, gives up its session, closes the logs and marks the directories 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import resource
 import signal
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -120,10 +122,17 @@ class Broker:
             "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
         )
         self.api = Api(self)
-        limits = Limits(settings.socket_request_max_bytes, settings.max_in_flight, settings.max_queued_bytes)
+        limits = Limits(
+            settings.socket_request_max_bytes,
+            settings.max_in_flight,
+            settings.max_queued_bytes,
+            settings.max_memory,
+            _affordable(settings.max_connections),
+            settings.max_idle_ms,
+        )
         self.server = Server(self.api.handle, limits)
         bound = [self.server.listen(listener) for listener in settings.listeners]
-        first = next(listener for listener in bound if listener.host)
+        first = settings.advertised or next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
         unclean = any(directory.unclean or directory.is_new for directory in directories)
         self.registration = Registration(
@@ -337,6 +346,21 @@ def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
     return found
 
 
+def _affordable(connections: int) -> int:
+    """As many, or half of the files that this process may have open: the logs need the other half."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    if connections > allowed:
+        _log.info("max.connections = %d is more than the limit on open files allows: %d it is", connections, allowed)
+    return min(connections, allowed)
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may ask for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems call it unlimited and take no such number
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _tell_progress(done: int, total: int) -> None:
     if done % PROGRESS_EVERY == 0 or done == total:
         _log.info("recovery: %d of %d replicas", done, total)
@@ -353,6 +377,7 @@ def serve(
 ) -> None:
     """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
     set_up(settings.broker_id, log_folder)
+    raise_file_limit()
 
     async def main() -> None:
         broker = Broker(settings)

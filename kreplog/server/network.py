@@ -1,8 +1,8 @@
 """Connections and listeners on one event loop: frames in, lists of buffers out, nothing copied on the way.
 
 asyncio's own transports copy what a socket does not take at once; a log's segments are sent from where they are mapped,
-so a `Connection` works on the socket itself. What a peer sends is bounded before memory is taken for it, and whatever
-is wrong with it costs that connection and nothing else.
+so a `Connection` works on the socket itself. What a peer sends is bounded before memory is taken for it, the memory
+that all of them take is bounded together, and whatever is wrong with a peer costs its connection and nothing else.
 """
 
 from __future__ import annotations
@@ -34,14 +34,53 @@ _ACCEPT_PAUSE_S = 0.5
 _scratch = bytearray(SCRATCH_BYTES)
 """Where all connections receive small frames: one event loop serves them in turn."""
 
+_OWN_MEMORY = (bytes, bytearray)
+"""What a buffer to be sent is a view of when it costs memory; records are views of mapped segments, which do not."""
+
 Frame = bytes | bytearray
+
+
+class Memory:
+    """What connections may hold together: of frames that are not whole yet, and of answers not taken yet.
+
+    Over `limit` bytes those that have held some for longest are closed: whoever sends and reads holds it but for
+    moments.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._holders: dict[Connection, int] = {}  # who has held some for longest comes first
+
+    def charge(self, connection: Connection, size: int) -> None:
+        """`connection` holds `size` bytes now; it may be closed for it."""
+        self.held += size - self._holders.get(connection, 0)
+        if size:
+            self._holders[connection] = size
+        else:
+            self._holders.pop(connection, None)
+        while self.held > self.limit:
+            victim = next(iter(self._holders))
+            _log.warning(
+                "%s is closed: it has held memory for longest, %d bytes, and all connections together %d of %d",
+                victim.peer,
+                self._holders[victim],
+                self.held,
+                self.limit,
+            )
+            victim.close()
+
+    def release(self, connection: Connection) -> None:
+        """`connection` is closed."""
+        self.held -= self._holders.pop(connection, 0)
 
 
 class Connection:
     """One connected socket, which it owns.
 
     on_frame: called with each whole frame, in order; PeerProtocolError from it closes the connection. on_closed: called
-    once, at the end, whoever brought it about.
+    once, at the end, whoever brought it about. memory: shared with others. active_at: when something last came in or
+    went out, by the loop's clock.
     """
 
     def __init__(
@@ -50,6 +89,7 @@ class Connection:
         max_frame_bytes: int,
         on_frame: Callable[[Frame], None],
         on_closed: Callable[[], None],
+        memory: Memory | None = None,
     ) -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -63,10 +103,16 @@ class Connection:
         self._flush_due = False
         self._writing = False
         self._reading = False
+        self._paused = False
+        self._held: deque[Frame] = deque()  # came with the one at which it was paused
+        self._handing = False
+        self._memory = memory
+        self._charged = False
+        self.active_at = self._loop.time()
         self.queued_bytes = 0
         self.on_drained: Callable[[], None] | None = None
         self.closed = False
-        self.resume()
+        self._read()
 
     @property
     def peer(self) -> str:
@@ -80,15 +126,39 @@ class Connection:
     # In
 
     def pause(self) -> None:
-        """Read no more until `resume`: the peer has to wait."""
+        """Take no more frames until `resume`: the peer has to wait."""
+        self._paused = True
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._sock)
 
     def resume(self) -> None:
-        if not self._reading and not self.closed:
+        if self._paused and not self.closed:
+            self._paused = False
+            if not self._held:
+                self._read()
+            elif not self._handing:
+                self._loop.call_soon(self._hand_over, ())
+
+    def _read(self) -> None:
+        if not self._reading and not self._paused and not self.closed:
             self._reading = True
             self._loop.add_reader(self._sock, self._readable)
+
+    def _hand_over(self, frames: Iterable[Frame]) -> None:
+        """These, after those that wait, as far as they are taken now; never within itself, whatever is answered."""
+        held = self._held
+        held.extend(frames)
+        self._handing = True
+        try:
+            while held and not self._paused and not self.closed:
+                self._on_frame(held.popleft())
+        except PeerProtocolError as error:
+            _log.warning("%s: %s; its connection is closed", self.peer, error)
+            self.close()
+        finally:
+            self._handing = False
+        self._read()
 
     def _readable(self) -> None:
         try:
@@ -98,8 +168,12 @@ class Connection:
                 if size == 0:
                     self.close()
                     return
-                for frame in self._frames.received(size):
-                    self._on_frame(frame)
+                self.active_at = self._loop.time()
+                frames = self._frames.received(size)
+                if frames:
+                    self._hand_over(frames)
+                if self._charged or self._frames.reserved:
+                    self._charge()
                 if not self._reading or size < len(buffer):
                     return
         except BlockingIOError:
@@ -109,6 +183,14 @@ class Connection:
             self.close()
         except OSError:
             self.close()
+
+    def _charge(self) -> None:
+        """What a peer holds that is neither in the middle of a request nor slow is not worth counting."""
+        if self._memory is not None and not self.closed:
+            waiting = sum(len(view) for view in self._out if isinstance(view.obj, _OWN_MEMORY))
+            size = self._frames.reserved + waiting + sum(map(len, self._held))
+            self._charged = size > 0
+            self._memory.charge(self, size)
 
     # Out
 
@@ -131,7 +213,11 @@ class Connection:
         try:
             while out and not self.closed:
                 sent = self._sock.sendmsg([out[i] for i in range(min(len(out), _IOV_MAX))])
+                self.active_at = self._loop.time()
                 self.queued_bytes -= sent
+                if not self.queued_bytes:
+                    out.clear()
+                    break
                 while sent:
                     if sent < len(out[0]):
                         out[0] = out[0][sent:]
@@ -141,6 +227,8 @@ class Connection:
             pass
         except OSError:
             self.close()
+        if out or self._charged:
+            self._charge()
         if self.closed:
             return
         if bool(out) != self._writing:
@@ -163,7 +251,11 @@ class Connection:
         if self._writing:
             self._loop.remove_writer(self._sock)
         self._out.clear()
+        self._held.clear()
+        self._frames = FrameReader(0, _scratch)  # the half of a frame goes now, not with the next garbage collection
         self.queued_bytes = 0
+        if self._memory is not None:
+            self._memory.release(self)
         self._sock.close()
         self._on_closed()
 

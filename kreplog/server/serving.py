@@ -1,18 +1,22 @@
 """Clients: the connections that a broker serves, each with its requests under way, answered in the order they came.
 
-A client that has more under way than it may, in requests or in bytes, is not read from until it has less.
+A client that has more under way than it may, in requests or in bytes, is not read from until it has less. One that has
+said nothing for long is closed; where there are too many, it is who has never asked anything, or not for longest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kreplog.errors import PeerProtocolError
-from kreplog.server.network import Connection, Frame, ListeningSocket
+from kreplog.server.counters import Requests
+from kreplog.server.network import Connection, Frame, ListeningSocket, Memory
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.versions import BETWEEN_BROKERS
@@ -24,13 +28,16 @@ class Exchange:
     """One request and, in time, its answer; a core's `reply_to`.
 
     encode: makes the whole frame of a response that a core gives; set by whoever handed the request to the core. Any of
-    answer, reply and close ends the exchange; what comes after counts no more.
+    answer, reply and close ends the exchange; what comes after counts no more. began: when, by the loop's clock.
+    follower: it is another broker that asks.
     """
 
-    __slots__ = ("_buffers", "_client", "encode", "header")
+    __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header")
 
-    def __init__(self, client: Client, header: RequestHeader) -> None:
+    def __init__(self, client: Client, header: RequestHeader, began: float) -> None:
         self.header = header
+        self.began = began
+        self.follower = False
         self.encode: Callable[[Any], Sequence[Any]] | None = None
         self._client = client
         self._buffers: Sequence[Any] | None = None
@@ -70,17 +77,28 @@ class Exchange:
 Handle = Callable[[Exchange, Frame], None]
 
 
-class Client:
-    """One client's connection."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of every connection, and of all together; see BrokerSettings."""
 
-    def __init__(
-        self, sock: socket.socket, handle: Handle, limits: Limits, on_closed: Callable[[Client], None]
-    ) -> None:
-        self._handle = handle
-        self._limits = limits
+    max_frame_bytes: int
+    max_in_flight: int
+    max_queued_bytes: int
+    max_memory: int = 1 << 30
+    max_connections: int = 1 << 30
+    max_idle_ms: int = 600_000
+
+
+class Client:
+    """One client's connection. asked: it has sent a whole request."""
+
+    def __init__(self, sock: socket.socket, server: Server) -> None:
+        self.asked = False
+        self._server = server
         self._under_way: deque[Exchange] = deque()
-        self._gone = on_closed
-        self._connection = Connection(sock, limits.max_frame_bytes, self._on_frame, self._on_closed)
+        self._connection = Connection(
+            sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, server.memory
+        )
         self._connection.on_drained = self._relieve
 
     @property
@@ -91,11 +109,20 @@ class Client:
     def peer(self) -> str:
         return self._connection.peer
 
+    @property
+    def idle_since(self) -> float | None:
+        """When it last sent or took anything; None while it is the broker who owes it an answer."""
+        connection = self._connection
+        return None if self._under_way and not connection.queued_bytes else connection.active_at
+
     def _on_frame(self, frame: Frame) -> None:
-        exchange = Exchange(self, decode_request_header(frame, BETWEEN_BROKERS))
+        if not self.asked:
+            self.asked = True
+            self._server.has_asked(self)
+        exchange = Exchange(self, decode_request_header(frame, BETWEEN_BROKERS), self._connection.active_at)
         self._under_way.append(exchange)
         try:
-            self._handle(exchange, frame)
+            self._server.handle(exchange, frame)
         except PeerProtocolError:
             raise
         except Exception:
@@ -105,16 +132,15 @@ class Client:
             self._connection.pause()
 
     def _has_too_much(self) -> bool:
-        return (
-            len(self._under_way) >= self._limits.max_in_flight
-            or self._connection.queued_bytes >= self._limits.max_queued_bytes
-        )
+        limits = self._server.limits
+        return len(self._under_way) >= limits.max_in_flight or self._connection.queued_bytes >= limits.max_queued_bytes
 
     def send_answers(self) -> None:
         """Those that have come, up to the first that has not."""
         waiting = self._under_way
         while waiting and (buffers := waiting[0].take_answer()) is not None:
-            waiting.popleft()
+            exchange = waiting.popleft()
+            self._server.requests.answered(exchange.header.api_key, exchange.follower, exchange.began)
             self._connection.send(buffers)
         self._relieve()
 
@@ -124,31 +150,26 @@ class Client:
 
     def _on_closed(self) -> None:
         self._under_way.clear()
-        self._gone(self)
+        self._server.is_gone(self)
 
     def close(self) -> None:
         self._connection.close()
-
-
-class Limits:
-    """Of every connection; see BrokerSettings."""
-
-    __slots__ = ("max_frame_bytes", "max_in_flight", "max_queued_bytes")
-
-    def __init__(self, max_frame_bytes: int, max_in_flight: int, max_queued_bytes: int) -> None:
-        self.max_frame_bytes = max_frame_bytes
-        self.max_in_flight = max_in_flight
-        self.max_queued_bytes = max_queued_bytes
 
 
 class Server:
     """All listeners of a broker and the clients that came through them."""
 
     def __init__(self, handle: Handle, limits: Limits) -> None:
-        self._handle = handle
-        self._limits = limits
+        self.handle = handle
+        self.limits = limits
+        self.memory = Memory(limits.max_memory)
+        self.requests = Requests()
+        self.refused = 0
         self._listening: list[ListeningSocket] = []
-        self._clients: set[Client] = set()
+        self._silent: dict[Client, None] = {}  # who has asked nothing yet; the oldest first
+        self._clients: dict[Client, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._sweep: asyncio.TimerHandle | None = None
 
     def listen(self, address: Listener) -> Listener:
         """Begin to take connections there; the address with the port that was found. Raises OSError, StorageError."""
@@ -157,18 +178,69 @@ class Server:
         return listening.address
 
     def _accept(self, sock: socket.socket) -> None:
+        if self.connections >= self.limits.max_connections and not self._make_room():
+            sock.close()
+            return
         try:
-            self._clients.add(Client(sock, self._handle, self._limits, self._clients.discard))
+            self._silent[Client(sock, self)] = None
         except OSError:  # it is gone already
             sock.close()
+        if self._sweep is None:
+            self._sweep_later()
+
+    def _make_room(self) -> bool:
+        """Close one connection for another; False when all of them have something under way."""
+        self.refused += 1
+        victim = next(iter(self._silent), None)
+        if victim is None:
+            idle = [(since, client) for client in self._clients if (since := client.idle_since) is not None]
+            victim = min(idle, key=lambda one: one[0])[1] if idle else None
+        if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a flood of connections is none of lines
+            _log.warning(
+                "%d connections are as many as there may be: %s is closed; so it was with %d in this life",
+                self.connections,
+                "the newest" if victim is None else victim.peer,
+                self.refused,
+            )
+        if victim is None:
+            return False
+        victim.close()
+        return True
+
+    def has_asked(self, client: Client) -> None:
+        """It is a client indeed."""
+        if client in self._silent:
+            del self._silent[client]
+            self._clients[client] = None
+
+    def is_gone(self, client: Client) -> None:
+        """It is closed."""
+        self._silent.pop(client, None)
+        self._clients.pop(client, None)
+
+    def _sweep_later(self) -> None:
+        self._sweep = self._loop.call_later(self.limits.max_idle_ms / 4000, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._sweep = None
+        latest = self._loop.time() - self.limits.max_idle_ms / 1000
+        for client in [*self._silent, *self._clients]:
+            since = client.idle_since
+            if since is not None and since <= latest:
+                _log.info("%s is closed: it has been idle for %d ms", client.peer, self.limits.max_idle_ms)
+                client.close()
+        if self.connections:
+            self._sweep_later()
 
     @property
     def connections(self) -> int:
-        return len(self._clients)
+        return len(self._silent) + len(self._clients)
 
     def close(self) -> None:
         """Take no more connections, and close those there are."""
         for listening in self._listening:
             listening.close()
-        for client in list(self._clients):
+        for client in [*self._silent, *self._clients]:
             client.close()
+        if self._sweep is not None:
+            self._sweep.cancel()

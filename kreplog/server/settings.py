@@ -19,7 +19,9 @@ from kreplog.config import RANGES, LogConfig, ReplicationConfig, TopicConfig
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
+LONGEST_SOCKET_PATH = 100
 _MAX_INT32 = 2**31 - 1
+_WILDCARDS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,19 @@ class BrokerSettings:
     """What a broker is started with; made by `load` alone. Names are Kafka's, with underscores; times in ms.
 
     coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
+    advertised: where clients and brokers find it, when that is not the first of the listeners.
     allow_remote: listen on other than loopback addresses too.
     max_in_flight, max_queued_bytes: of one connection; it is not read from while it has more under way.
+    max_memory: bytes that all connections may hold together, of requests that are not whole and answers not taken.
+    metrics_listener: where metrics are told over HTTP; None: nowhere.
+    log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
     log_flush_offset_checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
     replication, topic, log: of all that follows Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
     listeners: tuple[Listener, ...]
+    advertised: Listener | None
     log_dirs: tuple[str, ...]
     coordination: str
     rack: str | None
@@ -55,6 +62,14 @@ class BrokerSettings:
     socket_request_max_bytes: int
     max_in_flight: int
     max_queued_bytes: int
+    max_memory: int
+    max_connections: int
+    max_idle_ms: int
+    metrics_listener: Listener | None
+    log_format: str
+    log_level: str
+    log_file_max_bytes: int
+    log_file_backups: int
     num_recovery_threads: int
     checkpoint_interval_ms: int
     controlled_shutdown_max_wait_ms: int
@@ -81,10 +96,16 @@ def load(
     environment: os.environ when None. Raises UsageError naming the setting, its value, where it stands and what is
     allowed.
     """
-    given: dict[str, tuple[Any, str]] = {}
-    if file is not None:
-        given.update((name, (value, str(file))) for name, value in _read_file(Path(file)).items())
-    for key, text in (os.environ if environment is None else environment).items():
+    found = {} if file is None else _read_file(Path(file))
+    return check(found, str(file), os.environ if environment is None else environment, overrides)
+
+
+def check(
+    in_file: Mapping[str, Any], file: str, environment: Mapping[str, str], overrides: Mapping[str, Any]
+) -> BrokerSettings:
+    """As `load`, of settings that are read already. file: what errors call the place of the first."""
+    given: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in in_file.items()}
+    for key, text in environment.items():
         name = _ENVIRONMENT.get(key)
         if name is not None:
             given[name] = text, f"the environment ({key})"
@@ -103,6 +124,8 @@ def load(
             f"a broker needs {', '.join(missing)}: give them in a file, the environment or the command line"
         )
     complete = {name: values.get(name, one.default) for name, one in SETTINGS.items()}
+    if "listeners" not in values:
+        complete["listeners"] += _socket_in(complete["log.dirs"][0])
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
@@ -115,12 +138,16 @@ def load(
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"the settings {path} cannot be read: {error.strerror}", path=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"the settings {path} are no TOML: {error}", path=str(path)) from error
-    return dict(_flatten("", tables))
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Settings by their names from TOML. Raises ValueError for what is none."""
+    return dict(_flatten("", tomllib.loads(text)))
 
 
 def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -131,16 +158,33 @@ def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]
             yield prefix + key, value
 
 
+def _socket_in(log_dir: str) -> tuple[Listener, ...]:
+    """The unix socket where a broker listens besides; none where its name would be too long for the system."""
+    path = os.path.join(os.path.abspath(log_dir), "broker.sock")
+    return (Listener(path=path),) if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH else ()
+
+
 def _check_listeners(settings: BrokerSettings) -> None:
-    """Raise UsageError for an address that others can reach and nobody asked for."""
+    """Raise UsageError for an address that others can reach and nobody asked for, or that leads nowhere."""
     if not any(listener.host for listener in settings.listeners):
         raise UsageError("listeners must name a host:port, since brokers reach each other there")
-    for listener in settings.listeners:
+    given = [("listeners", listener) for listener in settings.listeners]
+    if settings.metrics_listener is not None:
+        given.append(("metrics.listener", settings.metrics_listener))
+    for name, listener in given:
         if listener.host and not settings.allow_remote and not is_loopback(listener.host):
+            told = "read and write everything" if name == "listeners" else "read the metrics"
             raise UsageError(
-                f"listeners = {listener}: {listener.host} is no loopback address, and whoever reaches it may read and "
-                "write everything; set allow.remote = true if that is wanted"
+                f"{name} = {listener}: {listener.host} is no loopback address, and whoever reaches it may {told}; "
+                "set allow.remote = true if that is wanted"
             )
+    first = next(listener for listener in settings.listeners if listener.host)
+    if settings.advertised is None and first.host in _WILDCARDS:
+        raise UsageError(
+            f"listeners = {first} names no address that clients could connect to: set advertised.listeners"
+        )
+    if settings.advertised is not None and (not settings.advertised.port or settings.advertised.host in _WILDCARDS):
+        raise UsageError(f"advertised.listeners = {settings.advertised} is nowhere that clients could connect to")
 
 
 def is_loopback(host: str) -> bool:
@@ -161,7 +205,9 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
     ):
         if name in names:
             value = getattr(config, names[name])
-            return ",".join(map(str, value)) if isinstance(value, tuple) else value
+            if isinstance(value, tuple):
+                return ",".join(map(str, value))
+            return str(value) if isinstance(value, Listener) else value
     raise UsageError(f"{name} is no setting of a broker")
 
 
@@ -241,6 +287,14 @@ def _listener(text: str) -> Listener:
     return Listener(host.removeprefix("[").removesuffix("]"), int(port))
 
 
+def _address(value: Any) -> Listener:
+    """One host:port."""
+    listener = _listener(value) if isinstance(value, str) else Listener()
+    if not listener.host:
+        raise ValueError("allowed is one host:port")
+    return listener
+
+
 def _coordination(value: Any) -> str:
     kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind not in ("embedded", "zookeeper") or not colon or not rest:
@@ -253,6 +307,7 @@ _REQUIRED = object()
 _OWN = {
     "broker.id": "broker_id",
     "listeners": "listeners",
+    "advertised.listeners": "advertised",
     "log.dirs": "log_dirs",
     "coordination": "coordination",
     "broker.rack": "rack",
@@ -260,7 +315,15 @@ _OWN = {
     "broker.session.timeout.ms": "session_timeout_ms",
     "socket.request.max.bytes": "socket_request_max_bytes",
     "max.in.flight.requests.per.connection": "max_in_flight",
-    "queued.max.request.bytes": "max_queued_bytes",
+    "queued.max.bytes.per.connection": "max_queued_bytes",
+    "queued.max.request.bytes": "max_memory",
+    "max.connections": "max_connections",
+    "connections.max.idle.ms": "max_idle_ms",
+    "metrics.listener": "metrics_listener",
+    "server.log.format": "log_format",
+    "server.log.level": "log_level",
+    "server.log.max.bytes": "log_file_max_bytes",
+    "server.log.backups": "log_file_backups",
     "num.recovery.threads.per.data.dir": "num_recovery_threads",
     "log.flush.offset.checkpoint.interval.ms": "checkpoint_interval_ms",
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
@@ -286,7 +349,8 @@ def _of_config(names: Mapping[str, str], config: Any) -> dict[str, _Setting]:
 
 SETTINGS: dict[str, _Setting] = {
     "broker.id": _Setting(_integer(0, _MAX_INT32), _REQUIRED),
-    "listeners": _Setting(_listeners, (Listener("127.0.0.1", 9092),)),
+    "listeners": _Setting(_listeners, (Listener("127.0.0.1", 9092),)),  # and a unix socket, see _socket_in
+    "advertised.listeners": _Setting(_address, None),
     "log.dirs": _Setting(_texts, _REQUIRED),
     "coordination": _Setting(_coordination, _REQUIRED),
     "broker.rack": _Setting(_text, None),
@@ -294,7 +358,15 @@ SETTINGS: dict[str, _Setting] = {
     "broker.session.timeout.ms": _Setting(_integer(100, 3_600_000), 9000),
     "socket.request.max.bytes": _Setting(_integer(1024, _MAX_INT32), 100 << 20),
     "max.in.flight.requests.per.connection": _Setting(_integer(1, 100_000), 100),
-    "queued.max.request.bytes": _Setting(_integer(1024, 2**40), 64 << 20),
+    "queued.max.bytes.per.connection": _Setting(_integer(1024, 2**40), 64 << 20),
+    "queued.max.request.bytes": _Setting(_integer(1 << 20, 2**40), 256 << 20),
+    "max.connections": _Setting(_integer(1, _MAX_INT32), 10_000),
+    "connections.max.idle.ms": _Setting(_integer(10, 2**40), 600_000),
+    "metrics.listener": _Setting(_address, None),
+    "server.log.format": _Setting(_one_of("json", "text"), "json"),
+    "server.log.level": _Setting(_one_of("debug", "info", "warning", "error"), "info"),
+    "server.log.max.bytes": _Setting(_integer(64 << 10, 2**40), 64 << 20),
+    "server.log.backups": _Setting(_integer(1, 1000), 4),
     "num.recovery.threads.per.data.dir": _Setting(_integer(1, 256), 2),
     "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),

@@ -25,6 +25,7 @@ MAX_FRAME_BYTES = 100 << 20
 """Kafka's socket.request.max.bytes."""
 
 SCRATCH_BYTES = 64 << 10
+_AT_FIRST = 64 << 10
 _AT_ONCE = 1 << 20
 
 _SIZE = struct.Struct(">i")
@@ -53,9 +54,9 @@ _CODEC = HeaderCodec(RequestHeader, FLEXIBLE_FROM, ApiKey.API_VERSIONS)
 class FrameReader:
     """Cuts what a connection receives into frames: receive into buffer(), then tell received() how much it was.
 
-    limit: bytes; a larger frame raises PeerProtocolError before any of it is kept. A size alone reserves at most 1 MiB:
-    beyond that, memory is taken as bytes come in. scratch: where small frames are received; may be shared by readers
-    that one thread serves in turn, since nothing stays in it.
+    limit: bytes; a larger frame raises PeerProtocolError before any of it is kept. A size alone reserves at most 64 KiB,
+    and whoever has filled them 1 MiB: beyond that, memory is taken as bytes come in. scratch: where small frames are
+    received; may be shared by readers that one thread serves in turn, since nothing stays in it.
     """
 
     def __init__(self, limit: int = MAX_FRAME_BYTES, scratch: bytearray | None = None) -> None:
@@ -71,13 +72,19 @@ class FrameReader:
         """Bytes held of a frame that is not whole yet."""
         return len(self._size_bytes) if self._frame is None else self._have
 
+    @property
+    def reserved(self) -> int:
+        """Bytes of memory taken for a frame that is not whole yet."""
+        return 0 if self._frame is None else len(self._frame)
+
     def buffer(self) -> memoryview:
         """Where to receive next, never empty; to be given back with received() before the next call."""
         frame = self._frame
         if frame is None:
             return memoryview(self._scratch)
         if self._have == len(frame):
-            self._frame = frame = frame + bytes(min(self._size - len(frame), len(frame)))
+            more = max(len(frame), _AT_ONCE - len(frame))
+            self._frame = frame = frame + bytes(min(self._size - len(frame), more))
         return memoryview(frame)[self._have :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
@@ -114,7 +121,7 @@ class FrameReader:
         return frames
 
     def _begin(self, start: memoryview, size: int) -> None:
-        self._frame = bytearray(min(size, _AT_ONCE))
+        self._frame = bytearray(min(size, max(_AT_FIRST, len(start))))
         self._frame[: len(start)] = start
         self._size, self._have = size, len(start)
 

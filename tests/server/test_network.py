@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import mmap
+import random
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -123,6 +126,28 @@ def test_who_has_too_much_under_way_is_not_read_from() -> None:
     run(work)
 
 
+def test_what_came_with_too_much_waits_too() -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 3, 1 << 20))
+        with echo.connect() as sock:
+            sock.sendall(b"".join(request(number) for number in range(10)))
+            for number in range(10):
+                await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
+                assert len(echo.seen) <= number + 3
+                echo.seen[number].answer([b"%d" % number])
+            assert await receive(sock, 10) == b"0123456789"
+            sock.sendall(b"".join(request(number) for number in range(9)) + request(9, b"refuse") + request(10))
+            for number in range(10, 19):
+                await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
+                echo.seen[number].answer([b"%d" % (number - 10)])
+            received = await receive(sock, 10)
+            assert b"012345678".startswith(received), "refused, and closed with what was not sent yet"
+            assert len(echo.seen) == 19
+        echo.server.close()
+
+    run(work)
+
+
 def test_who_does_not_read_its_answers_is_not_read_from() -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 1000, 1 << 20))
@@ -154,6 +179,9 @@ def test_who_does_not_read_its_answers_is_not_read_from() -> None:
         framed(struct.pack(">hhih", ApiKey.METADATA, 99, 1, -1)),
         request(1, b"refuse"),
         request(1, b"break"),
+        bytes.fromhex("16030100f1010000ed0303"),  # TLS, hello
+        b"GET /metrics HTTP/1.1\r\n\r\n",
+        random.Random(4).randbytes(64),
     ],
 )
 def test_a_hostile_frame_costs_its_own_connection(hostile: bytes) -> None:
@@ -250,5 +278,162 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
             await closed.wait()
         assert connection.closed
         connection.close()
+
+    run(work)
+
+
+def resident_bytes() -> int:
+    """Of this process; what it maps of files is not its own."""
+    size, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    return (int(size) - int(shared)) * 4096
+
+
+async def is_served(sock: socket.socket, echo: Echo, number: int) -> None:
+    """One request and its answer."""
+    count = len(echo.seen)
+    sock.sendall(request(number))
+    await until(lambda: len(echo.seen) > count)
+    echo.seen[-1].answer([b"fine"])
+    assert await receive(sock, 4) == b"fine"
+
+
+@pytest.mark.parametrize("sent", [5, 60 << 10])
+def test_a_flood_of_frames_that_never_end_is_bounded(sent: int, figure: Callable[[str], None]) -> None:
+    async def work() -> None:
+        limit = 16 << 20
+        echo = Echo(Limits(100 << 20, 100, 1 << 20, limit))
+        with echo.connect() as sound, contextlib.ExitStack() as stack:
+            await is_served(sound, echo, 1)
+            before = resident_bytes()
+            start = struct.pack(">i", 100 << 20) + bytes(sent - 4)
+            for _ in range(1000):
+                stack.enter_context(contextlib.closing(echo.connect())).sendall(start)
+                await asyncio.sleep(0)
+            await until(lambda: echo.server.connections < 1001)
+            await is_served(sound, echo, 2)
+            grown = resident_bytes() - before
+            figure(f"1000 frames of 100 MiB, {sent} bytes of each: {grown / 2**20:.0f} MiB resident, 16 allowed")
+            assert echo.server.memory.held <= limit
+            assert grown < 2 * limit
+            assert 200 < echo.server.connections < 300, "64 KiB each"
+        await until(lambda: echo.server.connections == 0)
+        assert echo.server.memory.held == 0
+        echo.server.close()
+
+    run(work)
+
+
+def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) -> None:
+    async def work() -> None:
+        limit = 16 << 20
+        echo = Echo(Limits(1 << 20, 100, 4 << 20, limit))
+        with echo.connect() as sound, contextlib.ExitStack() as stack:
+            await is_served(sound, echo, 1)
+            echo.seen.clear()
+            before = resident_bytes()
+            for number in range(100):
+                sock = stack.enter_context(contextlib.closing(echo.connect()))
+                sock.sendall(request(number) * 8)
+                await until(lambda: len(echo.seen) == 8)
+                while echo.seen:
+                    echo.seen.pop(0).answer([bytes(1 << 20)])
+                await asyncio.sleep(0)
+            await is_served(sound, echo, 2)
+            grown = resident_bytes() - before
+            figure(f"100 who take none of 8 MiB: {grown / 2**20:.0f} MiB resident, 16 allowed")
+            assert echo.server.memory.held <= limit
+            assert grown < 2 * limit
+        echo.server.close()
+
+    run(work)
+
+
+def test_records_of_segments_count_as_nobodys_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        (tmp_path / "segment").write_bytes(bytes(8 << 20))
+        echo = Echo(Limits(1 << 20, 100, 64 << 20, 1 << 20))
+        with open(tmp_path / "segment", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            with echo.connect() as sock:
+                sock.sendall(request(1))
+                await until(lambda: len(echo.seen) == 1)
+                echo.seen[0].answer([b"head", memoryview(mapped)])
+                assert len(await receive(sock, 4 + (8 << 20))) == 4 + (8 << 20)
+            await until(lambda: echo.server.connections == 0)
+            del echo.seen[:]
+        echo.server.close()
+
+    run(work)
+
+
+def test_a_flood_of_connections_costs_those_who_ask_nothing(figure: Callable[[str], None]) -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 100, 1 << 20, max_connections=100))
+        with echo.connect() as sound, contextlib.ExitStack() as stack:
+            await is_served(sound, echo, 1)
+            before = resident_bytes()
+            for _ in range(1000):
+                stack.enter_context(contextlib.closing(echo.connect()))
+                await asyncio.sleep(0)
+            await until(lambda: echo.server.refused >= 901)
+            assert echo.server.connections == 100
+            await is_served(sound, echo, 2)
+            with echo.connect() as late:
+                await is_served(late, echo, 3)
+            figure(f"1000 connections, 100 allowed: {(resident_bytes() - before) / 2**20:.1f} MiB resident")
+        echo.server.close()
+
+    run(work)
+
+
+def test_where_all_have_asked_the_one_idle_for_longest_goes() -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 100, 1 << 20, max_connections=3))
+        with echo.connect() as waiting, echo.connect() as idle, echo.connect() as lively:
+            waiting.sendall(request(1))
+            await until(lambda: len(echo.seen) == 1)
+            for sock in (idle, lively):
+                await is_served(sock, echo, 2)
+            with echo.connect() as late:
+                await is_served(late, echo, 3)
+            assert await receive(idle, 1) == b""
+            echo.seen[0].answer([b"late"])
+            assert await receive(waiting, 4) == b"late"
+            await is_served(lively, echo, 4)
+        echo.server.close()
+
+    run(work)
+
+
+def test_idle_connections_are_closed_and_those_who_wait_for_an_answer_are_not() -> None:
+    async def work() -> None:
+        echo = Echo(Limits(1 << 20, 100, 1 << 20, max_idle_ms=50))
+        with echo.connect() as silent, echo.connect() as slow, echo.connect() as waiting:
+            for sock in (slow, waiting):
+                sock.sendall(request(1))
+            await until(lambda: len(echo.seen) == 2)
+            (slows,) = (one for one in echo.seen if one.client.peer.endswith(f":{slow.getsockname()[1]}"))
+            slows.answer([memoryview(bytes(32 << 20))])
+            assert await receive(silent, 1) == b""
+            await until(lambda: slows.client.closed)
+            assert echo.server.connections == 1
+            (waitings,) = (one for one in echo.seen if one is not slows)
+            waitings.answer([b"fine"])
+            assert await receive(waiting, 4) == b"fine"
+            assert await receive(waiting, 1) == b"", "idle from now on"
+        echo.server.close()
+
+    run(work)
+
+
+def test_requests_are_counted_with_their_times() -> None:
+    async def work() -> None:
+        echo = Echo()
+        with echo.connect() as sock:
+            for number in range(3):
+                await is_served(sock, echo, number)
+        (((key, follower), times),) = echo.server.requests.times.items()
+        assert (key, follower, sum(times.classes)) == (ApiKey.METADATA, False, 3)
+        assert 0 < times.total_s < 20
+        echo.server.close()
 
     run(work)

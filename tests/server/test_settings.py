@@ -27,10 +27,29 @@ def test_the_command_line_counts_over_the_environment_over_the_file(tmp_path: Pa
 def test_listeners() -> None:
     settings = load(NEEDED | {"listeners": "127.0.0.1:0,[::1]:9093,unix:/run/k.sock"}, None, {})
     assert settings.listeners == (Listener("127.0.0.1", 0), Listener("::1", 9093), Listener(path="/run/k.sock"))
-    remote = NEEDED | {"listeners": ["0.0.0.0:9092"]}
-    with pytest.raises(UsageError, match=r"0\.0\.0\.0 is no loopback address.*allow\.remote"):
+    remote = NEEDED | {"listeners": ["192.0.2.1:9092"]}
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1 is no loopback address.*allow\.remote"):
         load(remote, None, {})
     assert load(remote | {"allow.remote": True}, None, {}).allow_remote
+
+
+def test_where_a_broker_listens_unasked_only_its_own_host_reaches() -> None:
+    assert load(NEEDED, None, {}).listeners == (Listener("127.0.0.1", 9092), Listener(path="/data/broker.sock"))
+    deep = f"/{'d' * 120}"
+    assert load(NEEDED | {"log.dirs": deep}, None, {}).listeners == (Listener("127.0.0.1", 9092),)
+    assert load(NEEDED, None, {}).metrics_listener is None
+
+
+def test_what_is_advertised_can_be_reached() -> None:
+    everywhere = NEEDED | {"listeners": "0.0.0.0:9092", "allow.remote": True}
+    with pytest.raises(UsageError, match=r"set advertised\.listeners"):
+        load(everywhere, None, {})
+    assert load(everywhere | {"advertised.listeners": "db1:9092"}, None, {}).advertised == Listener("db1", 9092)
+    for nowhere in ("0.0.0.0:9092", "db1:0"):
+        with pytest.raises(UsageError, match="nowhere"):
+            load(everywhere | {"advertised.listeners": nowhere}, None, {})
+    with pytest.raises(UsageError, match=r"metrics\.listener.*allow\.remote"):
+        load(NEEDED | {"metrics.listener": "[::]:9404"}, None, {})
 
 
 @pytest.mark.parametrize(
@@ -44,6 +63,8 @@ def test_listeners() -> None:
         ("listeners", "unix:/only", "must name a host:port"),
         ("coordination", "/somewhere", "allowed are embedded:"),
         ("allow.remote", "maybe", "allowed are true and false"),
+        ("metrics.listener", "unix:/somewhere", "allowed is one host:port"),
+        ("server.log.format", "xml", "allowed are json, text"),
         ("replica.fetch.min.bytes", 0, "replica.fetch.min.bytes = 0 in the command line: allowed is an integer from 1"),
         (
             "log.segment.bytes",
@@ -81,5 +102,5 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
 
 def test_every_setting_can_be_told() -> None:
     settings = load(NEEDED, None, {})
-    assert given_value(settings, "listeners") == "127.0.0.1:9092"
+    assert given_value(settings, "listeners") == "127.0.0.1:9092,unix:/data/broker.sock"
     assert all(not isinstance(given_value(settings, name), tuple) for name in SETTINGS)

@@ -1,0 +1,61 @@
+"""What is counted while requests are served: plain numbers, added to on the event loop and read by whoever tells them.
+
+On the way of a request this costs a look at the clock and an addition or two; everything that can be worked out from
+what the broker knows anyway is worked out when somebody asks, in metrics.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from time import monotonic
+
+BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper ends of the classes into which the times of requests fall; above the last there is one more."""
+
+
+class Times:
+    """How long requests of one kind took: how many fell in each class, and seconds altogether."""
+
+    __slots__ = ("classes", "total_s")
+
+    def __init__(self) -> None:
+        self.classes = [0] * (len(BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+
+class Requests:
+    """Requests answered, by API key, those of followers apart; from their arrival until the answer was given."""
+
+    def __init__(self) -> None:
+        self.times: dict[tuple[int, bool], Times] = {}
+
+    def answered(self, api_key: int, follower: bool, began: float) -> None:
+        """One more. began: when it came, by time.monotonic()."""
+        took = monotonic() - began
+        key = (api_key, follower)
+        times = self.times.get(key)
+        if times is None:
+            times = self.times[key] = Times()
+        times.classes[bisect_left(BOUNDS_S, took)] += 1
+        times.total_s += took
+
+
+class Traffic:
+    """Records that came and went; bytes of batches as they are sent and stored. in_, out: of clients; *_replicas: of
+    leaders and followers. failed_*: partitions of requests that were answered with an error."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_in_replicas",
+        "bytes_out",
+        "bytes_out_replicas",
+        "failed_fetches",
+        "failed_produces",
+        "fetches",
+        "messages_in",
+        "produces",
+    )
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = self.bytes_in_replicas = self.bytes_out_replicas = 0
+        self.messages_in = self.produces = self.fetches = self.failed_produces = self.failed_fetches = 0
