@@ -1,0 +1,128 @@
+"""Brokers, asked over the Kafka protocol what a client library does not ask, or not of a broker of one's choice.
+
+For commands: calls block, nothing waits for a broker that is silent for longer than is said, and answers are those of
+kreplog.wire.cold, with the brokers' own words about what they refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kreplog.errors import PeerProtocolError
+from kreplog.server.connecting import REACH_S, UnreachableError, reached
+from kreplog.server.peers import Address, Peer
+from kreplog.wire import cold
+from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
+from kreplog.wire.versions import ApiKey
+
+METADATA_VERSION = 12
+ANSWER_S = 35.0
+"""How long a broker may take for what it has to do first."""
+
+T = TypeVar("T")
+
+
+class Line:
+    """To one broker, for one request at a time."""
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._peer = Peer(MAX_FRAME_BYTES)
+        self._correlations = itertools.count(1)
+
+    async def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
+        """A request of kreplog.wire.cold and its answer. Raises OSError, TimeoutError, PeerProtocolError."""
+        header = self.header(api, version)
+        return cold.decode_response(await self.send(cold.encode_request(header, **fields)), header)
+
+    async def send(self, request: list[Any]) -> Any:
+        """A frame of any request, and the frame of its answer. Raises OSError, TimeoutError."""
+        return await self._peer.call(self._address, request, self._timeout_s)
+
+    def header(self, api: ApiKey, version: int) -> RequestHeader:
+        return RequestHeader(api, version, next(self._correlations), "kreplog")
+
+    def close(self) -> None:
+        self._peer.close()
+
+
+class Brokers:
+    """Those of a cluster, to be asked one after the other or all at once. known: where the live ones are, by id."""
+
+    def __init__(self, runner: asyncio.Runner, servers: Iterable[str]) -> None:
+        self._runner = runner
+        self._servers = [_address(one) for one in servers]
+        self.known: dict[int, Address] = {}
+
+    def metadata(self, topics: Iterable[str] | None = None) -> Any:
+        """Of these topics, or of all; makes `known` anew. Raises UnreachableError."""
+        asked = None if topics is None else [{"topic_id": None, "name": one} for one in topics]
+        answer = self.ask(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
+        self.known = {one.node_id: (one.host, one.port) for one in answer.brokers}
+        return answer
+
+    def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
+        """Whichever broker answers. One that has taken the request and is silent is not followed by another: it may
+        have done what it was asked. Raises UnreachableError."""
+
+        async def question(line: Line) -> Any:
+            return await line.ask(api, version, **fields)
+
+        failures = []
+        for address in dict.fromkeys((*self.known.values(), *self._servers)):
+            answer = self._runner.run(_asked(address, question, ANSWER_S))
+            if not isinstance(answer, Exception):
+                return answer
+            failures.append(f"{address[0]}:{address[1]} ({_words(answer)})")
+            if isinstance(answer, TimeoutError):
+                break
+        raise UnreachableError(f"no broker answers at {', '.join(failures)}: do they still run?")
+
+    def ask_each(self, brokers: Iterable[int], question: Callable[[int, Line], Awaitable[T]]) -> dict[int, T]:
+        """What those of `brokers` say who answer, all asked at once; none may take longer than REACH_S."""
+
+        async def each() -> dict[int, T]:
+            asked = [one for one in dict.fromkeys(brokers) if one in self.known]
+            answers = await asyncio.gather(
+                *(_asked(self.known[one], lambda line, at=one: question(at, line), REACH_S) for one in asked)  # type: ignore[misc]
+            )
+            return {
+                one: answer for one, answer in zip(asked, answers, strict=True) if not isinstance(answer, Exception)
+            }
+
+        return self._runner.run(each())
+
+
+@contextmanager
+def brokers_of(cluster: Path | None, bootstrap: str | None) -> Iterator[Brokers]:
+    """Of the cluster in this directory, or at these addresses. Raises UnreachableError, UsageError."""
+    servers = reached(cluster, bootstrap)
+    with asyncio.Runner() as runner:
+        yield Brokers(runner, servers)
+
+
+async def _asked(address: Address, question: Callable[[Line], Awaitable[T]], timeout_s: float) -> T | Exception:
+    line = Line(address, timeout_s)
+    try:
+        return await question(line)
+    except (OSError, TimeoutError, PeerProtocolError) as error:
+        return error
+    finally:
+        line.close()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

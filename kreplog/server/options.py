@@ -1,0 +1,44 @@
+"""What the commands of brokers and clusters have alike: options, and how results are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kreplog.errors import UsageError
+
+STYLE: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
+
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+ClusterDir = Annotated[Path, typer.Argument(help="The cluster's directory.", envvar="KREPLOG_CLUSTER")]
+OptionalDir = Annotated[
+    Path | None, typer.Option("--cluster", "-c", help="The cluster's directory.", envvar="KREPLOG_CLUSTER")
+]
+Bootstrap = Annotated[str | None, typer.Option("--bootstrap", "-b", help="host:port of brokers, with commas between.")]
+
+
+def ids(text: str) -> list[int]:
+    """Broker ids with commas between. Raises UsageError."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"brokers {text!r}: write ids with commas between, as in 0,1,2") from None
+
+
+def pair(option: str, text: str) -> tuple[str, str]:
+    """The two sides of name=value, as `option` takes it. Raises UsageError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{option} {text!r}: write name=value")
+    return name, value
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def print_json(facts: object) -> None:
+    print(json.dumps(facts, ensure_ascii=False, separators=(",", ":")))

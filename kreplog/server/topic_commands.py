@@ -1,0 +1,263 @@
+"""`kreplog topic`: topics are worked on over the Kafka protocol, as any client would.
+
+--bootstrap names brokers anywhere, --cluster those of a cluster on this host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kreplog.errors import ErrorCode, UsageError
+from kreplog.server.asking import Brokers, brokers_of
+from kreplog.server.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
+from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
+from kreplog.server.replica_states import ReplicaState, replica_states
+from kreplog.types import NO_LEADER, TopicPartition, check_topic
+from kreplog.wire import cold
+from kreplog.wire.versions import ApiKey
+
+TOPIC_RESOURCE = 2
+SET, DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+
+topic_app = typer.Typer(help="Make, list, describe, alter and delete topics.", **STYLE)
+
+Configs = Annotated[list[str] | None, typer.Option("--config", help="name=value, under Kafka's names.")]
+
+
+@topic_app.command()
+def create(
+    name: str,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 1,
+    replication_factor: Annotated[int, typer.Option("--replication-factor", "-r", min=1)] = 1,
+    config: Configs = None,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a topic, and wait until its partitions have leaders."""
+    check_topic(name)
+    configs = dict(pair("--config", text) for text in config or ())
+    topic = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
+    with admin_of(cluster, bootstrap) as admin:
+        answer = admin.create_topics({name: topic}, timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
+    succeed("topic", name, answer["topics"][0])
+    if as_json:
+        print_json({"name": name, "partitions": partitions, "replication_factor": replication_factor})
+    else:
+        print(f"{name}: {counted(partitions, 'partition')}, {counted(replication_factor, 'replica')} each")
+
+
+@topic_app.command("list")
+def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+    """List the topics."""
+    with admin_of(cluster, bootstrap) as admin:
+        names = sorted(admin.list_topics())
+    if as_json:
+        print_json({"topics": names})
+    else:
+        for name in names:
+            print(name)
+
+
+@topic_app.command()
+def delete(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+    """Delete a topic and all that is in it."""
+    check_topic(name)
+    with admin_of(cluster, bootstrap) as admin:
+        answer = admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
+    succeed("topic", name, answer["topics"][0])
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        print(f"{name}: deleted")
+
+
+# Describe
+
+
+@topic_app.command()
+def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+    """Show a topic's partitions and where each replica is: log end offset, high watermark, lag behind the leader."""
+    check_topic(name)
+    with brokers_of(cluster, bootstrap) as brokers:
+        (topic,) = brokers.metadata([name]).topics
+        succeed("topic", name, {"error_code": topic.error_code})
+        facts = _facts(brokers, topic)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _facts(brokers: Brokers, topic: Any) -> dict[str, Any]:
+    held: dict[int, list[TopicPartition]] = {}
+    for one in topic.partitions:
+        for broker in one.replica_nodes:
+            held.setdefault(broker, []).append(TopicPartition(topic.name, one.partition_index))
+    states = replica_states(brokers, held)
+    moving = brokers.ask(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        0,
+        topics=[{"name": topic.name, "partition_indexes": [one.partition_index for one in topic.partitions]}],
+        timeout_ms=ADMIN_TIMEOUT_MS,
+    )
+    moves = {one.partition_index: one for found in moving.topics for one in found.partitions}
+    return {
+        "name": topic.name,
+        "topic_id": cold.topic_id(topic.topic_id),
+        "partitions": [
+            {
+                "partition": one.partition_index,
+                "leader": one.leader_id,
+                "leader_epoch": one.leader_epoch,
+                "replicas": list(one.replica_nodes),
+                "isr": list(one.isr_nodes),
+                "adding": list(moves[one.partition_index].adding_replicas) if one.partition_index in moves else [],
+                "removing": list(moves[one.partition_index].removing_replicas) if one.partition_index in moves else [],
+                "replica_states": _replicas(topic.name, one, states),
+            }
+            for one in sorted(topic.partitions, key=lambda one: int(one.partition_index))
+        ],
+    }
+
+
+def _replicas(
+    topic: str, partition: Any, states: Mapping[int, Mapping[TopicPartition, ReplicaState]]
+) -> list[dict[str, Any]]:
+    """Offsets are None where nobody tells them."""
+    at = TopicPartition(topic, partition.partition_index)
+    leader = states.get(partition.leader_id, {}).get(at)
+    rows = []
+    for broker in partition.replica_nodes:
+        told = states.get(broker, {}).get(at)
+        offsets: dict[str, int | None] = dict.fromkeys(("log_start_offset", "log_end_offset", "high_watermark", "lag"))
+        if told is not None and told.error is ErrorCode.NONE:
+            offsets = {
+                "log_start_offset": told.log_start_offset,
+                "log_end_offset": told.log_end_offset,
+                "high_watermark": told.high_watermark,
+                "lag": None,
+            }
+            if leader is not None and leader.error is ErrorCode.NONE:
+                offsets["lag"] = max(0, leader.log_end_offset - told.log_end_offset)
+        state = _word(broker, partition, told, answers=broker in states)
+        rows.append({"broker": broker, "state": state, **offsets})
+    return rows
+
+
+def _word(broker: int, partition: Any, told: ReplicaState | None, *, answers: bool) -> str:
+    if not answers:
+        return "down"
+    if told is None or told.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return "missing"
+    if told.error is not ErrorCode.NONE:
+        return "failed"
+    if broker == partition.leader_id:
+        return "leader"
+    return "in sync" if broker in partition.isr_nodes else "lagging"
+
+
+def _show(facts: dict[str, Any]) -> None:
+    columns = ("partition", "leader", "epoch", "replicas", "in sync")
+    table = Table(*columns, title=f"{facts['name']} ({facts['topic_id']})", title_justify="left")
+    for name in ("replica", "state"):
+        table.add_column(name)
+    for name in ("log start", "log end", "high watermark", "lag"):
+        table.add_column(name, justify="right")
+    for one in facts["partitions"]:
+        leader = "none" if one["leader"] == NO_LEADER else str(one["leader"])
+        replicas = _list(one["replicas"])
+        for word in ("adding", "removing"):
+            replicas += f" ({word} {_list(one[word])})" if one[word] else ""
+        cells = [str(one["partition"]), leader, str(one["leader_epoch"]), replicas, _list(one["isr"]) or "none"]
+        for replica in one["replica_states"]:
+            offsets = (replica[key] for key in ("log_start_offset", "log_end_offset", "high_watermark", "lag"))
+            table.add_row(
+                *cells,
+                str(replica["broker"]),
+                replica["state"],
+                *("-" if offset is None else f"{offset:,}" for offset in offsets),
+            )
+            cells = [""] * len(columns)
+    Console().print(table)
+
+
+def _list(replicas: list[int]) -> str:
+    return ",".join(map(str, replicas))
+
+
+# Alter
+
+
+@topic_app.command()
+def alter(
+    name: str,
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="So many in all.")] = None,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", help="A setting that is to have its default again.")
+    ] = None,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a topic more partitions or other settings; if one of these is refused, nothing is changed."""
+    check_topic(name)
+    changes: list[tuple[str, str | None, int]] = [(*pair("--config", text), SET) for text in config or ()]
+    changes += [(text, None, DELETE) for text in delete_config or ()]
+    if partitions is None and not changes:
+        raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
+    names = [one[0] for one in changes]
+    if len(set(names)) < len(names):
+        raise UsageError("each setting can be given once, and not be deleted as well")
+    with brokers_of(cluster, bootstrap) as brokers:
+        for validate_only in (True, False):
+            if changes:
+                _alter_configs(brokers, name, changes, validate_only)
+            if partitions is not None:
+                _add_partitions(brokers, name, partitions, validate_only)
+    facts: dict[str, Any] = {"name": name}
+    if partitions is not None:
+        facts["partitions"] = partitions
+    if changes:
+        facts["configs"] = {one: value for one, value, _ in changes}
+    if as_json:
+        print_json(facts)
+        return
+    told = [] if partitions is None else [counted(partitions, "partition")]
+    told += [f"{one} = {value}" if value is not None else f"{one} as by default" for one, value, _ in changes]
+    print(f"{name}: {', '.join(told)}")
+
+
+def _alter_configs(
+    brokers: Brokers, name: str, changes: Sequence[tuple[str, str | None, int]], validate_only: bool
+) -> None:
+    configs = [{"name": one, "value": value, "config_operation": operation} for one, value, operation in changes]
+    answer = brokers.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        resources=[{"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}],
+        validate_only=validate_only,
+    )
+    _succeed(name, answer.responses[0])
+
+
+def _add_partitions(brokers: Brokers, name: str, count: int, validate_only: bool) -> None:
+    answer = brokers.ask(
+        ApiKey.CREATE_PARTITIONS,
+        2,
+        topics=[{"name": name, "count": count, "assignments": None}],
+        timeout_ms=ADMIN_TIMEOUT_MS,
+        validate_only=validate_only,
+    )
+    _succeed(name, answer.results[0])
+
+
+def _succeed(name: str, answer: Any) -> None:
+    succeed("topic", name, {"error_code": answer.error_code, "error_message": answer.error_message})
