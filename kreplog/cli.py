@@ -93,8 +93,12 @@ def _mount(name: str, help: str) -> None:
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
     def run(context: typer.Context) -> None:
-        from kreplog.server import commands
-
+        try:
+            from kreplog.server import commands
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"kreplog {name} needs {error.name}, which is not installed: pip install 'kreplog[cluster]'"
+            ) from error
         commands.run(name, context.args)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import resource
@@ -25,7 +26,7 @@ from kreplog.core import nodes
 from kreplog.core.controller.controller import Controller
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, StorageError
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, StorageError, UsageError
 from kreplog.server.api import Api
 from kreplog.server.channels import Channels, control_header
 from kreplog.server.directories import DataDirectory
@@ -35,7 +36,7 @@ from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.peers import Address, Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Limits, Server
-from kreplog.server.settings import BrokerSettings
+from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.store import StoreLink, make_store
 from kreplog.server.topics import Topics
 from kreplog.types import Broker as Registered
@@ -131,7 +132,7 @@ class Broker:
             settings.max_idle_ms,
         )
         self.server = Server(self.api.handle, limits)
-        bound = [self.server.listen(listener) for listener in settings.listeners]
+        bound = [self._listen(listener) for listener in settings.listeners]
         first = settings.advertised or next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
         unclean = any(directory.unclean or directory.is_new for directory in directories)
@@ -143,6 +144,16 @@ class Broker:
             "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
         )
         _log.info("broker %d listens on %s", self.id, ", ".join(str(listener) for listener in bound))
+
+    def _listen(self, listener: Listener) -> Listener:
+        try:
+            return self.server.listen(listener)
+        except OSError as error:
+            what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+            raise UsageError(
+                f"broker {self.id} cannot listen on {listener}: {what}; give it another address in its setting "
+                "listeners, or end what has this one"
+            ) from error
 
     # Events
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kreplog.server.local_cluster import LocalCluster, PidFile
+from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile
 from kreplog.server.options import STYLE, AsJson, ClusterDir, ids, print_json
 from kreplog.server.topic_commands import topic_app
 
@@ -67,7 +68,12 @@ def create(
 def start(directory: ClusterDir, brokers: BrokerIds = None, as_json: AsJson = False) -> None:
     """Start the brokers that do not run, and wait until they serve."""
     cluster = LocalCluster(directory)
-    cluster.start(None if brokers is None else ids(brokers))
+    try:
+        cluster.start(None if brokers is None else ids(brokers))
+    except ClusterError as error:
+        for line in error.lines:
+            print(f"  {line}", file=sys.stderr)
+        raise
     _show_status(cluster, as_json)
 
 
@@ -92,8 +98,9 @@ def _show_status(cluster: LocalCluster, as_json: bool) -> None:
         return
     table = Table("broker", "address", "pid", "state", "controller")
     for one in found:
-        state = "serving" if one.alive and one.registered else "starting" if one.alive else "stopped"
-        table.add_row(
-            str(one.id), f"{one.host}:{one.port}", str(one.pid or "-"), state, "yes" if one.controller else ""
-        )
+        address = f"{one.host}:{one.port}" if one.port else "-"
+        table.add_row(str(one.id), address, str(one.pid or "-"), one.state, "yes" if one.controller else "")
     Console().print(table)
+    for one in found:
+        if one.detail:
+            print(f"broker {one.id}: {one.detail}")

@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,23 +26,36 @@ from typing import Any
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, UsageError
-from kreplog.server.settings import BrokerSettings, load
+from kreplog.server import telling
+from kreplog.server.cluster_files import broker_toml, check_settings, free_ports
+from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.server.store import make_store
 
-HOST = "127.0.0.1"
 POLL_S = 0.02
 SESSION_MS = 10_000
-_LONGEST_SOCKET_PATH = 100
+STOP_S = 20.0
+"""How long a broker that is to stop again may take for it."""
+LINES_SHOWN = 6
+"""Of each log of a broker that did not start."""
+
 _LOCK_TRIES = 25
 
 
 class ClusterError(KreplogError):
-    """A broker process did not do what it was told; the message says which one and where its log is."""
+    """A broker process did not do what it was told; the message says which one, `lines` are the last of its log."""
+
+    def __init__(self, message: str, lines: Sequence[str] = (), *, path: str | None = None) -> None:
+        super().__init__(message, path=path)
+        self.lines = tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """pid, port: 0 where there is none. controller: whether it is. registered: whether the store knows it."""
+    """pid, port: 0 where there is none. controller: whether it is. registered: whether the store knows it.
+
+    state: "serving", "starting" (or stopping: it lives and is not registered), "stopped" or "unreadable", its settings.
+    detail: what is wrong with it or what it waits for, "" for nothing.
+    """
 
     id: int
     host: str
@@ -52,6 +64,8 @@ class BrokerStatus:
     alive: bool
     registered: bool
     controller: bool
+    state: str
+    detail: str
 
 
 class LocalCluster:
@@ -82,19 +96,19 @@ class LocalCluster:
 
         first_port: the brokers get it and those after it; 0 for ports that are free now. settings: "name = value" lines
         of TOML for every broker. Raises UsageError for a directory that holds a cluster, for brokers given twice, and
-        for settings that a broker would not take.
+        for settings that a broker would not take; nothing is written then.
         """
         root = Path(directory).absolute()
         if not brokers or len(set(brokers)) < len(brokers) or min(brokers) < 0:
             raise UsageError(f"brokers {list(brokers)}: give at least one id, each once, none below 0")
         if (root / "cluster.json").exists():
             raise UsageError(f"{root} holds a cluster already: choose another directory", path=str(root))
-        ports = _free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
+        ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
+        check_settings(root, brokers[0], settings)
         for broker, port in zip(brokers, ports, strict=True):
             home = root / f"broker-{broker}"
             home.mkdir(parents=True, exist_ok=True)
-            (home / "broker.toml").write_text(_toml(root, broker, port, settings), encoding="utf-8")
-            load({}, home / "broker.toml", {})
+            (home / "broker.toml").write_text(broker_toml(root, broker, port, settings), encoding="utf-8")
         (root / "cluster.json").write_text(json.dumps({"brokers": list(brokers)}) + "\n")
         return cls(root)
 
@@ -109,34 +123,88 @@ class LocalCluster:
         return load({}, self.home(broker) / "broker.toml")
 
     def bootstrap(self) -> str:
-        """host:port of all brokers, as clients take it."""
-        listeners = [next(one for one in self.settings(broker).listeners if one.host) for broker in self.brokers]
-        return ",".join(f"{one.host}:{one.port}" for one in listeners)
+        """host:port of all brokers whose settings can be read, as clients take it. Raises UsageError where none can."""
+        found = [f"{one.host}:{one.port}" for one in map(_address, self._readable().values())]
+        return ",".join(found) if found else str(_address(self.settings(self.brokers[0])))
+
+    def _readable(self) -> dict[int, BrokerSettings]:
+        """The settings of the brokers whose settings can be read."""
+        found = {}
+        for broker in self.brokers:
+            with suppress(UsageError):
+                found[broker] = self.settings(broker)
+        return found
 
     # Processes
 
     def start(self, brokers: Iterable[int] | None = None, timeout_s: float = 30.0) -> None:
-        """Start those that do not run, and wait until all of them are registered. Raises ClusterError, UsageError."""
+        """Start those that do not run, and wait until all of them are registered.
+
+        Raises UsageError for settings that a broker would not take: nothing is started then; ClusterError for one that
+        ends as it starts: what was started with it is stopped again; and when it takes longer: they go on starting.
+        """
         wanted = list(self.brokers if brokers is None else brokers)
-        started = {broker: self._spawn(broker) for broker in wanted if read_pid_file(self.home(broker))[0] == 0}
+        coordination = next(self.settings(broker).coordination for broker in wanted or self.brokers)
+        for broker in wanted:
+            self.settings(broker)
+        before = {broker: telling.marks(self.home(broker)) for broker in wanted}
+        started: dict[int, subprocess.Popen[bytes]] = {}
+        try:
+            for broker in wanted:
+                if read_pid_file(self.home(broker))[0] == 0:
+                    started[broker] = self._spawn(broker)
+            missing = self._wait_until_registered(wanted, started, before, coordination, timeout_s)
+        except BaseException:
+            for process in started.values():
+                _end(process)
+            raise
+        if missing is not None:
+            states = {one.id: one for one in self.status()}
+            told = "; ".join(f"broker {broker}: {_how_far(states[broker])}" for broker in missing)
+            raise ClusterError(
+                f"not all brokers serve after {timeout_s:g} s; they go on starting, `kreplog cluster status` shows how "
+                f"far they are, `kreplog cluster stop` ends them: {told}",
+                telling.last_lines(self.home(missing[0]), before[missing[0]], LINES_SHOWN),
+            )
+
+    def _wait_until_registered(
+        self,
+        wanted: list[int],
+        started: dict[int, subprocess.Popen[bytes]],
+        before: dict[int, telling.Marks],
+        coordination: str,
+        timeout_s: float,
+    ) -> list[int] | None:
+        """None once all are and one controls; those that are not when the time is over (all, for want of a controller).
+
+        Raises ClusterError for one that ended.
+        """
         deadline = time.monotonic() + timeout_s
-        with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
+        with closing(make_store(coordination)) as store:
             session = store.connect(SESSION_MS)
             while True:
                 for broker, process in started.items():
                     if process.poll() is not None:
-                        raise ClusterError(
-                            f"broker {broker} ended with {process.returncode} as it started: {self._last_words(broker)}"
-                        )
+                        raise self._ended(broker, process.returncode, before[broker], len(started) > 1)
                 controller, registered = _registered(session)
                 missing = [broker for broker in wanted if broker not in registered]
                 if not missing and controller is not None:
-                    return
+                    return None
                 if time.monotonic() > deadline:
-                    raise ClusterError(
-                        f"brokers {missing} have not registered within {timeout_s:g} s; see {self.home(wanted[0])}/logs"
-                    )
+                    return missing or wanted
                 time.sleep(POLL_S)
+
+    def _ended(self, broker: int, status: int, before: telling.Marks, others: bool) -> ClusterError:
+        home = self.home(broker)
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        words = telling.last_words(home, before) or "it said nothing"
+        return ClusterError(
+            f"broker {broker} {how} as it started: {words}; "
+            + ("the brokers started with it are stopped again; " if others else "")
+            + f"its logs are in {home / 'logs'}",
+            telling.last_lines(home, before, LINES_SHOWN),
+            path=str(home / "logs"),
+        )
 
     def _spawn(self, broker: int) -> subprocess.Popen[bytes]:
         logs = self.home(broker) / "logs"
@@ -153,15 +221,6 @@ class LocalCluster:
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
-
-    def _last_words(self, broker: int) -> str:
-        """The last line that it wrote."""
-        for name in ("console.log", "server.log"):
-            with suppress(OSError):
-                lines = (self.home(broker) / "logs" / name).read_text(errors="replace").splitlines()
-                if lines:
-                    return lines[-1]
-        return f"see {self.home(broker)}/logs"
 
     def stop(self, brokers: Iterable[int] | None = None, timeout_s: float = 30.0) -> None:
         """Have them stop cleanly, one after the other. Raises ClusterError for one that does not."""
@@ -182,27 +241,61 @@ class LocalCluster:
 
     def status(self) -> list[BrokerStatus]:
         """Every broker, by id. A store that cannot be asked knows of none."""
-        controller, registered = self._ask_store()
+        readable = self._readable()
+        controller, registered, trouble = self._ask_store(readable)
         found = []
         for broker in sorted(self.brokers):
             pid, host, port = read_pid_file(self.home(broker))
-            alive = pid != 0
-            if not port:
-                listener = next(one for one in self.settings(broker).listeners if one.host)
-                host, port = listener.host, listener.port
             here = broker in registered
-            found.append(BrokerStatus(broker, host, port, pid, alive, here, here and controller == broker))
+            listens = bool(port)
+            state = "serving" if pid and here else "starting" if pid else "stopped"
+            detail = self._waits_for(broker, pid, listens, trouble) if state == "starting" else ""
+            if broker in readable:
+                if not listens:
+                    listener = _address(readable[broker])
+                    host, port = listener.host, listener.port
+            else:
+                state = "unreadable" if state == "stopped" else state
+                detail = self._why_unreadable(broker)
+            found.append(
+                BrokerStatus(broker, host, port, pid, pid != 0, here, here and controller == broker, state, detail)
+            )
         return found
 
-    def _ask_store(self) -> tuple[int | None, set[int]]:
-        """Who controls, and who is registered."""
-        if not (self.directory / "coordination").exists():
-            return None, set()
+    def _why_unreadable(self, broker: int) -> str:
         try:
-            with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
-                return _registered(store.connect(SESSION_MS))
-        except CoordinationError:
-            return None, set()
+            self.settings(broker)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _waits_for(self, broker: int, pid: int, listens: bool, trouble: str) -> str:
+        """What keeps a broker from being registered, as far as can be seen from outside."""
+        if _is_suspended(pid):
+            return f"its process is suspended; `kill -CONT {pid}` lets it go on"
+        if not listens:
+            waits = "it recovers its logs and does not listen yet"
+        elif trouble:
+            waits = f"it waits for the coordination store, which cannot be asked: {trouble}"
+        else:
+            waits = "it listens, but is not registered with the coordination store"
+        words = telling.last_words(self.home(broker), {"console.log": sys.maxsize})
+        return f"{waits}; the last in its log: {words}" if words else waits
+
+    def _ask_store(self, readable: dict[int, BrokerSettings]) -> tuple[int | None, set[int], str]:
+        """Who controls, who is registered, and why the store could not be asked."""
+        places = {settings.coordination for settings in readable.values()}
+        if not places:
+            return None, set(), "the settings of no broker can be read"
+        place = min(places)
+        kind, _, directory = place.partition(":")
+        if kind == "embedded" and not Path(directory).exists():
+            return None, set(), f"there is no {directory}"
+        try:
+            with closing(make_store(place)) as store:
+                return *_registered(store.connect(SESSION_MS)), ""
+        except (CoordinationError, OSError) as error:
+            return None, set(), str(error)
 
 
 def _registered(session: Session) -> tuple[int | None, set[int]]:
@@ -267,24 +360,30 @@ def read_pid_file(home: Path) -> tuple[int, str, int]:
     raise ClusterError(f"{home / 'broker.pid'} is locked, but does not say by which process")
 
 
-def _toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> str:
-    home = root / f"broker-{broker}"
-    listeners = [f"{HOST}:{port}"]
-    if len(str(home / "broker.sock")) < _LONGEST_SOCKET_PATH:
-        listeners.append(f"unix:{home}/broker.sock")
-    lines = [
-        f'"broker.id" = {broker}',
-        f'"listeners" = {json.dumps(listeners)}',
-        f'"log.dirs" = {json.dumps([str(home / "data")])}',
-        f'"coordination" = {json.dumps(f"embedded:{root}/coordination")}',
-    ]
-    return "\n".join([*lines, *settings, ""])
+def _how_far(status: BrokerStatus) -> str:
+    """Of one that is waited for."""
+    return status.detail or ("it is registered, but no broker controls yet" if status.alive else "it has just begun")
 
 
-def _free_ports(count: int) -> list[int]:
-    """Free at this moment; what else is started on the host may still take one."""
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def _address(settings: BrokerSettings) -> Listener:
+    """Where clients reach a broker."""
+    return settings.advertised or next(one for one in settings.listeners if one.host)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Cleanly, or by force when that takes too long."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_suspended(pid: int) -> bool:
+    """Whether a signal has stopped it; False where the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith(("T", "t"))
+    except OSError:
+        return False

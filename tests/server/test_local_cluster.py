@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
 from typer.testing import CliRunner
 
+from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server import commands
-from kreplog.server.local_cluster import LocalCluster, PidFile, read_pid_file
+from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
+from tests.integration.clusters import eventually
 
 
 def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
@@ -61,5 +73,121 @@ def test_commands(tmp_path: Path) -> None:
     assert "brokers 0, 1 at 127.0.0.1:" in made.output
     told = runner.invoke(commands.cluster_app, ["status", str(tmp_path / "c")])
     assert told.output.count("stopped") == 2
-    wrong = runner.invoke(commands.topic_app, ["list"], env={"KREPLOG_CLUSTER": ""})
-    assert isinstance(wrong.exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["foo=1"], "foo in --set is no setting of a broker"),
+        (["foo"], "--set foo: no line of TOML"),
+        (['"min.insync.replicas" = 0'], "min.insync.replicas = 0 in --set: allowed is an integer from 1"),
+        (["min.insync.replicas = 1", "min.insync.replicas = 2"], "these settings cannot stand together"),
+        (["broker.id = 7"], "broker.id differs from broker to broker"),
+    ],
+)
+def test_settings_are_checked_before_anything_is_written(tmp_path: Path, settings: list[str], told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        LocalCluster.create(tmp_path / "c", [0, 1], 0, settings)
+    assert told in str(error.value)
+    assert not (tmp_path / "c").exists()
+
+
+def test_coordination_elsewhere(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "c", [0], 0, [f'coordination = "embedded:{tmp_path}/elsewhere"'])
+    assert made.settings(0).coordination == f"embedded:{tmp_path}/elsewhere"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Two brokers that are not started; what is started is killed at the end."""
+    made = LocalCluster.create(tmp_path / "c", [0, 1], 0)
+    yield made
+    for broker in made.brokers:
+        pid = read_pid_file(made.home(broker))[0]
+        if pid > 1 and pid != os.getpid():
+            os.kill(pid, signal.SIGKILL)
+            made.wait_until_gone(broker)
+
+
+def test_settings_of_one_that_cannot_be_read(cluster: LocalCluster) -> None:
+    sound = cluster.bootstrap().split(",")[1]
+    (cluster.home(0) / "broker.toml").write_text("broker.id: 0")
+    first, second = cluster.status()
+    assert (first.state, first.port) == ("unreadable", 0)
+    assert f"the settings {cluster.home(0)}/broker.toml are no TOML" in first.detail
+    assert (second.state, second.detail) == ("stopped", "")
+    assert cluster.bootstrap() == sound
+    told = CliRunner().invoke(commands.cluster_app, ["status", str(cluster.directory)])
+    assert "unreadable" in told.output
+    assert "stopped" in told.output
+    assert "broker 0: the settings" in told.output
+    with pytest.raises(UsageError, match="no TOML"):
+        cluster.start()
+    assert not any(one.alive for one in cluster.status())
+
+
+def test_a_start_that_fails_leaves_nothing_running(cluster: LocalCluster) -> None:
+    port = next(one.port for one in cluster.settings(1).listeners if one.host)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ClusterError) as error:
+        cluster.start()
+    told = str(error.value)
+    assert "broker 1 ended with exit status 2 as it started: broker 1 cannot listen on" in told
+    assert f"127.0.0.1:{port}: another process listens there; give it another address in its setting listeners" in told
+    assert "the brokers started with it are stopped again" in told
+    assert any("cannot listen" in line for line in error.value.lines)
+    assert [one.state for one in cluster.status()] == ["stopped", "stopped"]
+
+
+def test_a_broker_that_runs_stays_when_the_start_of_another_fails(cluster: LocalCluster) -> None:
+    cluster.start([0])
+    (cluster.home(1) / "data").write_text("a file where the directory should be")
+    told = CliRunner().invoke(commands.cluster_app, ["start", str(cluster.directory)])
+    assert isinstance(told.exception, ClusterError)
+    assert "broker 1 ended" in str(told.exception)
+    assert "  " in told.output
+    assert [one.state for one in cluster.status()] == ["serving", "stopped"]
+
+
+def test_what_a_broker_that_does_not_serve_waits_for(cluster: LocalCluster) -> None:
+    mine = PidFile(cluster.home(0))
+    (cluster.home(0) / "logs").mkdir()
+    (cluster.home(0) / "logs" / "server.log").write_text(
+        json.dumps({"message": "recovery: 500 of 900 replicas"}) + "\n"
+    )
+    told = cluster.status()[0]
+    assert (told.state, told.pid) == ("starting", os.getpid())
+    assert told.detail == (
+        "it recovers its logs and does not listen yet; the last in its log: recovery: 500 of 900 replicas"
+    )
+    mine.write("127.0.0.1", 1)
+    assert f"it waits for the coordination store, which cannot be asked: there is no {cluster.directory}" in (
+        cluster.status()[0].detail
+    )
+    with closing(EmbeddedStore(cluster.directory / "coordination")) as store:
+        store.connect(1000)
+        assert "it listens, but is not registered with the coordination store; the last in its log" in (
+            cluster.status()[0].detail
+        )
+    mine.close()
+
+
+def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("the system does not tell of suspended processes in /proc")
+    held = "from kreplog.server.local_cluster import PidFile; import sys, time; mine = PidFile(__import__('pathlib')"
+    code = f"{held}.Path(sys.argv[1])); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(cluster.home(0))], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert cluster.status()[0].detail == f"its process is suspended; `kill -CONT {process.pid}` lets it go on"
+        process.kill()
+
+
+def test_one_that_takes_longer_goes_on_starting(cluster: LocalCluster) -> None:
+    with pytest.raises(ClusterError, match=r"not all brokers serve after 0 s; they go on starting.*broker 0: it "):
+        cluster.start([0], 0)
+    eventually(lambda: cluster.status()[0].alive, "it does not go on")
+    cluster.start([0])
+    assert cluster.status()[0].state == "serving"

@@ -1,0 +1,61 @@
+"""What is written when a cluster on this host is made: each broker's settings, after a look at what the user gave.
+
+Knows no processes; kreplog.server.local_cluster has those, and says which files there are.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from kreplog.errors import UsageError
+from kreplog.server.settings import check, parse
+
+HOST = "127.0.0.1"
+
+_OWN = {"broker.id", "listeners", "log.dirs"}
+"""Settings that each broker gets its own of."""
+
+_LONGEST_SOCKET_PATH = 100
+
+
+def check_settings(root: Path, broker: int, settings: Sequence[str]) -> None:
+    """Raise UsageError for those that a broker would not take."""
+    for text in settings:
+        try:
+            given = parse(text)
+        except ValueError as error:
+            raise UsageError(f"--set {text}: no line of TOML, as in '\"name\" = value': {error}") from error
+        if own := given.keys() & _OWN:
+            raise UsageError(f"--set {text}: {min(own)} differs from broker to broker: change it in their broker.toml")
+    try:
+        whole = parse(broker_toml(root, broker, 0, settings))
+    except ValueError as error:
+        raise UsageError(f"--set: these settings cannot stand together: {', '.join(settings)}: {error}") from error
+    check(whole, "--set", {}, {})
+
+
+def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> str:
+    home = root / f"broker-{broker}"
+    listeners = [f"{HOST}:{port}"]
+    if len(str(home / "broker.sock")) < _LONGEST_SOCKET_PATH:
+        listeners.append(f"unix:{home}/broker.sock")
+    lines = [
+        f'"broker.id" = {broker}',
+        f'"listeners" = {json.dumps(listeners)}',
+        f'"log.dirs" = {json.dumps([str(home / "data")])}',
+    ]
+    if not any("coordination" in parse(text) for text in settings):
+        lines.append(f'"coordination" = {json.dumps(f"embedded:{root}/coordination")}')
+    return "\n".join([*lines, *settings, ""])
+
+
+def free_ports(count: int) -> list[int]:
+    """Free at this moment; what else is started on the host may still take one."""
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
