@@ -93,7 +93,7 @@ def test_a_leader_is_stopped_for_longer_than_its_session(cluster: LocalCluster, 
         leader = view.state(first).leader
         epoch = view.broker_epoch(leader)
         with stopped(cluster, leader):
-            view.await_other_leader(first, leader)
+            view.await_leader(first, leader)
             eventually(lambda: leader not in view.registered(), "its session does not end")
             load.goes_on()
         eventually(lambda: view.broker_epoch(leader) > epoch, "it does not register again")

@@ -66,10 +66,14 @@ class View:
             lambda: not self.under_replicated(topic), lambda: f"under-replicated: {self.under_replicated(topic)}"
         )
 
-    def await_other_leader(self, partition: TopicPartition, than: int) -> int:
-        """The leader that comes after `than`."""
-        eventually(lambda: self.state(partition).leader not in (-1, than), f"{partition}: nobody leads after {than}")
+    def await_leader(self, partition: TopicPartition, than: int = -1) -> int:
+        """Who leads it and is alive, other than `than`."""
+        eventually(lambda: self._leads(partition, than), f"{partition}: nobody leads, but perhaps {than}", 60.0)
         return self.state(partition).leader
+
+    def _leads(self, partition: TopicPartition, than: int) -> bool:
+        leader = self.state(partition).leader
+        return leader != than and leader in self.registered()
 
     def serves_none(self, partitions: Iterable[TopicPartition], broker: int) -> bool:
         """Whether it neither leads any of them nor is in sync."""
