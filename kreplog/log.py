@@ -262,6 +262,15 @@ class Log(SegmentedLog):
         """
         return deletion.delete_records_before(self, offset)
 
+    def configure(self, config: LogConfig) -> None:
+        """Go by other settings from now on; an appender that is open keeps its own limits, a segment its index.
+
+        Raises UsageError (`replicated` cannot change), UnsupportedCompressionError, LogFailedError, LogClosedError.
+        """
+        if not isinstance(config, LogConfig):
+            raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
+        directory.configure(self, config)
+
     def enforce_retention(self, now_ms: int | None = None) -> int:
         """Delete whole old segments that retention_ms, retention_bytes or the log start offset let go; return how many.
 

@@ -42,6 +42,38 @@ cdef extern from *:
     int kreplog_share_lock(int fd) noexcept nogil
 
 
+cdef int adopt(SegmentedLog log, object config) except -1:
+    """Go by these settings. Raises UnsupportedCompressionError, and nothing has changed."""
+    cdef int codec = codec_id(config.compression_type)
+    if codec:
+        compress(codec, b"")  # its package is there
+    log.config = config
+    log.log_append_time = config.message_timestamp_type == "LogAppendTime"
+    log.codec = codec
+    log.segment_bytes = config.segment_bytes
+    log.segment_ms = config.segment_ms
+    log.flush_messages = config.flush_messages
+    log.max_index_entries = config.segment_index_bytes // 12
+    log.max_message_bytes = config.max_message_bytes
+    log.batch_bytes = min(config.batch_bytes, config.max_message_bytes, config.segment_bytes)
+    log.record_limit = config.max_message_bytes
+    if codec:
+        log.record_limit = min(log.record_limit, MAX_DECOMPRESSED_BYTES // 2)
+        log.batch_bytes = min(log.batch_bytes, log.record_limit)
+    return 0
+
+
+def configure(SegmentedLog log, object config):
+    """See Log.configure."""
+    if config.replicated != bool(log.replicated):
+        raise UsageError(f"{log.name}: whether a log is replicated is settled when it is opened", partition=log.name)
+    log.begin_write()
+    try:
+        adopt(log, config)
+    finally:
+        log.unlock()
+
+
 def prepare(SegmentedLog log, path, object config, bint read_only):
     """Check the path, read the settings, and for a writer lock the directory.
 
@@ -55,22 +87,9 @@ def prepare(SegmentedLog log, path, object config, bint read_only):
         raise UsageError(f"path {path!r} cannot be used: {error}") from None
     log.topic_partition = TopicPartition.parse(os.path.basename(log.path))
     log.name = str(log.topic_partition)
-    log.config = config
     log.read_only = read_only
     log.replicated = config.replicated
-    log.log_append_time = config.message_timestamp_type == "LogAppendTime"
-    log.codec = codec_id(config.compression_type)
-    log.segment_bytes = config.segment_bytes
-    log.segment_ms = config.segment_ms
-    log.flush_messages = config.flush_messages
-    log.max_index_entries = config.segment_index_bytes // 12
-    log.max_message_bytes = config.max_message_bytes
-    log.batch_bytes = min(config.batch_bytes, config.max_message_bytes, config.segment_bytes)
-    log.record_limit = config.max_message_bytes
-    if log.codec:
-        compress(log.codec, b"")  # its package is there
-        log.record_limit = min(log.record_limit, MAX_DECOMPRESSED_BYTES // 2)
-        log.batch_bytes = min(log.batch_bytes, log.record_limit)
+    adopt(log, config)
     if not os.path.isdir(log.path):
         if os.path.lexists(log.path):
             raise UsageError(f"{log.path} is no directory, so no partition", path=log.path)

@@ -35,7 +35,13 @@ DEBUGGING = -2
 
 LATEST = -1
 EARLIEST = -2
-"""Timestamps that ListOffsets takes for "the high watermark" and "the log start offset"."""
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+"""Timestamps that ListOffsets takes for "the high watermark", "the log start offset", "the record with the greatest
+timestamp" (KIP-734) and "the first that is on this disk", which is EARLIEST here (KIP-405)."""
+
+UP_TO_HIGH_WATERMARK = -1
+"""The offset of a DeleteRecords that wants all gone that is committed."""
 
 
 # Requests and responses between brokers, from the controller, and from clients.
@@ -278,12 +284,14 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """offset: -1 when no record is as late as the timestamp asked for."""
+    """offset: -1 when no record is as late as the timestamp asked for. timestamp: of the record there, in ms, when it
+    was asked for by time; else -1."""
 
     partition: TopicPartition
     error: ErrorCode
     offset: int = -1
     leader_epoch: int = NO_EPOCH
+    timestamp: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +299,43 @@ class ListOffsetsResponse:
     partitions: tuple[ListedOffset, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsPartition:
+    """offset: the first that stays, or UP_TO_HIGH_WATERMARK."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest:
+    """Answered when every live replica has deleted, or timeout_ms are over (KIP-107)."""
+
+    timeout_ms: int
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """low_watermark: the smallest log start offset of all live replicas; -1 with an error."""
+
+    partition: TopicPartition
+    error: ErrorCode
+    low_watermark: int = -1
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsResponse:
+    partitions: tuple[DeletedRecords, ...]
+
+
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
 """What a controller sends to a broker."""
 
 ControlResponse = LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
 
-ClientRequest = ProduceRequest | FetchRequest | OffsetsForLeaderEpochRequest | ListOffsetsRequest
+ClientRequest = ProduceRequest | FetchRequest | OffsetsForLeaderEpochRequest | ListOffsetsRequest | DeleteRecordsRequest
 
 Request = ControlRequest | ClientRequest | ControlledShutdownRequest
 
@@ -306,6 +345,7 @@ Response = (
     | FetchResponse
     | OffsetsForLeaderEpochResponse
     | ListOffsetsResponse
+    | DeleteRecordsResponse
     | ControlledShutdownResponse
 )
 
@@ -341,6 +381,13 @@ class Flushed:
 @dataclass(frozen=True, slots=True)
 class LogFailed:
     """A log failed outside a step (a flush, a deletion); it takes no more writes."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionDue:
+    """It is time to look whether a replica holds more, or older, than its topic's settings want kept."""
 
     partition: TopicPartition
 
@@ -411,6 +458,7 @@ Event = (
     | Fetched
     | Flushed
     | LogFailed
+    | RetentionDue
     | StoreReplied
     | Registered
     | SessionLost
@@ -512,6 +560,22 @@ class DeleteRecordsBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class EnforceRetention:
+    """Delete the old segments that the topic's settings let go, all of them below the high watermark, by this
+    replica's own clock and size. Answer: LogState."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureLog:
+    """The topic's settings have changed: what of them a log goes by holds from now on. Not answered."""
+
+    partition: TopicPartition
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
 class ReadLog:
     """Whole batches from `offset` on, below `limit`, at least one, about max_bytes. Answer: bytes-like."""
 
@@ -523,7 +587,8 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class OffsetForTimestamp:
-    """The first offset whose timestamp is at or after `timestamp`. Answer: the offset, or -1."""
+    """The first committed offset whose timestamp is at or after `timestamp`; for MAX_TIMESTAMP the first of those with
+    the greatest. Answer: (offset, its timestamp in ms), (-1, -1) where there is none."""
 
     partition: TopicPartition
     timestamp: int
@@ -656,6 +721,8 @@ Effect = (
     | TruncateTo
     | TruncateFullyAndStartAt
     | DeleteRecordsBefore
+    | EnforceRetention
+    | ConfigureLog
     | ReadLog
     | OffsetForTimestamp
     | AdvanceHighWatermark

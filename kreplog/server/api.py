@@ -192,6 +192,7 @@ class Api:
     def _fetch(self, exchange: Exchange, frame: Frame) -> None:
         header, topics = exchange.header, self._host.topics
         request, unknown = fetch.decode_request(frame, header, topics.name_of)
+        exchange.follower = request.replica_id >= 0
         if unknown:
             if request.session_epoch > 0:  # what else is in the session is not in the request
                 response = FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -216,19 +217,9 @@ class Api:
         self._host.replicas.put(Received(exchange, request))
 
     def _list_offsets(self, exchange: Exchange, frame: Frame) -> None:
-        header, logs = exchange.header, self._host.logs
+        header = exchange.header
         request = offsets.decode_list_offsets(frame, header)
-        by_time = {one.partition for one in request.partitions if one.timestamp not in (LATEST, EARLIEST)}
-
-        def encode(response: ListOffsetsResponse) -> Sequence[Any]:
-            times = {
-                one.partition: logs.timestamp_at(one.partition, one.offset)
-                for one in response.partitions
-                if one.offset >= 0 and one.partition in by_time
-            }
-            return offsets.encode_list_offsets_answer(response, header, times)
-
-        exchange.encode = encode
+        exchange.encode = lambda response: offsets.encode_list_offsets_answer(response, header)
         self._host.replicas.put(Received(exchange, request))
 
     def _epoch_ends(self, exchange: Exchange, frame: Frame) -> None:

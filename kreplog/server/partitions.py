@@ -24,9 +24,6 @@ from kreplog.types import AppendInfo, TopicPartition
 
 _log = logging.getLogger("kreplog.server")
 
-MAX_TIMESTAMP = -3
-"""The timestamp that asks for the latest there is (KIP-734)."""
-
 LOG_EFFECTS = frozenset(
     {
         m.OpenLog,
@@ -36,6 +33,8 @@ LOG_EFFECTS = frozenset(
         m.TruncateTo,
         m.TruncateFullyAndStartAt,
         m.DeleteRecordsBefore,
+        m.EnforceRetention,
+        m.ConfigureLog,
         m.ReadLog,
         m.OffsetForTimestamp,
         m.AdvanceHighWatermark,
@@ -102,6 +101,8 @@ class ReplicaLogs:
             m.TruncateTo: self._truncate_to,
             m.TruncateFullyAndStartAt: self._truncate_fully,
             m.DeleteRecordsBefore: self._delete_records,
+            m.EnforceRetention: self._enforce_retention,
+            m.ConfigureLog: self._configure,
             m.ReadLog: self._read,
             m.OffsetForTimestamp: self._offset_for_timestamp,
             m.AdvanceHighWatermark: self._advance_high_watermark,
@@ -237,6 +238,14 @@ class ReplicaLogs:
         replica.log.delete_records_before(effect.offset)
         return replica.state
 
+    def _enforce_retention(self, effect: m.EnforceRetention) -> m.LogState:
+        replica = self._of(effect.partition)
+        replica.log.enforce_retention()
+        return replica.state
+
+    def _configure(self, effect: m.ConfigureLog) -> None:
+        pass
+
     def _read(self, effect: m.ReadLog) -> memoryview:
         """A view of the mapped segment, which lives as long as the view does; a cut replaces the file under it."""
         log = self._of(effect.partition).log
@@ -248,20 +257,19 @@ class ReplicaLogs:
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
         return fetched.data
 
-    def _offset_for_timestamp(self, effect: m.OffsetForTimestamp) -> int:
-        """-1 too for what no record has: a time below 0, with which newer Kafkas mean other questions (KIP-734)."""
+    def _offset_for_timestamp(self, effect: m.OffsetForTimestamp) -> tuple[int, int]:
+        """None too for what no record has: a time below 0, with which newer Kafkas mean other questions."""
         log = self._of(effect.partition).log
         timestamp = effect.timestamp
-        if timestamp == MAX_TIMESTAMP:
-            timestamp = max(segment.max_timestamp for segment in log.segments)
-        if timestamp < 0:
-            return -1
         try:
-            found = log.offset_for_timestamp(timestamp)
-        except StorageError as error:
+            if timestamp == m.MAX_TIMESTAMP:
+                timestamp = max(segment.max_timestamp for segment in log.segments)
+            found = log.offset_for_timestamp(timestamp) if timestamp >= 0 else None
+            record = None if found is None else next(log.read(found, found + 1), None)
+        except (StorageError, OffsetOutOfRangeError) as error:
             _log.error("%s: no offset for timestamp %d: %s", effect.partition, effect.timestamp, error)
-            return -1
-        return -1 if found is None else found
+            return -1, -1
+        return (-1, -1) if record is None else (record.offset, record.timestamp_ms)
 
     def _advance_high_watermark(self, effect: m.AdvanceHighWatermark) -> None:
         self._of(effect.partition).log.advance_high_watermark(effect.offset)
@@ -392,14 +400,10 @@ class ReplicaLogs:
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
 
-    def timestamp_at(self, partition: TopicPartition, offset: int) -> int:
-        """Of the record at `offset`, in ms; -1 where there is none that can be read."""
+    def size_of(self, partition: TopicPartition) -> int:
+        """Bytes of its segments, 0 when it is not open."""
         replica = self._replicas.get(partition)
-        try:
-            record = None if replica is None else next(replica.log.read(offset, offset + 1), None)
-        except KreplogError:
-            return -1
-        return -1 if record is None else record.timestamp_ms
+        return 0 if replica is None or replica.log.closed else replica.log.size
 
     def in_directory(self, directory: DataDirectory) -> list[tuple[TopicPartition, Log]]:
         """The open logs there, by partition, for those who only look."""

@@ -584,6 +584,7 @@ _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     m.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),
     m.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
     m.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
+    m.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
     m.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
     m.OffsetForTimestamp: lambda disk, e: _on(disk, e.partition).offset_for_timestamp(e.timestamp),
     m.DeleteLog: lambda disk, e: disk.delete(e.partition),

@@ -258,6 +258,9 @@ class Checkers:
             self._check_holders(line, broker)
             self._check_members(line)
 
+    def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        pass
+
     def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
         line = self.line(partition, log.topic_id)
         if not line.excused:

@@ -60,9 +60,11 @@ class ReplicaLog(Protocol):
 
     def delete_records_before(self, offset: int) -> LogState: ...
 
+    def enforce_retention(self) -> LogState: ...
+
     def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
 
-    def offset_for_timestamp(self, timestamp: int) -> int: ...
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int]: ...
 
     def advance_high_watermark(self, offset: int) -> None: ...
 
@@ -89,8 +91,9 @@ class _Files(Protocol):
     def truncate_to(self, offset: int) -> None: ...
     def truncate_fully_and_start_at(self, offset: int) -> None: ...
     def delete_records_before(self, offset: int) -> None: ...
+    def enforce_retention(self, keep_bytes: int) -> None: ...
     def read(self, offset: int, limit: int, max_bytes: int) -> Any: ...
-    def offset_for_timestamp(self, timestamp_ms: int) -> int: ...
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]: ...
     def advance_high_watermark(self, offset: int) -> None: ...
     def flush(self) -> int: ...
     def open(self) -> None: ...
@@ -129,6 +132,9 @@ class Observer(Protocol):
 
     def committed(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
         """The high watermark moved up from `start`."""
+
+    def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        """Retention has deleted from `start` on to where the log begins now."""
 
     def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
         """The log was recovered, or made."""
@@ -208,10 +214,17 @@ class DiskLog:
     def delete_records_before(self, offset: int) -> LogState:
         return self._change(lambda files: files.delete_records_before(offset))
 
+    def enforce_retention(self) -> LogState:
+        start = self._open().log_start
+        state = self._change(lambda files: files.enforce_retention(self._disk.retention_bytes))
+        if self._disk.observer is not None and state.log_start > start:
+            self._disk.observer.expired(self._disk.broker, self.partition, self, start)
+        return state
+
     def read(self, offset: int, limit: int, max_bytes: int) -> Any:
         return self._open().read(offset, limit, max_bytes)
 
-    def offset_for_timestamp(self, timestamp: int) -> int:
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int]:
         return self._open().offset_for_timestamp(timestamp)
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -286,7 +299,7 @@ class Disk:
     unclean: a power cut may have taken records since the broker last registered: it says so when it registers, and once
     that is done the engine sets it to False.
     slow_ms: what each write and fsync of it takes in virtual time, for the engine to add. observer: may be set.
-    failed: it takes no writes, until `repair` and a restart.
+    failed: it takes no writes, until `repair` and a restart. retention_bytes: what retention keeps of each replica.
     """
 
     def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:
@@ -294,6 +307,7 @@ class Disk:
         self.slow_ms = 0
         self.failed = False
         self.unclean = False
+        self.retention_bytes = 0
         self.observer: Observer | None = None
         self.aside: list[tuple[TopicPartition, str]] = []
         self._make = make

@@ -9,6 +9,7 @@ a process; what a power cut leaves of it is what `write_back` saw last) and batc
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kreplog.errors import (
@@ -178,14 +179,29 @@ class ModelLog:
         if offset <= self.log_start:
             return
         self.log_start = offset
-        gone = bisect_right(self._segments, offset) - 1
-        if gone:
-            first = self._segments[gone]
-            del self._segments[:gone]
-            index = bisect_right(self._ends, first)
-            del self._batches[:index], self._ends[:index]
-            self._snapshots = {at: known for at, known in self._snapshots.items() if at >= first}
-            self._epochs = _from(self._epochs, offset)
+        self._drop_segments(bisect_right(self._segments, offset) - 1)
+
+    def enforce_retention(self, keep_bytes: int) -> None:
+        """Whole segments below the high watermark go, oldest first, while the rest is no less than `keep_bytes`."""
+        total, gone = sum(one.size for one in self._batches), 0
+        for base, end in pairwise(self._segments):
+            size = sum(one.size for one in self._batches if base <= one.base_offset < end)
+            if end > self.high_watermark or not (end <= self.log_start or total - size >= keep_bytes):
+                break
+            total -= size
+            gone += 1
+        self._drop_segments(gone)
+
+    def _drop_segments(self, count: int) -> None:
+        if not count:
+            return
+        first = self._segments[count]
+        del self._segments[:count]
+        self.log_start = max(self.log_start, first)
+        index = bisect_right(self._ends, first)
+        del self._batches[:index], self._ends[:index]
+        self._snapshots = {at: known for at, known in self._snapshots.items() if at >= first}
+        self._epochs = _from(self._epochs, self.log_start)
 
     def read(self, offset: int, limit: int, max_bytes: int) -> ModelRecords:
         self._check_range(offset)
@@ -198,12 +214,12 @@ class ModelLog:
             last += 1
         return ModelRecords(tuple(self._batches[first:last]))
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
         for one in self._batches:
             if one.timestamp_ms >= timestamp_ms and one.next_offset > self.log_start:
                 offset = max(one.base_offset, self.log_start)
-                return offset if offset < self.high_watermark else -1
-        return -1
+                return (offset, one.timestamp_ms) if offset < self.high_watermark else (-1, -1)
+        return -1, -1
 
     def advance_high_watermark(self, offset: int) -> None:
         if offset > self.leo:

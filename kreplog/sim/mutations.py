@@ -184,7 +184,7 @@ def _watermark_before_truncation() -> list[Patch]:
     def taken(self: Partition, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         if data.diverging is not None and self.role is Role.FOLLOWER and not self._is_late(request):
             yield from self._follow_high_watermark(data.high_watermark)
-            return (yield from reconcile(self, data.diverging))
+            return (yield from reconcile(self, data.diverging, data.log_start_offset))
         return (yield from take(self, request, data, now_ms))
 
     return [(Partition, "record_fetch", recorded), (Partition, "take_fetched", taken)]

@@ -9,6 +9,7 @@ becomes the one that was last written back; whatever the log makes of that, it d
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from kreplog._native.checkpoint import OffsetCheckpoint
@@ -85,6 +86,10 @@ class NativeLog:
     def delete_records_before(self, offset: int) -> None:
         self.log.delete_records_before(offset)
 
+    def enforce_retention(self, keep_bytes: int) -> None:
+        self.log.configure(replace(self._config, retention_bytes=keep_bytes))
+        self.log.enforce_retention(0)
+
     def read(self, offset: int, limit: int, max_bytes: int) -> bytes:
         """A copy, since files are cut while the copy travels; the log itself stops at the end of a segment."""
         pieces: list[bytes] = []
@@ -106,9 +111,9 @@ class NativeLog:
                 break
         return b"".join(pieces)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> int:
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
         found = self.log.offset_for_timestamp(timestamp_ms)
-        return -1 if found is None else found
+        return (-1, -1) if found is None else (found, next(self.log.read(found, found + 1)).timestamp_ms)
 
     def advance_high_watermark(self, offset: int) -> None:
         self.log.advance_high_watermark(offset)

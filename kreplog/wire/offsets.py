@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,6 @@ from kreplog.wire.frames import RequestHeader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_NO_TIMES: Mapping[TopicPartition, int] = {}
 
 
 def decode_list_offsets(frame: Buffer, header: RequestHeader) -> ListOffsetsRequest:
@@ -69,14 +66,8 @@ def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> l
     )
 
 
-def encode_list_offsets_answer(
-    response: ListOffsetsResponse, header: RequestHeader, times_ms: Mapping[TopicPartition, int] = _NO_TIMES
-) -> list[Buffer]:
-    """The answer to the request `header`.
-
-    times_ms: the timestamp of the record found, for partitions that were asked by time: the Java client refuses an
-    offset that was found by time and comes with none.
-    """
+def encode_list_offsets_answer(response: ListOffsetsResponse, header: RequestHeader) -> list[Buffer]:
+    """The answer to the request `header`."""
     return cold.encode_response(
         header,
         topics=[
@@ -86,7 +77,7 @@ def encode_list_offsets_answer(
                     {
                         "partition_index": one.partition.partition,
                         "error_code": int(one.error),
-                        "timestamp": times_ms.get(one.partition, -1),
+                        "timestamp": one.timestamp,
                         "offset": one.offset,
                         "leader_epoch": one.leader_epoch,
                     }
@@ -108,6 +99,7 @@ def decode_list_offsets_answer(frame: Buffer, header: RequestHeader) -> ListOffs
                 cold.error_of(one.error_code),
                 one.offset,
                 one.leader_epoch,
+                one.timestamp,
             )
             for topic in message.topics
             for one in topic.partitions

@@ -12,9 +12,11 @@ from kreplog.core.messages import (
     AppendAsLeader,
     AssignLeaderEpoch,
     CloseLog,
+    ConfigureLog,
     DeleteLog,
     DeleteRecordsBefore,
     Effect,
+    EnforceRetention,
     Event,
     Flush,
     LeaderAndIsrRequest,
@@ -121,6 +123,8 @@ class Shell:
                 log.truncate_fully_and_start_at(offset)
             case DeleteRecordsBefore(_, offset):
                 log.delete_records_before(offset)
+            case EnforceRetention():
+                log.enforce_retention(0)
             case AdvanceHighWatermark(partition, offset):
                 log.advance_high_watermark(offset)
                 self.checkpointed[partition] = offset
@@ -135,7 +139,7 @@ class Shell:
             case StateChange(level, text):
                 self.said.append(f"{level}: {text}")
                 return None
-            case Flush() | CloseLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
+            case Flush() | ConfigureLog() | CloseLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
                 return None
             case _:
                 raise AssertionError(f"no answer to {effect}")

@@ -82,11 +82,10 @@ def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     assert len(logs.answer(m.ReadLog(TP, 0, 3, 1))) == len(batch)
     logs.answer(m.AdvanceHighWatermark(TP, 3))
     assert len(logs.answer(m.ReadLog(TP, 0, 3, 1 << 20))) == len(batch)
-    assert logs.answer(m.OffsetForTimestamp(TP, 0)) == 0
-    assert logs.answer(m.OffsetForTimestamp(TP, -3)) == 0
-    assert logs.answer(m.OffsetForTimestamp(TP, -9)) == logs.answer(m.OffsetForTimestamp(TP, 2**62)) == -1
-    assert logs.timestamp_at(TP, 0) > 0
-    assert logs.timestamp_at(TP, 7) == logs.timestamp_at(TopicPartition("none", 0), 0) == -1
+    offset, timestamp = logs.answer(m.OffsetForTimestamp(TP, 0))
+    assert offset == 0 and timestamp > 0
+    assert logs.answer(m.OffsetForTimestamp(TP, m.MAX_TIMESTAMP)) == (0, timestamp)
+    assert logs.answer(m.OffsetForTimestamp(TP, -9)) == logs.answer(m.OffsetForTimestamp(TP, 2**62)) == (-1, -1)
     assert logs.answer(m.DeleteRecordsBefore(TP, 2)).log_start == 2
     assert logs.answer(m.TruncateTo(TP, 2)).leo <= 2
     assert logs.answer(m.TruncateFullyAndStartAt(TP, 9)) == m.LogState(9, 9, ())

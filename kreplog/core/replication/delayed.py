@@ -1,4 +1,5 @@
-"""Requests that wait: produces for the high watermark, fetches for something to read, both no longer than they may.
+"""Requests that wait: produces for the high watermark, fetches for something to read, deletions of records until they
+are done on every replica; none longer than it may.
 
 What waits is held as values; who wakes it, and what is then answered, is the manager's business.
 """
@@ -10,7 +11,14 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from kreplog.core.messages import FetchedPartition, FetchRequest, ProducedPartition, ProduceResponse
+from kreplog.core.messages import (
+    DeletedRecords,
+    DeleteRecordsResponse,
+    FetchedPartition,
+    FetchRequest,
+    ProducedPartition,
+    ProduceResponse,
+)
 from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
@@ -77,6 +85,66 @@ class CommitQueue:
         drained = [(produce, index) for _, _, produce, index in sorted(self._heap, key=lambda entry: entry[:2])]
         self._heap.clear()
         return drained
+
+
+@dataclass(slots=True, eq=False)
+class DelayedDeletion:
+    """A DeleteRecords. answers: one for each partition of the request, in its order; those in `waiting` stand until the
+    low watermark is at least the offset there."""
+
+    reply_to: Hashable
+    deadline_ms: int
+    answers: list[DeletedRecords]
+    waiting: dict[int, int] = field(default_factory=dict)
+
+    def settle(self, index: int, answer: DeletedRecords) -> None:
+        """The answer at `index` stands no more."""
+        del self.waiting[index]
+        self.answers[index] = answer
+
+    def expire(self) -> None:
+        """Its time is over: fix the answers that still stand."""
+        for index in self.waiting:
+            self.answers[index] = DeletedRecords(
+                self.answers[index].partition,
+                ErrorCode.REQUEST_TIMED_OUT,
+                message="deleted on the leader, but not on every replica in time; they will follow",
+            )
+        self.waiting.clear()
+
+    @property
+    def response(self) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(tuple(self.answers))
+
+
+class Deletions:
+    """The deletions that wait, by partition."""
+
+    def __init__(self) -> None:
+        self._at: dict[TopicPartition, dict[DelayedDeletion, None]] = {}
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._at
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._at)
+
+    def add(self, deletion: DelayedDeletion) -> None:
+        for index in deletion.waiting:
+            self._at.setdefault(deletion.answers[index].partition, {})[deletion] = None
+
+    def at(self, partition: TopicPartition) -> list[DelayedDeletion]:
+        """Those that wait for `partition`, in the order in which they came."""
+        return list(self._at.get(partition, ()))
+
+    def remove(self, deletion: DelayedDeletion) -> None:
+        """It has been answered, or is about to be."""
+        for partition in {answer.partition for answer in deletion.answers}:
+            waiting = self._at.get(partition, {})
+            waiting.pop(deletion, None)
+            if not waiting:
+                self._at.pop(partition, None)
 
 
 @dataclass(slots=True, eq=False)

@@ -40,12 +40,15 @@ def epoch_at(epochs: Epochs, offset: int) -> int:
     return epochs[index - 1][0] if index else NO_EPOCH
 
 
-def diverging(epochs: Epochs, leo: int, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
+def diverging(
+    epochs: Epochs, leo: int, fetch_offset: int, last_fetched_epoch: int, log_start: int = 0
+) -> EpochEndOffset | None:
     """Leader's side of KIP-595: None where a log ending at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
 
     Otherwise the largest epoch of ours at or below `last_fetched_epoch` and where it ends; with no epoch of our own,
     (NO_EPOCH, leo). NO_EPOCH as last_fetched_epoch says nothing that could be compared: None, and the range of
-    `fetch_offset` is the caller's to check. One that lies below our log start cannot be told from a prefix either.
+    `fetch_offset` is the caller's to check. One that lies below our log start cannot be told from a prefix either; one
+    that ends right there, in an epoch of which we know nothing any more, is taken for another log.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None
@@ -53,7 +56,8 @@ def diverging(epochs: Epochs, leo: int, fetch_offset: int, last_fetched_epoch: i
         return EpochEndOffset(NO_EPOCH, leo) if fetch_offset > leo else None
     ours = end_offset_for(epochs, leo, min(last_fetched_epoch, epochs[-1][0]))
     if ours.leader_epoch == last_fetched_epoch and fetch_offset <= ours.end_offset:
-        return None
+        forgotten = last_fetched_epoch < epochs[0][0] and 0 < log_start == fetch_offset
+        return ours if forgotten else None
     return ours
 
 

@@ -196,6 +196,11 @@ class Fetcher:
             entry.state = State.FETCHING
             self._activate(topic_partition, entry)
 
+    def moved(self, topic_partition: TopicPartition) -> None:
+        """Its log start moved without the leader's doing, who is to hear of it; does nothing when it is not fetched."""
+        if topic_partition in self._active:
+            self._changed[topic_partition] = None
+
     def poll(self, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Send the next request if none is under way and there is anything to fetch.
 

@@ -17,7 +17,8 @@ class Replica:
 
     leo: the offset of its last fetch in this epoch, so the end of what it holds; UNKNOWN_OFFSET before the first.
     last_caught_up_ms: when it last held all that the leader did. last_fetch_ms, leader_end_then: when it last fetched,
-    and how far the leader's log went then. broker_epoch: of the registration that fetched.
+    and how far the leader's log went then. broker_epoch: of the registration that fetched. log_start: of its log, as
+    it said with its last fetch.
     """
 
     broker_id: int
@@ -26,6 +27,7 @@ class Replica:
     last_fetch_ms: int = 0
     leader_end_then: int = 0
     broker_epoch: int = -1
+    log_start: int = UNKNOWN_OFFSET
 
 
 def high_watermark(

@@ -16,10 +16,14 @@ from kreplog.core.messages import (
     CONSUMER,
     DEBUGGING,
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
     CloseLog,
     ControlRequest,
+    DeletedRecords,
     DeleteLog,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     Event,
     Fetched,
     FetchedPartition,
@@ -45,6 +49,7 @@ from kreplog.core.messages import (
     Registered,
     Reply,
     Request,
+    RetentionDue,
     SessionLost,
     StateChange,
     Steps,
@@ -57,12 +62,27 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedFetch, DelayedProduce, ParkedFetches
+from kreplog.core.replication.delayed import (
+    CommitQueue,
+    Deadlines,
+    DelayedDeletion,
+    DelayedFetch,
+    DelayedProduce,
+    Deletions,
+    ParkedFetches,
+)
 from kreplog.core.replication.follower import Fetcher
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import News, Partition, Role
 from kreplog.core.replication.sessions import FetchSessions
-from kreplog.errors import ErrorCode, InvariantError, KreplogError, LogFailedError, StorageError
+from kreplog.errors import (
+    ErrorCode,
+    InvariantError,
+    KreplogError,
+    LogFailedError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
 from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
 
 EXPECTED_FOR_MS = 2000
@@ -106,7 +126,8 @@ class ReplicaManager:
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
         self._parked = ParkedFetches()
         self._expected: dict[int, dict[TopicPartition, int]] = {}
-        self._deadlines: Deadlines[DelayedProduce | DelayedFetch] = Deadlines()
+        self._deletions = Deletions()
+        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: list[Partition] = []
@@ -128,6 +149,8 @@ class ReplicaManager:
                 yield from self._flushed(partition, recovery_point)
             case LogFailed(partition):
                 self._go_offline(partition)
+            case RetentionDue(partition):
+                yield from self._enforce_retention(partition)
             case Registered(broker_epoch, _):
                 self.broker_epoch = max(self.broker_epoch, broker_epoch)
                 self._disk_lost = self._disk_lost and not event.is_first
@@ -161,10 +184,14 @@ class ReplicaManager:
                 yield Reply(reply_to, (yield from self._stop_replicas(request)))
             case UpdateMetadataRequest():
                 yield Reply(reply_to, self._update_metadata(request))
+                for topic_partition in self._deletions.partitions:  # who is dead is waited for no more
+                    yield from self._settle_deletions(topic_partition)
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
                 yield Reply(reply_to, (yield from self._list_offsets(request)))
+            case DeleteRecordsRequest():
+                yield from self._delete_records(reply_to, request, now_ms)
             case _:
                 raise InvariantError(f"the replica manager takes no {type(request).__name__}")
 
@@ -232,7 +259,7 @@ class ReplicaManager:
             return ListedOffset(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if (error := partition.refusal(asked.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
             return ListedOffset(asked.partition, error)
-        if asked.timestamp == EARLIEST:
+        if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
             return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.log_start, partition.leader_epoch)
         if asked.timestamp == LATEST and debugging:
             return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.leo, partition.leader_epoch)
@@ -240,8 +267,65 @@ class ReplicaManager:
             return ListedOffset(asked.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
         if asked.timestamp == LATEST:
             return ListedOffset(asked.partition, ErrorCode.NONE, partition.high_watermark, partition.leader_epoch)
-        offset = yield from partition.offset_for_timestamp(asked.timestamp)
-        return ListedOffset(asked.partition, ErrorCode.NONE, offset, partition.leader_epoch)
+        offset, timestamp = yield from partition.offset_for_timestamp(asked.timestamp)
+        return ListedOffset(asked.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
+
+    # Deletion from the start
+
+    def _delete_records(self, reply_to: Hashable, request: DeleteRecordsRequest, now_ms: int) -> Steps[None]:
+        """Answered once every replica that lives has deleted, or its time is over (KIP-107)."""
+        deletion = DelayedDeletion(reply_to, now_ms + max(0, request.timeout_ms), [])
+        for index, one in enumerate(request.partitions):
+            answer, required = yield from self._delete_before(one)
+            deletion.answers.append(answer)
+            if answer.error is ErrorCode.NONE and answer.low_watermark < required:
+                deletion.waiting[index] = required
+        if deletion.waiting:
+            self._deletions.add(deletion)
+            self._deadlines.push(deletion.deadline_ms, deletion)
+        else:
+            yield Reply(reply_to, deletion.response)
+
+    def _delete_before(self, one: DeleteRecordsPartition) -> Steps[tuple[DeletedRecords, int]]:
+        """The answer as of now, and the offset that the low watermark must reach for it."""
+        partition = self.partitions.get(one.partition)
+        if partition is None:
+            return DeletedRecords(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+        if (error := partition.refusal(NO_EPOCH)) is not ErrorCode.NONE:
+            return DeletedRecords(one.partition, error), 0
+        try:
+            required = yield from partition.delete_records(one.offset)
+        except OffsetOutOfRangeError as refusal:
+            return DeletedRecords(one.partition, ErrorCode.OFFSET_OUT_OF_RANGE, message=str(refusal)), 0
+        except StorageError as failure:
+            self._go_offline(one.partition)
+            return DeletedRecords(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
+        return DeletedRecords(one.partition, ErrorCode.NONE, partition.low_watermark()), required
+
+    def _settle_deletions(self, topic_partition: TopicPartition) -> Steps[None]:
+        """Answer those that need wait for this partition no more: it has deleted everywhere, or leads no more."""
+        partition = self.partitions.get(topic_partition)
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition.refusal(NO_EPOCH)
+        low = -1 if partition is None or error is not ErrorCode.NONE else partition.low_watermark()
+        for deletion in self._deletions.at(topic_partition):
+            for index, required in list(deletion.waiting.items()):
+                if deletion.answers[index].partition == topic_partition and (
+                    error is not ErrorCode.NONE or low >= required
+                ):
+                    deletion.settle(index, DeletedRecords(topic_partition, error, low))
+            if not deletion.waiting:
+                self._deletions.remove(deletion)
+                yield Reply(deletion.reply_to, deletion.response)
+
+    def _enforce_retention(self, topic_partition: TopicPartition) -> Steps[None]:
+        partition = self.partitions.get(topic_partition)
+        if partition is None or partition.role is Role.OFFLINE:
+            return
+        try:
+            yield from partition.enforce_retention()
+        except StorageError as error:
+            yield StateChange("error", f"{topic_partition}: {error}")
+            self._go_offline(topic_partition)
 
     # Fetches
 
@@ -265,7 +349,10 @@ class ReplicaManager:
         if request.replica_id in (CONSUMER, DEBUGGING):
             return partition.check_readable(asked, request.replica_id == DEBUGGING)
         self._expected.get(request.replica_id, {}).pop(asked.partition, None)
-        return (yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms))
+        answer = yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms)
+        if asked.partition in self._deletions:
+            yield from self._settle_deletions(asked.partition)
+        return answer
 
     def _try_fetch(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
         """Answer if there is enough to read, something to tell, or no time left; whether it was answered."""
@@ -283,6 +370,7 @@ class ReplicaManager:
             size = len(answer.records)
             room, found = room - size, found + size
             waits = waits and answer.error is ErrorCode.NONE and answer.diverging is None
+            waits = waits and (consumer or not self._must_delete(one))
         if waits and found < fetch.request.min_bytes:
             return False
         yield Reply(fetch.reply_to, fetch.context.finish(results))
@@ -295,6 +383,16 @@ class ReplicaManager:
             or partition.refusal(one.current_leader_epoch, one.topic_id) is not ErrorCode.NONE
             or one.fetch_offset < partition.limit(consumer)
             or one.fetch_offset < partition.log.log_start
+            or (not consumer and self._must_delete(one))
+        )
+
+    def _must_delete(self, one: FetchPartition) -> bool:
+        """Whether somebody waits for this follower to delete what the leader has deleted."""
+        partition = self.partitions.get(one.partition)
+        return (
+            one.partition in self._deletions
+            and partition is not None
+            and one.log_start_offset < partition.log.log_start <= one.fetch_offset
         )
 
     def _read(self, one: FetchPartition, consumer: bool, room: int, debugging: bool) -> Steps[FetchedPartition]:
@@ -444,6 +542,7 @@ class ReplicaManager:
         if partition is not None:
             self._stop_fetching(topic_partition)
             yield from self._fail_produces(topic_partition, error)
+            yield from self._settle_deletions(topic_partition)
             yield from self._wake_fetches(topic_partition, 0)
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
@@ -496,10 +595,12 @@ class ReplicaManager:
 
     def _tick(self, now_ms: int) -> Steps[None]:
         for waiting in self._deadlines.due(now_ms):
-            if isinstance(waiting, DelayedProduce):
+            if isinstance(waiting, DelayedProduce | DelayedDeletion):
                 if waiting.waiting:
                     waiting.expire()
                     yield Reply(waiting.reply_to, waiting.response)
+                    if isinstance(waiting, DelayedDeletion):
+                        self._deletions.remove(waiting)
             elif waiting in self._parked:
                 self._parked.remove(waiting)
                 yield from self._try_fetch(waiting, now_ms)
@@ -547,6 +648,10 @@ class ReplicaManager:
                 yield from self._expect_followers(partition, now_ms)
             elif partition.role is Role.OFFLINE:
                 yield from self._tell_failure(topic_partition)
+        if topic_partition in self._deletions:
+            yield from self._settle_deletions(topic_partition)
+        if News.DELETED in news and topic_partition in self._fetcher_of:
+            self._fetcher_of[topic_partition].moved(topic_partition)
         if News.COMMITTED in news and topic_partition in self._commit_queues:
             yield from self._answer_produces(self._commit_queues[topic_partition].committed(partition.high_watermark))
         if News.SHRUNK in news:

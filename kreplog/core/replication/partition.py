@@ -21,11 +21,14 @@ from typing import Protocol
 from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import eligible, nodes
 from kreplog.core.messages import (
+    UP_TO_HIGH_WATERMARK,
     AdvanceHighWatermark,
     AppendAsFollower,
     AppendAsLeader,
     AssignLeaderEpoch,
+    ConfigureLog,
     DeleteRecordsBefore,
+    EnforceRetention,
     FetchedPartition,
     FetchPartition,
     Flush,
@@ -75,19 +78,22 @@ class Role(Enum):
 
 
 class News(Enum):
-    """APPENDED: the log end moved. COMMITTED: the high watermark or the log start did. UNSETTLED: an ISR change has no
+    """APPENDED: the log end moved. COMMITTED: the high watermark did. DELETED: the log start did. UNSETTLED: an ISR change has no
     outcome yet, or somebody who has caught up may not join yet. SHRUNK: the ISR has become too small to commit. ROLE:
     it leads, follows or does neither, or does so in another epoch."""
 
     APPENDED = auto()
     COMMITTED = auto()
+    DELETED = auto()
     UNSETTLED = auto()
     SHRUNK = auto()
     ROLE = auto()
 
 
 class Eligibility(Protocol):
-    """Who may join an ISR; MetadataCache in a broker."""
+    """Who lives, and who may join an ISR; MetadataCache in a broker."""
+
+    def lives(self, broker_id: int) -> bool: ...
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
 
@@ -164,7 +170,9 @@ class Partition:
         wanted = self._role_in(told.state)
         if wanted is Role.LEADER and (self._has_led(told.state.leader_epoch) or self._needs_new_epoch(told)):
             return ErrorCode.FENCED_LEADER_EPOCH
-        self.config = told.config
+        if told.config != self.config:
+            self.config = told.config
+            yield ConfigureLog(self.topic_partition, told.config)
         self.assigned_replicas = told.replicas
         self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
         if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
@@ -340,10 +348,12 @@ class Partition:
             return self._refused(ErrorCode.STALE_BROKER_EPOCH)
         parted = self._diverging(request)
         if parted is not None:
-            return FetchedPartition(self.topic_partition, ErrorCode.NONE, diverging=parted)
+            start = self.log.log_start
+            return FetchedPartition(self.topic_partition, ErrorCode.NONE, log_start_offset=start, diverging=parted)
         if not self.log.log_start <= request.fetch_offset <= self.log.leo:
             return self._out_of_range()
         replica.broker_epoch = broker_epoch
+        replica.log_start = request.log_start_offset
         isr.record_fetch(replica, request.fetch_offset, self.log.leo, now_ms)
         yield from self._advance()
         if replica_id not in self.isr:
@@ -357,7 +367,9 @@ class Partition:
         return broker_epoch < replica.broker_epoch
 
     def _diverging(self, request: FetchPartition) -> EpochEndOffset | None:
-        return epochs.diverging(self.log.epochs, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
+        return epochs.diverging(
+            self.log.epochs, self.log.leo, request.fetch_offset, request.last_fetched_epoch, self.log.log_start
+        )
 
     def check_readable(self, request: FetchPartition, any_role: bool = False) -> FetchedPartition | None:
         """The answer to a fetch that can have no records here and now; else None. any_role: as for refusal."""
@@ -397,10 +409,10 @@ class Partition:
         """The answer to OffsetsForLeaderEpoch; as epochs.end_offset_for."""
         return epochs.end_offset_for(self.log.epochs, self.log.leo, epoch)
 
-    def offset_for_timestamp(self, timestamp: int) -> Steps[int]:
-        """The first committed offset at or after `timestamp`, or -1."""
-        offset: int = yield OffsetForTimestamp(self.topic_partition, timestamp)
-        return offset if offset < self.high_watermark else -1
+    def offset_for_timestamp(self, timestamp: int) -> Steps[tuple[int, int]]:
+        """The first committed offset at or after `timestamp`, and its own; (-1, -1) for none."""
+        found: tuple[int, int] = yield OffsetForTimestamp(self.topic_partition, timestamp)
+        return found if found[0] < self.high_watermark else (-1, -1)
 
     def _refused(self, error: ErrorCode) -> FetchedPartition:
         return FetchedPartition(self.topic_partition, error, leader=self.leader, leader_epoch=self.leader_epoch)
@@ -414,6 +426,44 @@ class Partition:
             leader=self.leader,
             leader_epoch=self.leader_epoch,
         )
+
+    # The log start
+
+    def delete_records(self, offset: int) -> Steps[int]:
+        """A leader deletes what is below `offset`, UP_TO_HIGH_WATERMARK for all that is committed; returns the offset
+        that every replica has to reach. Raises OffsetOutOfRangeError for more than that, and StorageError."""
+        wanted = self.high_watermark if offset == UP_TO_HIGH_WATERMARK else offset
+        if not 0 <= wanted <= self._deletable_end():
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition}: records are deleted up to the high watermark {self.high_watermark} at most, "
+                f"not up to {offset}",
+                partition=str(self.topic_partition),
+                offset=offset,
+            )
+        if wanted > self.log.log_start:
+            yield from self._delete_before(wanted)
+        return wanted
+
+    def _deletable_end(self) -> int:
+        """What is not committed may yet be needed by any replica (F39)."""
+        return self.high_watermark
+
+    def _delete_before(self, offset: int) -> Steps[None]:
+        self.log = yield DeleteRecordsBefore(self.topic_partition, offset)
+        self._tell(News.DELETED)
+
+    def enforce_retention(self) -> Steps[None]:
+        """Delete what is too old or too much, whatever the role: each replica by its own size and clock. Raises
+        StorageError."""
+        start = self.log.log_start
+        self.log = yield EnforceRetention(self.topic_partition)
+        if self.log.log_start > start:
+            self._tell(News.DELETED)
+
+    def low_watermark(self) -> int:
+        """The smallest log start of all replicas that live, as far as they have told; -1 while one has not (KIP-107)."""
+        starts = [one.log_start for one in self.replicas.values() if self._brokers.lives(one.broker_id)]
+        return min([self.log.log_start, *starts])
 
     # The high watermark
 
@@ -587,7 +637,7 @@ class Partition:
             if data.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 return (yield from self._leave_leaders_range(data))
             if data.diverging is not None:
-                return (yield from self._reconcile(data.diverging))
+                return (yield from self._reconcile(data.diverging, data.log_start_offset))
             return (yield from self._take_records(data))
         except StorageError as error:
             yield StateChange("error", f"{self.topic_partition}: {error}")
@@ -597,9 +647,16 @@ class Partition:
     def _is_late(self, request: FetchPartition) -> bool:
         return request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo
 
-    def _reconcile(self, parted: EpochEndOffset) -> Steps[FetchOutcome]:
-        """Cut where the logs part; what else the answer says does not count, least of all its watermark (F8)."""
-        yield from self._truncate(epochs.truncation_offset(self.log.epochs, self.log.leo, parted))
+    def _reconcile(self, parted: EpochEndOffset, leaders_start: int) -> Steps[FetchOutcome]:
+        """Cut where the logs part; what else the answer says does not count, least of all its watermark (F8).
+
+        Where they part at the leader's log start or before it, nobody can tell whether what is left here ever was in
+        the leader's log: it goes too."""
+        offset = epochs.truncation_offset(self.log.epochs, self.log.leo, parted)
+        if 0 < leaders_start and max(offset, self.high_watermark) <= leaders_start:
+            yield from self._start_at(leaders_start)
+        else:
+            yield from self._truncate(offset)
         yield from self._flush_tail()
         return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
 
@@ -621,15 +678,19 @@ class Partition:
         """Behind the leader's log start: start anew there, watermark included (F9). Past its end, with no epoch to tell
         where the logs part: what is not known to be committed goes, then everything (F10)."""
         if data.log_start_offset > self.log.leo:
-            self.log = yield TruncateFullyAndStartAt(self.topic_partition, data.log_start_offset)
-            self.flushed = self.log.leo
-            yield from self._set_high_watermark(self.log.leo)
+            yield from self._start_at(data.log_start_offset)
         elif self.log.leo > self.high_watermark:
             yield from self._truncate(self.high_watermark)
         else:
             self.log = yield TruncateFullyAndStartAt(self.topic_partition, max(0, data.log_start_offset))
             self.flushed = self.high_watermark = self.log.leo
         return FetchOutcome.TRUNCATED
+
+    def _start_at(self, leaders_start: int) -> Steps[None]:
+        """Keep nothing, and begin where the leader's log does: all below is committed."""
+        self.log = yield TruncateFullyAndStartAt(self.topic_partition, leaders_start)
+        self.flushed = self.log.leo
+        yield from self._set_high_watermark(self.log.leo)
 
     def _take_records(self, data: FetchedPartition) -> Steps[FetchOutcome]:
         progress = bool(len(data.records))
@@ -640,12 +701,16 @@ class Partition:
                 yield StateChange("warning", f"{self.topic_partition}: refused what leader {self.leader} sent: {error}")
                 return FetchOutcome.BACK_OFF
         yield from self._follow_high_watermark(data.high_watermark)
-        if self.log.log_start < data.log_start_offset <= self.high_watermark:
-            self.log = yield DeleteRecordsBefore(self.topic_partition, data.log_start_offset)
+        yield from self._follow_log_start(data.log_start_offset)
         yield from self._flush_tail()
         if self.awaits_flush:
             return FetchOutcome.AWAIT_FLUSH
         return FetchOutcome.PROGRESS if progress else FetchOutcome.IDLE
+
+    def _follow_log_start(self, leaders: int) -> Steps[None]:
+        """What the leader has deleted goes here too; a log start of its own, from retention, may be further on."""
+        if self.log.log_start < leaders <= self.high_watermark:
+            yield from self._delete_before(leaders)
 
     def _append_fetched(self, records: object) -> Steps[None]:
         """A log start may lie inside a batch, which is sent whole: an empty log then begins where the batch does."""

@@ -1,0 +1,286 @@
+"""Log starts that move: DeleteRecords and retention on leaders, what followers make of it, and when it is answered.
+
+Source: KIP-107; F39 of the reliability notes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.core.messages import (
+    CONSUMER,
+    EARLIEST_LOCAL,
+    MAX_TIMESTAMP,
+    UP_TO_HIGH_WATERMARK,
+    ConfigureLog,
+    DeletedRecords,
+    DeleteRecordsBefore,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    EnforceRetention,
+    Fetched,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    Reply,
+    RetentionDue,
+    Send,
+    StopReplica,
+    StopReplicaRequest,
+    Tick,
+    TruncateFullyAndStartAt,
+)
+from kreplog.errors import ErrorCode, LogFailedError
+from kreplog.types import EpochEndOffset, TopicPartition
+from tests.core.shell import TP, Shell, batch, only
+from tests.core.test_following import Brokers
+
+LONG_MS = 10**9
+"""Longer than Brokers.answer lets pass."""
+
+
+def running(*ids: int) -> Brokers:
+    """The first leads; a, b, c and d are committed, and everybody knows it."""
+    brokers = Brokers(*ids)
+    brokers.tell(ids[0], 1, ids)
+    brokers.write(ids[0], "a", "b", "c", "d")
+    brokers.catch_up(*ids[1:], rounds=3)
+    return brokers
+
+
+def delete(shell: Shell, offset: int, timeout_ms: int = LONG_MS, where: TopicPartition = TP) -> list[Any]:
+    """The answers there are at once."""
+    asked = DeleteRecordsRequest(timeout_ms, (DeleteRecordsPartition(where, offset),))
+    return answers(shell.request(asked, "deleter"))
+
+
+def answers(effects: list[Any]) -> list[DeletedRecords]:
+    found: list[DeletedRecords] = []
+    for one in effects:
+        if isinstance(one, Reply) and isinstance(one.response, DeleteRecordsResponse):
+            found += one.response.partitions
+    return found
+
+
+def told(brokers: Brokers, leader: int) -> list[DeletedRecords]:
+    return answers(brokers[leader].effects)
+
+
+def test_it_is_answered_once_every_replica_has_deleted() -> None:
+    brokers = running(1, 2, 3)
+    assert delete(brokers[1], 2) == []
+    assert brokers[1].content() == ["c", "d"]
+    for _ in range(2):  # b2 hears of it, and then says so
+        brokers.fetch(2)
+    assert brokers[2].content() == ["c", "d"] and told(brokers, 1) == []
+    for _ in range(2):
+        brokers.fetch(3)
+    assert told(brokers, 1) == [DeletedRecords(TP, ErrorCode.NONE, 2)]
+    assert brokers.content() == {1: ["c", "d"], 2: ["c", "d"], 3: ["c", "d"]}
+
+
+def test_a_fetch_that_waits_is_answered_at_once_when_somebody_waits_for_its_replica_to_delete() -> None:
+    brokers = running(1, 2)
+    shell = brokers[1]
+    send = only(brokers[2].effects[-1:], Send)
+    assert shell.request(send.request, "fetch") == []  # nothing to read: it waits
+    effects = shell.request(DeleteRecordsRequest(LONG_MS, (DeleteRecordsPartition(TP, 3),)))
+    response = only([one for one in effects if isinstance(one, Reply)], Reply).response
+    assert isinstance(response, FetchResponse) and response.partitions[0].log_start_offset == 3
+    brokers[2].step(Fetched(1, send.correlation, response))
+    assert brokers[2].content() == ["d"]
+
+
+def test_all_that_is_committed_can_be_deleted_and_no_more() -> None:
+    brokers = running(1, 2)
+    brokers.write(1, "e")
+    assert delete(brokers[1], 5)[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert delete(brokers[1], -2)[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "high watermark 4" in delete(brokers[1], 5)[0].message
+    assert brokers[1].content() == ["a", "b", "c", "d", "e"]
+    assert delete(brokers[1], UP_TO_HIGH_WATERMARK) == []
+    assert brokers[1].content() == ["e"]
+    assert delete(brokers[1], 1) == []  # below the log start: waits for the replicas alone
+    brokers.catch_up(2)
+    assert [one.low_watermark for one in told(brokers, 1)][-2:] == [4, 4]
+
+
+def test_only_a_leader_deletes() -> None:
+    brokers = running(1, 2)
+    assert delete(brokers[2], 1)[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (answer,) = delete(brokers[1], 1, where=TopicPartition("nowhere", 0))
+    assert answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_it_is_told_when_the_time_is_over() -> None:
+    brokers = running(1, 2)
+    shell = brokers[1]
+    assert delete(shell, 2, timeout_ms=50) == []
+    shell.now_ms += 50
+    assert answers(shell.step(Tick()))[0].error is ErrorCode.REQUEST_TIMED_OUT
+    brokers.catch_up(2)
+    assert len(told(brokers, 1)) == 1 and brokers[2].content() == ["c", "d"]
+
+
+def test_a_dead_replica_is_not_waited_for() -> None:
+    brokers = running(1, 2, 3)
+    delete(brokers[1], 2)
+    brokers.catch_up(2, rounds=2)
+    assert told(brokers, 1) == []
+    brokers[1].know(1, 2)
+    assert told(brokers, 1) == [DeletedRecords(TP, ErrorCode.NONE, 2)]
+
+
+def test_a_replica_that_has_told_nothing_yet_is_waited_for() -> None:
+    brokers = running(1, 2)
+    brokers.tell(1, 2, (1, 2))
+    assert brokers[1].partition.low_watermark() == -1
+    assert delete(brokers[1], 2) == []
+
+
+def test_who_leads_no_more_says_so() -> None:
+    brokers = running(1, 2)
+    delete(brokers[1], 2)
+    brokers.tell(2, 2, (1, 2))
+    assert [one.error for one in told(brokers, 1)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_replica_that_is_deleted_says_so() -> None:
+    brokers = running(1, 2)
+    delete(brokers[1], 2)
+    brokers[1].request(StopReplicaRequest(9, 1, 1, (StopReplica(TP, "id", -1, True),), 5))
+    assert told(brokers, 1)[0].error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def test_a_failed_log_is_told_of() -> None:
+    brokers = running(1, 2)
+    brokers[1].fails[DeleteRecordsBefore] = LogFailedError("no")
+    assert delete(brokers[1], 2)[0].error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def consumed(shell: Shell, offset: int) -> FetchedPartition:
+    asked = FetchPartition(TP, "id", -1, offset)
+    (found,) = shell.ask(FetchRequest(CONSUMER, -1, 0, 0, 1 << 20, (asked,))).partitions
+    assert isinstance(found, FetchedPartition)
+    return found
+
+
+def test_a_consumer_below_the_log_start_is_out_of_range() -> None:
+    brokers = running(1, 2)
+    asked = FetchPartition(TP, "id", -1, 4)
+    brokers[1].request(FetchRequest(CONSUMER, -1, 1000, 1, 1 << 20, (asked,)), "waits")
+    delete(brokers[1], 2)
+    below, at = consumed(brokers[1], 1), consumed(brokers[1], 2)
+    assert (below.error, below.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
+    assert at.error is ErrorCode.NONE and len(at.records)
+
+
+def test_a_follower_behind_the_log_start_begins_there() -> None:
+    """F9: with its watermark."""
+    brokers = running(1, 2, 3)
+    brokers.write(1, "e", "f")
+    brokers.tell(1, 2, (1, 2))
+    brokers.catch_up(2)
+    delete(brokers[1], 6)
+    brokers.catch_up(2, 3)
+    for broker in (1, 2, 3):
+        log = brokers[broker].partition.log
+        assert (log.log_start, log.leo, brokers[broker].partition.high_watermark) == (6, 6, 6)
+
+
+def test_what_parts_below_the_leaders_log_start_is_not_kept() -> None:
+    """b1 wrote x and y in epoch 1 alone; the others went on at 4 in epoch 2 and have deleted up to 5: of what b1 holds
+    below, nobody can tell any more whether it is theirs, so it must not become committed, not even for a moment."""
+    brokers = running(1, 2)
+    brokers.write(1, "x", "y", "z")
+    brokers.tell(2, 2, (2,), to=(2,))
+    brokers.write(2, "e", "f", "g")
+    delete(brokers[2], 5)
+    brokers.tell(2, 2, (2,), to=(1,))
+    shell = brokers[1]
+    brokers.fetch(1)
+    assert only(shell.effects, TruncateFullyAndStartAt).offset == 5
+    assert (shell.partition.log.log_start, shell.partition.high_watermark) == (5, 5)
+    brokers.catch_up(1)
+    assert brokers[1].content() == brokers[2].content()
+    assert brokers[1].partition.log.log_start == 5
+
+
+@pytest.mark.parametrize("leo", [5, 6])
+def test_a_log_that_ends_at_the_leaders_start_in_a_forgotten_epoch_begins_anew(leo: int) -> None:
+    brokers = running(1, 2)
+    brokers.write(1, *"xyz"[: leo - 4])
+    brokers.tell(2, 2, (2,), to=(2,))
+    brokers[2].log._segment_bytes = 1
+    brokers.write(2, "e", "f", "g")
+    delete(brokers[2], leo)
+    brokers.tell(2, 2, (2,), to=(1,))
+    answer = brokers.fetch(1)
+    assert answer is not None and answer.diverging == EpochEndOffset(1, leo)
+    assert brokers[1].partition.log.log_start == leo
+    brokers.catch_up(1)
+    assert brokers[1].content() == brokers[2].content() == list("efg")[leo - 4 :]
+
+
+def test_retention_is_each_replicas_own_and_followers_tell() -> None:
+    brokers = running(1, 2)
+    for broker in (1, 2):  # each record a segment of its own
+        brokers[broker].log._segment_bytes = 1
+    brokers.write(1, "e", "f", "g")
+    brokers.catch_up(2)
+    done = brokers[2].step(RetentionDue(TP))
+    assert only(done, EnforceRetention).partition == TP
+    start = brokers[2].partition.log.log_start
+    assert start == 6 and brokers[1].partition.log.log_start == 0
+    brokers.fetch(2)
+    brokers.fetch(2)
+    assert brokers[1].partition.replicas[2].log_start == 6
+    assert brokers[2].partition.log.log_start == 6  # the leader's, which is lower, takes nothing back
+    assert delete(brokers[1], 3)[0].low_watermark == 3
+
+
+def test_retention_of_the_leader_is_followed() -> None:
+    brokers = running(1, 2)
+    brokers[1].log._segment_bytes = 1
+    brokers.write(1, "e", "f", "g")
+    brokers.catch_up(2)
+    brokers[1].step(RetentionDue(TP))
+    assert brokers[1].partition.log.log_start == 6
+    assert consumed(brokers[1], 0).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    brokers.write(1, "h")
+    brokers.catch_up(2)
+    assert brokers[2].content() == ["g", "h"]
+
+
+def test_retention_that_fails_takes_the_replica_offline() -> None:
+    brokers = running(1, 2)
+    brokers[1].fails[EnforceRetention] = LogFailedError("no")
+    brokers[1].step(RetentionDue(TP))
+    assert brokers[1].partition.refusal(-1) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert brokers[1].step(RetentionDue(TP)) == []
+
+
+def test_new_settings_reach_the_log() -> None:
+    brokers = running(1, 2)
+    config = TopicConfig(min_insync_replicas=2)
+    brokers[1].effects.clear()
+    brokers.tell(1, 1, (1, 2), config=config)
+    assert only(brokers[1].effects, ConfigureLog) == ConfigureLog(TP, config)
+    brokers[1].effects.clear()
+    brokers.tell(1, 1, (1, 2), config=config)
+    assert not any(isinstance(one, ConfigureLog) for one in brokers[1].effects)
+
+
+def test_what_is_found_by_time_comes_with_its_time() -> None:
+    brokers = running(1, 2)
+    asked = [ListOffsetsPartition(TP, -1, timestamp) for timestamp in (0, 1, EARLIEST_LOCAL)]
+    found = brokers[1].ask(ListOffsetsRequest(tuple(asked))).partitions
+    assert [(one.offset, one.timestamp) for one in found] == [(0, 0), (-1, -1), (0, -1)]
+    assert MAX_TIMESTAMP == -3 and batch("x")
