@@ -22,7 +22,7 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long interop lint demo bench build clean distclean
+.PHONY: help setup test test-long interop lint demo bench bench-cluster build clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
@@ -30,6 +30,7 @@ help:
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make demo       336,776 real flights: append, crash, recover, check, query with Spark (needs 3 minutes)"
 	@echo "make bench      kreplog against its ceiling and its peers"
+	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
 	@echo "make lint       ruff, mypy --strict, cython-lint"
 	@echo "make build      sdist and wheel into dist/"
 	@echo "make clean      remove what was built; make distclean: .venv too"
@@ -61,6 +62,9 @@ demo: $(BUILT)
 bench: $(BUILT)
 	@$(RUN) -m pytest -q benchmarks/test_micro.py
 	@$(RUN) -m benchmarks.run $(ARGS)
+
+bench-cluster: $(BUILT)
+	@$(RUN) -m benchmarks.bench_cluster $(ARGS)
 
 build: $(BUILT)
 	@$(RUN) -m build

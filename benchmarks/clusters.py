@@ -1,0 +1,235 @@
+"""Clusters of three brokers on this host, ours and a real Apache Kafka's, started, killed and weighed in the same way.
+
+Kafka runs with its defaults for a broker that is also a controller (KRaft): its own JVM options, replication factor and
+minimum in sync as here. Nothing else is tuned on either side.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from kreplog.server.local_cluster import LocalCluster, read_pid_file
+from tests.interop.jvm import BROKER, CLUSTER_ID, FORMAT, HOST, classpath, java
+
+BROKERS = (0, 1, 2)
+READY_S = 120
+STOP_S = 60
+POLL_S = 0.01
+TICKS = os.sysconf("SC_CLK_TCK")
+QUIET: dict[str, str | int] = {"log_level": 0}
+
+# As bin/kafka-server-start.sh and bin/kafka-run-class.sh set them.
+KAFKA_JVM = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
+_KAFKA = """\
+process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{control}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=1
+"""
+
+_LOG4J = """\
+log4j.rootLogger=WARN, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d %p %m (%c)%n
+"""
+
+
+class Cluster(Protocol):
+    """Three brokers that can be started, killed and stopped; `bootstrap` is for clients."""
+
+    name: str
+    bootstrap: str
+
+    def spawn(self, brokers: Sequence[int] = BROKERS) -> None:
+        """Start the processes; does not wait for them to serve."""
+
+    def pid(self, broker: int) -> int: ...
+
+    def data(self, broker: int) -> Path:
+        """Its log directory."""
+
+    def stop(self) -> None:
+        """End all that runs, in order."""
+
+
+class KreplogCluster:
+    """Ours, as `kreplog cluster create` makes it."""
+
+    name = "kreplog"
+
+    def __init__(self, directory: Path) -> None:
+        self._local = LocalCluster.create(directory, BROKERS, 0, ['"min.insync.replicas" = 2'])
+        self.bootstrap = self._local.bootstrap()
+
+    def spawn(self, brokers: Sequence[int] = BROKERS) -> None:
+        self._local.start(brokers)
+
+    def pid(self, broker: int) -> int:
+        return read_pid_file(self._local.home(broker))[0]
+
+    def data(self, broker: int) -> Path:
+        return self._local.home(broker) / "data"
+
+    def stop(self) -> None:
+        self._local.stop()
+
+
+class KafkaCluster:
+    """Apache Kafka in KRaft mode. Raises Unavailable where Java, Maven or its jars cannot be had."""
+
+    name = "Apache Kafka"
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = directory
+        directory.mkdir(parents=True)
+        log4j = directory / "log4j.properties"
+        log4j.write_text(_LOG4J)
+        self._java = [java(), *KAFKA_JVM, f"-Dlog4j.configuration=file:{log4j}", "-cp", classpath()]
+        ports = free_ports(2 * len(BROKERS))
+        voters = ",".join(f"{node}@{HOST}:{ports[2 * node + 1]}" for node in BROKERS)
+        for node in BROKERS:
+            text = _KAFKA.format(
+                node=node,
+                voters=voters,
+                host=HOST,
+                port=ports[2 * node],
+                control=ports[2 * node + 1],
+                data=self.data(node),
+            )
+            self._settings(node).write_text(text)
+            command = [*self._java, FORMAT, "format", "-t", CLUSTER_ID, "-c", str(self._settings(node))]
+            subprocess.run(command, check=True, capture_output=True)
+        self.bootstrap = ",".join(f"{HOST}:{ports[2 * node]}" for node in BROKERS)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def _settings(self, node: int) -> Path:
+        return self._folder / f"broker-{node}.properties"
+
+    def spawn(self, brokers: Sequence[int] = BROKERS) -> None:
+        for node in brokers:
+            with open(self._folder / f"broker-{node}.log", "ab") as log:
+                command = [*self._java, BROKER, str(self._settings(node))]
+                self._processes[node] = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+
+    def pid(self, broker: int) -> int:
+        return self._processes[broker].pid
+
+    def data(self, broker: int) -> Path:
+        return self._folder / f"data-{broker}"
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(STOP_S)
+            finally:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+
+def kill(cluster: Cluster, broker: int) -> None:
+    """kill -9, and wait until it is gone."""
+    pid = cluster.pid(broker)
+    os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    deadline = time.monotonic() + STOP_S
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} of broker {broker} outlives SIGKILL")
+        time.sleep(POLL_S)
+
+
+def resident_mb(cluster: Cluster) -> float:
+    """Mean resident memory of its brokers, MiB, mapped files included."""
+    return sum(_status_kib(cluster.pid(broker), "VmRSS") for broker in BROKERS) / len(BROKERS) / 1024
+
+
+def cpu_s(cluster: Cluster) -> float:
+    """CPU seconds that its processes have used, user and system."""
+    total = 0
+    for broker in BROKERS:
+        fields = Path(f"/proc/{cluster.pid(broker)}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def _status_kib(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    raise KeyError(name)
+
+
+def create_topic(cluster: Cluster, topic: str, partitions: int) -> None:
+    """With three replicas; once the cluster has all three brokers. Raises TimeoutError, or the client's error."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    deadline = time.monotonic() + READY_S
+    while True:
+        future = admin.create_topics([NewTopic(topic, partitions, len(BROKERS))], request_timeout=5)[topic]
+        try:
+            future.result()
+            return
+        except Exception as error:
+            if "exists" in str(error).lower():
+                return
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:
+    """Leader and ISR by partition, as a broker tells."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    found = admin.list_topics(topic, timeout=READY_S).topics[topic].partitions
+    return {number: (one.leader, sorted(one.isrs)) for number, one in found.items()}
+
+
+def wait_in_sync(cluster: Cluster, topic: str) -> None:
+    """Until every partition has a leader and all its replicas in sync."""
+    deadline = time.monotonic() + READY_S
+    while not all(leader >= 0 and len(isr) == len(BROKERS) for leader, isr in in_sync(cluster, topic).values()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {in_sync(cluster, topic)}")
+        time.sleep(POLL_S)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
