@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations, simulate
-from kreplog.sim.simulate import Options, Result
+from kreplog.sim.simulate import Options, Result, Violation
 from kreplog.sim.trace import explanation
 
 TRACE_LINES = 60
@@ -56,11 +58,21 @@ def options_of(brokers: str, kinds: str, log: str, mutation: str | None, only: s
             numbers = () if only == "none" else tuple(int(number) for number in only.split(","))
         except ValueError as error:
             raise UsageError(f"--only {only}: give numbers of faults, as in 3,7, or none") from error
+        if any(number < 0 for number in numbers):
+            raise UsageError(f"--only {only}: faults are numbered from 0 on")
     return Options(counts, chosen, log, mutation, numbers)
 
 
 def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, as_json: bool, keep_going: bool) -> bool:
-    """Run the seeds and print what came of them; whether all went well. Stops at the first that fails, unless told."""
+    """Run the seeds and print what came of them; whether all went well. Stops at the first that fails, unless told.
+
+    The first that fails is run again and again with fewer faults. Raises UsageError, before anything is run.
+    """
+    if options.only is not None:
+        for seed in seeds:
+            simulate.plan_of(seed, options)
+    if trace is not None:
+        _check_writable(trace)
     started = time.perf_counter()
     results: list[Result] = []
     failed: list[Result] = []
@@ -74,15 +86,22 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
                 if not keep_going:
                     break
     seconds = time.perf_counter() - started
-    facts = _facts(results, failed, options, seconds)
-    if trace is not None:
-        shown = failed[0] if failed else results[-1]
-        _write_trace(trace, simulate.run_seed(shown.seed, options, traced=True), options)
+    shrunk = None
+    if failed:
+        if not as_json:
+            print(f"seed {failed[0].seed} breaks a promise; looking for the faults that it takes")
+        shrunk = simulate.shrink(failed[0], options, SHRINK_RUNS)
+    facts = _facts(results, failed, options, shrunk, seconds)
+    if trace is not None or (shrunk is not None and not as_json):
+        smaller, shown = shrunk or (options, results[-1])
+        traced = replace(simulate.run_seed(shown.seed, smaller, traced=True), violations=shown.violations)
+        if trace is not None:
+            _write_trace(trace, traced, smaller)
+        if shrunk is not None and not as_json:
+            explain(traced, smaller, options)
     if as_json:
         print(json.dumps(facts))
     else:
-        for result in failed[:1]:
-            explain(result, options)
         for result in failed[1:]:
             print(f"seed {result.seed}: {result.violations[0].kind}: {result.violations[0].what}")
             print(f"  replay: {options.command(result.seed)}")
@@ -90,30 +109,40 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
     return not failed
 
 
-def explain(failed: Result, options: Options) -> None:
-    """The seed, its violations, how it came to them, and the command that shows it again."""
-    print(f"seed {failed.seed} breaks a promise:")
-    smaller, _ = simulate.shrink(failed, options, SHRINK_RUNS)
-    result = simulate.run_seed(failed.seed, smaller, traced=True)
-    for violation in result.violations:
+def explain(traced: Result, smaller: Options, options: Options) -> None:
+    """The seed, its violations, how it came to them, and the command that shows it again.
+
+    smaller: what `traced` ran with, of the seed that failed with `options`.
+    """
+    print(f"seed {traced.seed}:")
+    for violation in traced.violations:
         print(f"  {violation.kind}: {violation.what}")
-    partitions = {partition for violation in result.violations for partition in violation.partitions}
-    lines = explanation(result.lines, partitions)
+    partitions = {partition for violation in traced.violations for partition in violation.partitions}
+    lines = explanation(traced.lines, partitions)
     left_out = max(len(lines) - TRACE_LINES, 0)
     names = ", ".join(str(partition) for partition in sorted(partitions)) or "everything"
-    print(f"what happened to {names}" + (f" ({left_out} lines before left out)" if left_out else "") + ":")
+    print(f"what happened to {names}" + (f" ({_counted(left_out, 'line')} before left out)" if left_out else "") + ":")
     for line in lines[left_out:]:
         print(f"  {_short(str(line))}")
-    print(f"replay: {options.command(failed.seed)}")
-    if smaller != options:
-        print(f"with fewer faults: {smaller.command(failed.seed)}")
+    print(f"replay: {smaller.command(traced.seed)}")
+    print(f"with all its faults: {options.command(traced.seed)}")
 
 
 def _short(text: str, most: int = 300) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _facts(results: list[Result], failed: list[Result], options: Options, seconds: float) -> dict[str, Any]:
+def _facts(
+    results: list[Result],
+    failed: list[Result],
+    options: Options,
+    shrunk: tuple[Options, Result] | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """shrunk: the first that failed, with fewer faults; the others are told as they were run."""
+    told = [(result, options) for result in failed]
+    if shrunk is not None:
+        told[0] = shrunk[1], shrunk[0]
     return {
         "seeds": len(results),
         "seconds": round(seconds, 3),
@@ -123,14 +152,21 @@ def _facts(results: list[Result], failed: list[Result], options: Options, second
         "violations": [
             {
                 "seed": result.seed,
-                "kind": violation.kind,
-                "what": violation.what,
-                "partitions": [str(partition) for partition in violation.partitions],
-                "replay": options.command(result.seed),
+                **_violation(violation),
+                "only": None if ran_with.only is None else list(ran_with.only),
+                "replay": ran_with.command(result.seed),
             }
-            for result in failed
+            for result, ran_with in told
             for violation in result.violations
         ],
+    }
+
+
+def _violation(violation: Violation) -> dict[str, Any]:
+    return {
+        "kind": violation.kind,
+        "what": violation.what,
+        "partitions": [str(partition) for partition in violation.partitions],
     }
 
 
@@ -138,20 +174,32 @@ def _print_totals(facts: dict[str, Any]) -> None:
     totals = ", ".join(f"{name}: {count:,}" for name, count in facts["totals"].items())
     failed = len({violation["seed"] for violation in facts["violations"]})
     print(
-        f"{facts['seeds']:,} seeds in {facts['seconds']:.1f} s ({facts['seeds_per_second']:.1f} seeds/s), "
+        f"{_counted(facts['seeds'], 'seed')} in {facts['seconds']:.1f} s ({facts['seeds_per_second']:.1f} seeds/s), "
         f"{facts['virtual_seconds']:,} s of virtual time; {totals}"
     )
-    print(f"{failed} seeds broke a promise" if failed else "no promise was broken")
+    print(f"{_counted(failed, 'seed')} broke a promise" if failed else "no promise was broken")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _check_writable(path: Path) -> None:
+    """Raise UsageError if no file can be written there: found out at the end, it would cost the whole run."""
+    if path.is_dir():
+        raise UsageError(f"--trace {path}: a directory stands there; name a file", path=str(path))
+    if not path.parent.is_dir():
+        raise UsageError(f"--trace {path}: there is no directory {path.parent}", path=str(path))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"--trace {path}: it cannot be written", path=str(path))
 
 
 def _write_trace(path: Path, result: Result, options: Options) -> None:
     content = {
         "seed": result.seed,
         "replay": options.command(result.seed),
-        "violations": [
-            {"kind": one.kind, "what": one.what, "partitions": [str(partition) for partition in one.partitions]}
-            for one in result.violations
-        ],
+        "only": None if options.only is None else list(options.only),
+        "violations": [_violation(one) for one in result.violations],
         "stats": result.stats,
         "digest": result.digest,
         "trace": [line.as_json() for line in result.lines],

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
+from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations
 from kreplog.sim.cluster import Cluster
 from kreplog.sim.disk import Disks
@@ -66,6 +67,11 @@ class Violation:
     what: str
     partitions: tuple[TopicPartition, ...] = ()
 
+    @property
+    def promise(self) -> tuple[str, tuple[TopicPartition, ...]]:
+        """Which promise, about what: the same in a shorter run that breaks it, too."""
+        return self.kind, self.partitions
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -80,11 +86,22 @@ class Result:
     lines: tuple[Line, ...] = field(default=(), repr=False)
 
 
-def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
-    """Run one seed."""
+def plan_of(seed: int, options: Options) -> faults.Plan:
+    """What the seed is to go through. Raises UsageError for faults that it does not have."""
     plan = faults.draw(seed, options.brokers, options.faults, options.log)
-    if options.only is not None:
-        plan = replace(plan, actions=tuple(plan.actions[number] for number in options.only))
+    if options.only is None:
+        return plan
+    count = len(plan.actions)
+    strange = [number for number in options.only if not 0 <= number < count]
+    if strange:
+        there = f"its faults are 0 to {count - 1}" if count else "it has no faults"
+        raise UsageError(f"--only {','.join(map(str, strange))}: not in seed {seed}: {there}")
+    return replace(plan, actions=tuple(plan.actions[number] for number in sorted(set(options.only))))
+
+
+def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
+    """Run one seed. Raises UsageError as plan_of does."""
+    plan = plan_of(seed, options)
     mutated = nullcontext() if options.mutation is None else mutations.applied(options.mutation)
     with mutated, Disks("native" if plan.native else "model", segment_bytes=1500) as disks:
         cluster = Cluster(plan, disks, traced)
@@ -154,10 +171,14 @@ def _run_chunk(chunk: tuple[tuple[int, ...], Options]) -> list[Result]:
 
 
 def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result]:
-    """Fewer faults that still break the same promise: drop halves, then smaller pieces, for at most `runs` runs."""
-    kinds = {violation.kind for violation in failed.violations}
-    count = len(faults.draw(failed.seed, options.brokers, options.faults, options.log).actions)
-    kept = list(range(count)) if options.only is None else list(options.only)
+    """Fewer faults that still break the same promise about the same partition.
+
+    Drops halves, then smaller pieces, for at most `runs` runs. The options always name the faults that are left, and
+    the violations of the result are those that `failed` has, too.
+    """
+    promises = {violation.promise for violation in failed.violations}
+    count = len(plan_of(failed.seed, options).actions)
+    kept = list(range(count)) if options.only is None else sorted(set(options.only))
     best = failed
     size = max(len(kept) // 2, 1)
     while kept and runs > 0:
@@ -166,15 +187,14 @@ def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result
             candidate = kept[:at] + kept[at + size :]
             runs -= 1
             result = run_seed(failed.seed, replace(options, only=tuple(candidate)))
-            if kinds & {violation.kind for violation in result.violations}:
-                kept, best, dropped = candidate, result, True
+            same = tuple(violation for violation in result.violations if violation.promise in promises)
+            if same:
+                kept, best, dropped = candidate, replace(result, violations=same), True
             else:
                 at += size
         if size == 1 and not dropped:
             break
         size = max(size // 2, 1)
-    if best is failed:
-        return options, failed
     return replace(options, only=tuple(kept)), best
 
 

@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kreplog.cli import app
+from kreplog.errors import UsageError
 from kreplog.sim import faults, report, simulate
-from kreplog.sim.simulate import Options
+from kreplog.sim.simulate import Options, Result, Violation
+from kreplog.types import TopicPartition
 
 SEEDS = range(300)
 
@@ -92,14 +94,48 @@ def test_a_seed_that_fails_is_explained_and_replayed(tmp_path: Path) -> None:
     first = CliRunner().invoke(app, [*arguments, "--trace", str(tmp_path / "trace.json")])
     assert first.exit_code == 1
     command = next(line for line in first.stdout.splitlines() if line.startswith("replay: "))
+    broken = [line for line in first.stdout.splitlines() if line.startswith("  too early: ")]
     again = CliRunner().invoke(app, command.removeprefix("replay: kreplog ").split())
     assert again.exit_code == 1
     seed = command.split("--seeds ")[1].split()[0]
     assert f"seed {seed} breaks a promise" in again.stdout
-    assert "too early" in again.stdout
+    assert broken
+    assert [line for line in again.stdout.splitlines() if line.startswith("  too early: ")] == broken
+    assert "1 seed broke a promise" in again.stdout
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert trace["seed"] == int(seed)
     assert any(line["who"] == "checker" for line in trace["trace"])
+    assert f"replay: {trace['replay']}" == command
+    assert f"--only {','.join(map(str, trace['only'])) or 'none'}" in command
+    as_json = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert as_json["violations"] == [
+        {"seed": trace["seed"], **violation, "only": trace["only"], "replay": trace["replay"]}
+        for violation in trace["violations"]
+    ]
+
+
+def test_what_is_shrunk_breaks_the_same_promise_about_the_same_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without fault 3 breaks another; one without 5 the same of another partition; one without 1 none."""
+    wanted = Violation("lost", "", (TopicPartition("t", 0),))
+    others = Violation("diverged", "", (TopicPartition("t", 0),)), Violation("lost", "", (TopicPartition("t", 1),))
+
+    def run(seed: int, options: Options, traced: bool = False) -> Result:
+        kept = set(range(99) if options.only is None else options.only)
+        found = [others[1]] if 1 in kept else []
+        if kept >= {1, 3, 5}:
+            found.append(wanted)
+        elif kept >= {1, 5}:
+            found.append(others[0])
+        return Result(seed, tuple(found), {}, 0, 0)
+
+    monkeypatch.setattr(simulate, "run_seed", run)
+    assert len(simulate.plan_of(0, Options()).actions) > 6
+    failed = Result(0, (wanted,), {}, 0, 0)
+    options, result = simulate.shrink(failed, Options(), 1000)
+    assert options.only == (1, 3, 5)
+    assert result.violations == (wanted,)
+    options, result = simulate.shrink(failed, Options(only=(1, 3, 5)), 1000)
+    assert options.only == (1, 3, 5)
 
 
 def test_json_output() -> None:
@@ -126,6 +162,31 @@ def test_wrong_options_are_refused(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["simulate", *arguments])
     assert done.exit_code != 0
     assert type(done.exception).__name__ == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--seeds", "0", "--only", "3,999"], "--only 999: not in seed 0: its faults are 0 to "),
+        (["--seeds", "0:3", "--only", "-1"], "--only -1: faults are numbered from 0 on"),
+        (["--seeds", "3", "--faults", "none", "--only", "0"], "--only 0: not in seed 3: it has no faults"),
+        (["--seeds", "0", "--trace", "/no/such/directory/trace.json"], "there is no directory /no/such/directory"),
+        (["--seeds", "0", "--trace", "/"], "a directory stands there"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.setattr(simulate, "run_seed", None)
+    done = CliRunner().invoke(app, ["simulate", *arguments])
+    assert isinstance(done.exception, UsageError)
+    assert told in str(done.exception)
+
+
+def test_only_names_faults_in_any_order_and_once() -> None:
+    assert simulate.plan_of(0, Options(only=(2, 0, 2))).actions == tuple(
+        simulate.plan_of(0, Options()).actions[number] for number in (0, 2)
+    )
 
 
 def test_jobs_share_the_seeds_and_keep_their_order() -> None:
