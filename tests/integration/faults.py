@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -43,9 +44,13 @@ def stopped(cluster: LocalCluster, broker: int) -> Iterator[None]:
 
 def set_log_dirs(cluster: LocalCluster, broker: int, directories: Sequence[Path]) -> None:
     """For its next start."""
+    set_line(cluster, broker, "log.dirs", json.dumps([str(one) for one in directories]))
+
+
+def set_line(cluster: LocalCluster, broker: int, name: str, value: str) -> None:
+    """In the settings of a broker, for its next start: one that is there already. value: as TOML."""
     path = cluster.home(broker) / "broker.toml"
-    listed = ", ".join(f'"{one}"' for one in directories)
-    text, count = re.subn(r'(?m)^"log\.dirs" = .*$', f'"log.dirs" = [{listed}]', path.read_text())
+    text, count = re.subn(rf'(?m)^"{re.escape(name)}" = .*$', f'"{name}" = {value}', path.read_text())
     assert count == 1
     path.write_text(text)
 

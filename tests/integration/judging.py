@@ -69,10 +69,9 @@ class ReadDisk:
     def __init__(self, directories: list[Path]) -> None:
         self.logs: dict[TopicPartition, ReadLog] = {}
         for directory in directories:
-            for folder in sorted(directory.iterdir()):
+            for folder in _replicas(directory):
                 topic, _, number = folder.name.rpartition("-")
-                if folder.is_dir() and topic and number.isdigit():
-                    self.logs[TopicPartition(topic, int(number))] = ReadLog(folder)
+                self.logs[TopicPartition(topic, int(number))] = ReadLog(folder)
 
     def log(self, partition: TopicPartition) -> ReadLog | None:
         return self.logs.get(partition)
@@ -112,9 +111,7 @@ class Verdict:
     def __init__(self, cluster: LocalCluster, load: Load) -> None:
         with View(cluster) as view:
             view.await_replicated(load.topic)
-            eventually(
-                lambda: _settled(cluster, load), "the replicas do not come to the same end, all of it committed", 60.0
-            )
+            eventually(lambda: _settled(cluster), "the replicas do not come to the same end, all of it committed", 60.0)
             self._dump = view.dump()
         self._disks = ReadDisks(cluster)
 
@@ -146,20 +143,20 @@ def judge(cluster: LocalCluster, load: Load) -> Verdict:
     return verdict
 
 
-def _settled(cluster: LocalCluster, load: Load) -> bool:
-    """Whether every replica of the topic ends where the others do, and is committed to there."""
-    for partition in load.partitions:
-        ends = set()
-        for broker in cluster.brokers:
-            for path in cluster.settings(broker).log_dirs:
-                folder = Path(path) / str(partition)
-                if not folder.is_dir():
-                    continue
+def _settled(cluster: LocalCluster) -> bool:
+    """Whether every replica ends where the others of its partition do, and is committed to there."""
+    ends: dict[str, set[int]] = {}
+    for broker in cluster.brokers:
+        for path in cluster.settings(broker).log_dirs:
+            for folder in _replicas(Path(path)):
                 try:
                     with Log.open(folder, read_only=True) as log:
-                        ends |= {log.log_end_offset, log.high_watermark}
+                        ends.setdefault(folder.name, set()).update((log.log_end_offset, log.high_watermark))
                 except KreplogError:
                     return False
-        if len(ends) > 1:
-            return False
-    return True
+    return all(len(one) == 1 for one in ends.values())
+
+
+def _replicas(directory: Path) -> list[Path]:
+    """The folders of those in a log directory."""
+    return [one for one in sorted(directory.iterdir()) if one.name.rpartition("-")[2].isdigit()]

@@ -10,7 +10,6 @@ import ctypes
 import itertools
 import json
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from kreplog.server.local_cluster import LocalCluster
 from tests.integration.clusters import end
+from tests.integration.faults import set_line
 
 _NOBODY = "02:00:00:00:00:01"
 _PORT = 9092
@@ -112,10 +112,11 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
     net = Net((0, 1, 2))
     try:
         net.make()
-        made = _Spread.create(directory, net.brokers, _PORT, settings)
+        made = _Spread.create(directory, net.brokers, _PORT, [*settings, '"allow.remote" = true'])
         made.net = net  # type: ignore[attr-defined]
         for broker in net.brokers:
-            _listen_on(made.home(broker) / "broker.toml", f"{net.address(broker)}:{_PORT}")
+            listeners = [f"{net.address(broker)}:{_PORT}", f"unix:{made.home(broker)}/broker.sock"]
+            set_line(made, broker, "listeners", json.dumps(listeners))
         try:
             made.start()
             yield made, net
@@ -123,13 +124,6 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
             end(made)
     finally:
         net.remove()
-
-
-def _listen_on(settings: Path, address: str) -> None:
-    listeners = json.dumps([address, f"unix:{settings.parent}/broker.sock"])
-    text, count = re.subn(r'(?m)^"listeners" = .*$', f'"listeners" = {listeners}', settings.read_text())
-    assert count == 1
-    settings.write_text(text + '"allow.remote" = true\n')
 
 
 @contextmanager
