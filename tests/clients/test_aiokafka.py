@@ -1,0 +1,130 @@
+"""aiokafka, unmodified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kreplog import Record
+from kreplog.server.local_cluster import LocalCluster
+from tests.clients.scenarios import Client, Message, Scenarios, Sender, made, states
+from tests.integration.clusters import WITHIN_S, eventually
+
+aiokafka: Any = pytest.importorskip("aiokafka")
+library: Any = pytest.importorskip("aiokafka.admin")
+
+
+class AioKafka:
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    @contextmanager
+    def producer(self, acks: str = "all", idempotent: bool = False, codec: str = "none") -> Iterator[Sender]:
+        async def begin() -> Any:
+            producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=self._bootstrap,
+                acks=acks if acks == "all" else int(acks),
+                enable_idempotence=idempotent,
+                compression_type=None if codec == "none" else codec,
+                max_batch_size=2000,
+                retry_backoff_ms=20,
+            )
+            await producer.start()
+            return producer
+
+        with asyncio.Runner() as runner:
+            producer = runner.run(begin())
+
+            async def deliver(topic: str, messages: Sequence[Message]) -> None:
+                sent = [
+                    await producer.send(topic, one.value, one.key, partition=one.partition, headers=list(one.headers))
+                    for one in messages
+                ]
+                await asyncio.wait_for(asyncio.gather(*sent), WITHIN_S)
+
+            try:
+                yield lambda topic, messages: runner.run(deliver(topic, messages))
+            finally:
+                runner.run(producer.stop())
+
+    def read(
+        self, topic: str, count: int, *, partition: int = 0, offset: int | None = None, since_ms: int | None = None
+    ) -> list[Record]:
+        here = aiokafka.TopicPartition(topic, partition)
+
+        async def run() -> list[Record]:
+            async with aiokafka.AIOKafkaConsumer(bootstrap_servers=self._bootstrap, group_id=None) as consumer:
+                consumer.assign([here])
+                if offset is not None:
+                    consumer.seek(here, offset)
+                elif since_ms is not None:
+                    consumer.seek(here, (await consumer.offsets_for_times({here: since_ms}))[here].offset)
+                else:
+                    await consumer.seek_to_beginning(here)
+                found = [await consumer.getone() for _ in range(count)]
+                return [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in found]
+
+        return asyncio.run(asyncio.wait_for(run(), WITHIN_S))
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Client:
+    return AioKafka(cluster.bootstrap())
+
+
+Administer = Callable[[Callable[[Any], Awaitable[Any]]], Any]
+
+
+@pytest.fixture
+def administer(cluster: LocalCluster) -> Administer:
+    """Runs what is given with an admin client, and gives back its result."""
+
+    async def run(work: Callable[[Any], Awaitable[Any]]) -> Any:
+        admin = library.AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap())
+        await admin.start()
+        try:
+            return await work(admin)
+        finally:
+            await admin.close()
+
+    return lambda work: asyncio.run(asyncio.wait_for(run(work), WITHIN_S))
+
+
+class TestAioKafka(Scenarios):
+    unable = frozenset({"nothing"})
+
+
+def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, administer: Administer) -> None:
+    answer = administer(lambda admin: admin.create_topics([library.NewTopic("aio", 2, 2)]))
+    assert [one[:2] for one in answer.topic_errors] == [("aio", 0)]
+    eventually(lambda: "aio" in administer(lambda admin: admin.list_topics()), "not all brokers hear of the topic")
+    (told,) = administer(lambda admin: admin.describe_topics(["aio"]))
+    assert (told["topic"], told["error_code"], len(told["partitions"])) == ("aio", 0, 2)
+    administer(lambda admin: admin.create_partitions({"aio": library.NewPartitions(5)}))
+    eventually(lambda: len(states(cluster, "aio")) == 5, "not all brokers hear of the partitions")
+    answer = administer(lambda admin: admin.delete_topics(["aio"]))
+    assert list(answer.topic_error_codes) == [("aio", 0)]
+    eventually(lambda: "aio" not in administer(lambda admin: admin.list_topics()), "nor of the topic's end")
+
+
+def test_the_cluster_is_described(administer: Administer) -> None:
+    told = administer(lambda admin: admin.describe_cluster())
+    assert sorted(one["node_id"] for one in told["brokers"]) == [0, 1, 2]
+    assert told["controller_id"] in (0, 1, 2)
+    assert len(told["cluster_id"]) == 22
+
+
+def test_settings_of_a_topic_are_described(cluster: LocalCluster, administer: Administer) -> None:
+    topic = made(cluster)
+    (answer,) = administer(
+        lambda admin: admin.describe_configs(
+            [library.config_resource.ConfigResource(library.config_resource.ConfigResourceType.TOPIC, topic)]
+        )
+    )
+    (told,) = answer.resources
+    assert told[0] == 0
+    assert "min.insync.replicas" in {one[0] for one in told[4]}

@@ -1,0 +1,162 @@
+"""confluent-kafka, which is librdkafka, unmodified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import kafka
+import pytest
+
+from kreplog import Record
+from kreplog.server.local_cluster import LocalCluster
+from tests.clients.scenarios import (
+    Client,
+    Message,
+    Scenarios,
+    Sender,
+    made,
+    states,
+    wait_for_leaders,
+    wait_for_replicas,
+)
+from tests.integration.clusters import WITHIN_S, admin_of, eventually
+
+confluent: Any = pytest.importorskip("confluent_kafka")
+library: Any = pytest.importorskip("confluent_kafka.admin")
+
+
+class ConfluentKafka:
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    @contextmanager
+    def producer(self, acks: str = "all", idempotent: bool = False, codec: str = "none") -> Iterator[Sender]:
+        producer = confluent.Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "acks": acks,
+                "enable.idempotence": idempotent,
+                "compression.type": codec,
+                "batch.size": 2000,
+                "message.max.bytes": 1048588,
+                "retry.backoff.ms": 20,
+                "reconnect.backoff.ms": 20,
+            }
+        )
+
+        def send(topic: str, messages: Sequence[Message]) -> None:
+            failed: list[Any] = []
+            for one in messages:
+                producer.produce(
+                    topic,
+                    one.value,
+                    one.key,
+                    one.partition,
+                    lambda error, _: failed.append(error) if error else None,
+                    headers=list(one.headers),
+                )
+            assert producer.flush(WITHIN_S) == 0
+            assert not failed
+
+        yield send
+        producer.flush(WITHIN_S)
+
+    def read(
+        self, topic: str, count: int, *, partition: int = 0, offset: int | None = None, since_ms: int | None = None
+    ) -> list[Record]:
+        consumer = confluent.Consumer(
+            {"bootstrap.servers": self._bootstrap, "group.id": "none", "enable.auto.commit": False}
+        )
+        start = confluent.TopicPartition(topic, partition, confluent.OFFSET_BEGINNING if offset is None else offset)
+        if since_ms is not None:
+            (start,) = consumer.offsets_for_times([confluent.TopicPartition(topic, partition, since_ms)], WITHIN_S)
+        consumer.assign([start])
+        found: list[Any] = []
+        deadline = time.monotonic() + WITHIN_S
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} came"
+            found += consumer.consume(count - len(found), 0.5)
+        consumer.close()
+        assert not any(one.error() for one in found)
+        return [
+            Record(one.offset(), one.timestamp()[1], one.key(), one.value(), tuple(one.headers() or ()))
+            for one in found
+        ]
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Client:
+    return ConfluentKafka(cluster.bootstrap())
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Any:
+    return library.AdminClient({"bootstrap.servers": cluster.bootstrap()})
+
+
+def done(futures: dict[Any, Any]) -> Any:
+    """The result for the one that was asked for."""
+    (future,) = futures.values()
+    return future.result(WITHIN_S)
+
+
+class TestConfluentKafka(Scenarios):
+    """All that every client does."""
+
+
+def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admin: Any) -> None:
+    done(admin.create_topics([library.NewTopic("confluent", 2, 2)]))
+    eventually(lambda: "confluent" in admin.list_topics(timeout=WITHIN_S).topics, "not all brokers hear of the topic")
+    told = done(admin.describe_topics(confluent.TopicCollection(["confluent"])))
+    assert [(one.id, len(one.replicas), len(one.isr)) for one in told.partitions] == [(0, 2, 2), (1, 2, 2)]
+    done(admin.create_partitions([library.NewPartitions("confluent", 5)]))
+    eventually(lambda: len(states(cluster, "confluent")) == 5, "not all brokers hear of the partitions")
+    done(admin.delete_topics(["confluent"]))
+    eventually(lambda: "confluent" not in admin.list_topics(timeout=WITHIN_S).topics, "nor of the topic's end")
+
+
+def test_the_cluster_is_described(admin: Any) -> None:
+    told = admin.describe_cluster().result(WITHIN_S)
+    assert sorted(one.id for one in told.nodes) == [0, 1, 2]
+    assert told.controller.id in (0, 1, 2)
+    assert told.cluster_id == admin.cluster_id(timeout=WITHIN_S)
+
+
+def test_offsets_are_listed(cluster: LocalCluster, admin: Any) -> None:
+    topic = made(cluster)
+    producer = confluent.Producer({"bootstrap.servers": cluster.bootstrap()})
+    for timestamp in (5000, 9000, 7000):
+        producer.produce(topic, b"x", partition=0, timestamp=timestamp)
+    assert producer.flush(WITHIN_S) == 0
+    asked = (
+        library.OffsetSpec.earliest(),
+        library.OffsetSpec.latest(),
+        library.OffsetSpec.max_timestamp(),
+        library.OffsetSpec.for_timestamp(6000),
+    )
+    assert [done(admin.list_offsets({confluent.TopicPartition(topic, 0): which})).offset for which in asked] == [
+        0,
+        3,
+        1,
+        1,
+    ]
+
+
+def test_settings_of_a_topic_are_described(cluster: LocalCluster, admin: Any) -> None:
+    topic = made(cluster)
+    told = done(admin.describe_configs([library.ConfigResource(library.ResourceType.TOPIC, topic)]))
+    assert told["min.insync.replicas"].value == "2"
+
+
+def test_preferred_leaders_are_elected(cluster: LocalCluster, admin: Any) -> None:
+    topic = made(cluster)
+    first, *others = states(cluster, topic)[0]["replica_nodes"]
+    with admin_of(cluster.bootstrap()) as other:  # librdkafka does not reassign
+        other.alter_partition_reassignments({kafka.TopicPartition(topic, 0): [*others, first]})
+    wait_for_replicas(cluster, topic, [*others, first])
+    here = confluent.TopicPartition(topic, 0)
+    assert admin.elect_leaders(confluent.ElectionType.PREFERRED, [here]).result(WITHIN_S) == {here: None}
+    wait_for_leaders(cluster, topic, others[:1])

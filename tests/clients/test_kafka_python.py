@@ -1,0 +1,157 @@
+"""kafka-python, unmodified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import MessageSizeTooLargeError
+
+from kreplog import Record
+from kreplog.server.local_cluster import LocalCluster
+from tests.clients.scenarios import (
+    MEGABYTE,
+    Client,
+    Message,
+    Scenarios,
+    Sender,
+    end_offset,
+    made,
+    states,
+    wait_for_leaders,
+    wait_for_replicas,
+)
+from tests.integration.clusters import WITHIN_S, admin_of, eventually
+
+
+class KafkaPython:
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap.split(",")
+
+    @contextmanager
+    def producer(self, acks: str = "all", idempotent: bool = False, codec: str = "none") -> Iterator[Sender]:
+        producer = KafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            acks=acks if acks == "all" else int(acks),
+            enable_idempotence=idempotent,
+            compression_type=None if codec == "none" else codec,
+            batch_size=2000,
+            retry_backoff_ms=20,
+            reconnect_backoff_ms=20,
+        )
+
+        def send(topic: str, messages: Sequence[Message]) -> None:
+            sent = [
+                producer.send(topic, one.value, one.key, list(one.headers), partition=one.partition) for one in messages
+            ]
+            producer.flush(WITHIN_S)
+            for future in sent:
+                future.get(WITHIN_S)
+
+        try:
+            yield send
+        finally:
+            producer.close()
+
+    def read(
+        self, topic: str, count: int, *, partition: int = 0, offset: int | None = None, since_ms: int | None = None
+    ) -> list[Record]:
+        consumer = KafkaConsumer(bootstrap_servers=self._bootstrap, auto_offset_reset="none")
+        here = TopicPartition(topic, partition)
+        consumer.assign([here])
+        if offset is not None:
+            consumer.seek(here, offset)
+        elif since_ms is not None:
+            consumer.seek(here, consumer.offsets_for_times({here: since_ms})[here].offset)
+        else:
+            consumer.seek_to_beginning(here)
+        found: list[Any] = []
+        deadline = time.monotonic() + WITHIN_S
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} came"
+            found += consumer.poll(500, count - len(found)).get(here, ())
+        consumer.close()
+        return [Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in found]
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Client:
+    return KafkaPython(cluster.bootstrap())
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Any]:
+    with admin_of(cluster.bootstrap()) as made:
+        yield made
+
+
+class TestKafkaPython(Scenarios):
+    unable = frozenset({"nothing"})
+
+
+def test_a_record_that_is_too_large_is_refused(cluster: LocalCluster, client: Client) -> None:
+    topic = made(cluster)
+    producer = KafkaProducer(
+        bootstrap_servers=cluster.bootstrap().split(","), max_request_size=4 * MEGABYTE, enable_idempotence=False
+    )
+    with pytest.raises(MessageSizeTooLargeError):
+        producer.send(topic, bytes(2 * MEGABYTE), partition=0).get(WITHIN_S)
+    producer.send(topic, b"small", partition=0).get(WITHIN_S)
+    producer.close()
+    assert [one.value for one in client.read(topic, 1)] == [b"small"]
+
+
+def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admin: Any) -> None:
+    admin.create_topics({"python": {"num_partitions": 2, "replication_factor": 2}}, wait_for_metadata=True)
+    assert "python" in admin.list_topics()
+    (told,) = admin.describe_topics(["python"])
+    assert (told["name"], told["is_internal"], len(told["partitions"])) == ("python", False, 2)
+    admin.create_partitions({"python": 5})
+    eventually(lambda: len(states(cluster, "python")) == 5, "not all brokers hear of the partitions")
+    assert all(len(one["replica_nodes"]) == 2 and one["leader_id"] >= 0 for one in states(cluster, "python"))
+    admin.delete_topics(["python"])
+    eventually(lambda: "python" not in admin.list_topics(), "nor of the topic's end")
+
+
+def test_the_cluster_is_described(cluster: LocalCluster, admin: Any) -> None:
+    told = admin.describe_cluster()
+    assert sorted(one["broker_id"] for one in told["brokers"]) == [0, 1, 2]
+    assert told["controller_id"] in (0, 1, 2)
+    assert len(told["cluster_id"]) == 22
+
+
+def test_offsets_are_listed(cluster: LocalCluster, client: Client, admin: Any) -> None:
+    topic = made(cluster)
+    with client.producer() as send:
+        send(topic, [Message(b"x")] * 10)
+    here = TopicPartition(topic, 0)
+    assert [admin.list_partition_offsets({here: which})[here].offset for which in (-2, -1)] == [0, 10]
+    assert end_offset(cluster, topic, 0) == 10
+
+
+def test_replicas_are_reassigned(cluster: LocalCluster, client: Client, admin: Any) -> None:
+    topic = made(cluster, replicas=1)
+    with client.producer() as send:
+        send(topic, [Message(b"kept")])
+    here = TopicPartition(topic, 0)
+    (old,) = states(cluster, topic)[0]["replica_nodes"]
+    new = [(old + 1) % 3, (old + 2) % 3]
+    assert admin.alter_partition_reassignments({here: new}) == {here: None}
+    wait_for_replicas(cluster, topic, new)
+    eventually(lambda: not admin.list_partition_reassignments(), "it does not end")
+    assert [one.value for one in client.read(topic, 1)] == [b"kept"]
+
+
+def test_preferred_leaders_are_elected(cluster: LocalCluster, admin: Any) -> None:
+    topic = made(cluster)
+    first, *others = states(cluster, topic)[0]["replica_nodes"]
+    assert states(cluster, topic)[0]["leader_id"] == first
+    admin.alter_partition_reassignments({TopicPartition(topic, 0): [*others, first]})
+    wait_for_replicas(cluster, topic, [*others, first])
+    assert states(cluster, topic)[0]["leader_id"] == first
+    admin.elect_leaders(0, {topic: [0]})
+    wait_for_leaders(cluster, topic, others[:1])
