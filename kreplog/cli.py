@@ -105,3 +105,4 @@ def _mount(name: str, help: str) -> None:
 _mount("broker", "Run one broker.")
 _mount("cluster", "Make, start, stop and see a cluster of brokers on this host.")
 _mount("topic", "Make, list, describe, alter and delete topics.")
+_mount("partition", "Move partitions between brokers; give leadership back.")

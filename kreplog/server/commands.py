@@ -10,8 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kreplog.server.add_brokers import add_brokers
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile
 from kreplog.server.options import STYLE, AsJson, ClusterDir, ids, print_json
+from kreplog.server.partition_commands import partition_app
 from kreplog.server.topic_commands import topic_app
 
 broker_app = typer.Typer(help="Run one broker.", **STYLE)
@@ -19,10 +21,12 @@ cluster_app = typer.Typer(help="Make, start, stop and see a cluster of brokers o
 
 BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Ids, with commas between (default: all).")]
 
+cluster_app.command("add-brokers")(add_brokers)
+
 
 def run(name: str, arguments: list[str]) -> None:
     """Run `kreplog <name>` with these arguments, and leave by SystemExit. Raises KreplogError, OSError."""
-    apps = {"broker": broker_app, "cluster": cluster_app, "topic": topic_app}
+    apps = {"broker": broker_app, "cluster": cluster_app, "topic": topic_app, "partition": partition_app}
     apps[name](arguments, prog_name=f"kreplog {name}")
 
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.asking import Brokers, brokers_of
@@ -164,32 +162,22 @@ def _word(broker: int, partition: Any, told: ReplicaState | None, *, answers: bo
 
 
 def _show(facts: dict[str, Any]) -> None:
-    columns = ("partition", "leader", "epoch", "replicas", "in sync")
-    table = Table(*columns, title=f"{facts['name']} ({facts['topic_id']})", title_justify="left")
-    for name in ("replica", "state"):
-        table.add_column(name)
-    for name in ("log start", "log end", "high watermark", "lag"):
-        table.add_column(name, justify="right")
+    print(f"{facts['name']} ({facts['topic_id']}): {counted(len(facts['partitions']), 'partition')}")
     for one in facts["partitions"]:
-        leader = "none" if one["leader"] == NO_LEADER else str(one["leader"])
-        replicas = _list(one["replicas"])
-        for word in ("adding", "removing"):
-            replicas += f" ({word} {_list(one[word])})" if one[word] else ""
-        cells = [str(one["partition"]), leader, str(one["leader_epoch"]), replicas, _list(one["isr"]) or "none"]
+        leader = "none" if one["leader"] == NO_LEADER else one["leader"]
+        moves = "".join(f"  {word} {_list(one[word])}" for word in ("adding", "removing") if one[word])
+        print(
+            f"{facts['name']}-{one['partition']}  leader {leader}  epoch {one['leader_epoch']}  "
+            f"AR {_list(one['replicas'])}  ISR {_list(one['isr'])}{moves}"
+        )
         for replica in one["replica_states"]:
-            offsets = (replica[key] for key in ("log_start_offset", "log_end_offset", "high_watermark", "lag"))
-            table.add_row(
-                *cells,
-                str(replica["broker"]),
-                replica["state"],
-                *("-" if offset is None else f"{offset:,}" for offset in offsets),
-            )
-            cells = [""] * len(columns)
-    Console().print(table)
+            told = {"start": "log_start_offset", "LEO": "log_end_offset", "HW": "high_watermark", "lag": "lag"}
+            offsets = "".join(f"  {word} {replica[key]:,}" for word, key in told.items() if replica[key] is not None)
+            print(f"    {replica['broker']}  {replica['state']:<7}{offsets}".rstrip())
 
 
 def _list(replicas: list[int]) -> str:
-    return ",".join(map(str, replicas))
+    return ",".join(map(str, replicas)) or "none"
 
 
 # Alter

@@ -1,0 +1,215 @@
+"""`kreplog cluster add-brokers`: new brokers on this host, and the fewest replicas moved to them that restore balance.
+
+The plan is core.controller.rebalance's, over what the brokers say now; the bytes are those of each partition's leader.
+Run again it goes on where it was left: homes are made once, what moves already is not asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from kreplog.core.controller.rebalance import Plan, rebalance
+from kreplog.errors import UsageError
+from kreplog.server import reassigning
+from kreplog.server.asking import Brokers, brokers_of
+from kreplog.server.cluster_files import HOST, broker_toml, check_settings, free_ports
+from kreplog.server.local_cluster import ClusterError, LocalCluster
+from kreplog.server.options import AsJson, ClusterDir, counted, ids, print_json
+from kreplog.server.partition_commands import carry_out
+from kreplog.server.settings import parse
+from kreplog.types import TopicPartition
+
+KNOWN_WITHIN_S = 10.0
+POLL_S = 0.05
+
+_EACH_ITS_OWN = {"broker.id", "listeners", "log.dirs", "broker.rack"}
+
+
+def add_brokers(
+    brokers: Annotated[str, typer.Argument(help="Ids of the new ones, with commas between.")],
+    directory: ClusterDir,
+    execute: Annotated[bool, typer.Option("--execute", help="Start them and move the replicas.")] = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65000, help="Of the first; 0: any that are free (default: the next ones)."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the new ones: '\"name\" = value', as in TOML.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is done.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show which replicas would move to new brokers, from where, and how many bytes; --execute does it.
+
+    Without --execute nothing is started, written or changed. Run it again after Ctrl-C: it goes on. The new brokers get
+    the settings that all others have alike.
+    """
+    cluster, new = LocalCluster(directory), ids(brokers)
+    if len(set(new)) < len(new) or min(new) < 0:
+        raise UsageError(f"brokers {new}: give each id once, none below 0")
+    missing = [one for one in new if one not in cluster.brokers]
+    lines = [*_common(cluster, settings or ()), *(settings or ())]
+    if missing:
+        check_settings(cluster.directory, missing[0], lines)
+    racks = {one: cluster.settings(one).rack for one in cluster.brokers}
+    racks |= dict.fromkeys(missing, parse("\n".join(lines)).get("broker.rack") if missing else None)
+    with brokers_of(directory, None) as asked:
+        plan, facts = _plan(asked, racks)
+        if not as_json:
+            _show(plan, facts)
+        if not execute:
+            if as_json:
+                print_json({**facts, "executed": False})
+            elif plan.changed or missing:
+                print("nothing has been changed: --execute starts the new brokers and moves the replicas")
+            return
+        if down := set(cluster.brokers) - set(asked.known) - set(new):
+            raise ClusterError(
+                f"brokers {sorted(down)} do not run, and nothing can be planned for them: start them first"
+            )
+        if missing:
+            cluster = extend(cluster, missing, port, lines)
+        cluster.start(new)
+        _until_known(asked, new)
+        carry_out(asked, plan.changed, wait=wait, as_json=as_json, facts={**facts, "executed": True})
+    if not as_json and plan.changed:
+        print("`kreplog partition elect-preferred` gives the new brokers their leaders now, and not minutes later")
+
+
+def extend(cluster: LocalCluster, new: Sequence[int], first_port: int | None, settings: Sequence[str]) -> LocalCluster:
+    """The cluster with homes for `new` brokers too; starts nothing. settings: "name = value" lines of TOML for them.
+
+    first_port: 0 for any that are free; None for those after the highest, where they are. A crash on the way leaves the
+    cluster as it was.
+    """
+    for broker, port in zip(new, _ports(cluster, len(new), first_port), strict=True):
+        home = cluster.directory / f"broker-{broker}"
+        home.mkdir(exist_ok=True)
+        (home / "broker.toml").write_text(broker_toml(cluster.directory, broker, port, settings), encoding="utf-8")
+    listed = cluster.directory / "cluster.json"
+    beside = listed.with_suffix(".new")
+    beside.write_text(json.dumps({"brokers": [*cluster.brokers, *new]}) + "\n")
+    os.replace(beside, listed)
+    return LocalCluster(cluster.directory)
+
+
+def _ports(cluster: LocalCluster, count: int, first: int | None) -> Sequence[int]:
+    if first:
+        return range(first, first + count)
+    highest = max(int(one.rpartition(":")[2]) for one in cluster.bootstrap().split(","))
+    following = range(highest + 1, highest + 1 + count)
+    return following if first is None and all(map(_is_free, following)) else free_ports(count)
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((HOST, port)).close()
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _common(cluster: LocalCluster, given: Iterable[str]) -> list[str]:
+    """What all brokers' settings have alike, as lines of TOML, but for what is `given`."""
+    found: list[dict[str, Any]] = []
+    for broker in cluster.brokers:
+        path = cluster.home(broker) / "broker.toml"
+        try:
+            found.append(parse(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the settings {path} cannot be read: {error}", path=str(path)) from error
+    others = {name for text in given for name in _names(text)}
+    return [
+        f"{json.dumps(name)} = {json.dumps(value)}"
+        for name, value in found[0].items()
+        if name not in _EACH_ITS_OWN | others and all(one.get(name) == value for one in found)
+    ]
+
+
+def _names(text: str) -> Collection[str]:
+    try:
+        return parse(text).keys()
+    except ValueError:
+        return ()
+
+
+def _plan(asked: Brokers, racks: dict[int, str | None]) -> tuple[Plan, dict[str, Any]]:
+    """What is still to be asked for, and the facts of it. What moves already counts as being where it goes."""
+    metadata = asked.metadata()
+    there = reassigning.assignment(metadata)
+    moving = reassigning.under_way(asked)
+    now: dict[TopicPartition, tuple[int, ...]] = {
+        one: tuple(told.replica_nodes) for one, told in there.items() if told.replica_nodes
+    }
+    for one, state in moving.items():
+        now[one] = tuple(broker for broker in state.replicas if broker not in state.removing)
+    plan = rebalance(now, racks)
+    for one in moving:
+        if one in plan.changed and set(plan.changed[one]) == set(now[one]):
+            del plan.changed[one]  # in which order they will be is not told by anyone, and has been asked for
+    sizes = reassigning.leader_sizes(asked, {move.partition: there[move.partition] for move in plan.moves})
+    moves = [
+        {
+            "topic": move.partition.topic,
+            "partition": move.partition.partition,
+            "from": move.source,
+            "to": move.target,
+            "bytes": sizes.get(move.partition),
+        }
+        for move in plan.moves
+    ]
+    return plan, {
+        "moves": moves,
+        "bytes": sum(sizes.get(move.partition, 0) for move in plan.moves),
+        "moving_already": len(moving),
+        "brokers": [
+            {
+                "id": broker,
+                "replicas": [plan.before[broker].replicas, plan.after[broker].replicas],
+                "preferred_leaders": [plan.before[broker].leaders, plan.after[broker].leaders],
+            }
+            for broker in sorted(plan.after)
+        ],
+        "version": 1,
+        "partitions": [
+            {"topic": one.topic, "partition": one.partition, "replicas": list(replicas)}
+            for one, replicas in sorted(plan.changed.items())
+        ],
+    }
+
+
+def _show(plan: Plan, facts: dict[str, Any]) -> None:
+    for move in facts["moves"]:
+        size = "size unknown: it has no leader" if move["bytes"] is None else counted(move["bytes"], "byte")
+        print(f"{move['topic']}-{move['partition']}  broker {move['from']} -> {move['to']}  {size}")
+    for one in facts["brokers"]:
+        (before, after), (led, leads) = one["replicas"], one["preferred_leaders"]
+        print(f"broker {one['id']}  replicas {before} -> {after}  preferred leaders {led} -> {leads}")
+    reordered = len(plan.changed) - len({(move["topic"], move["partition"]) for move in facts["moves"]})
+    told = f"{counted(len(plan.moves), 'replica')} to move, {counted(facts['bytes'], 'byte')}"
+    if reordered > 0:
+        told += f"; {counted(reordered, 'partition')} with another order of replicas only"
+    if facts["moving_already"]:
+        told += f"; {counted(facts['moving_already'], 'partition')} moving already"
+    print(told)
+
+
+def _until_known(asked: Brokers, new: Collection[int]) -> None:
+    """Until two brokers in a row know of them: the second is the one that is asked next. Raises ClusterError."""
+    deadline = time.monotonic() + KNOWN_WITHIN_S
+    known: Any = None
+    while known != asked.known or not set(new) <= set(asked.known):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the cluster does not know brokers {sorted(set(new) - set(asked.known))} yet: run it again"
+            )
+        known = asked.known
+        asked.metadata()
+        time.sleep(POLL_S)  # nobody tells
