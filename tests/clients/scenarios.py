@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -120,17 +120,17 @@ class Scenarios:
     def test_the_leader_is_killed_and_comes_back(self, cluster: LocalCluster, client: Client) -> None:
         """Nothing acknowledged is lost, nothing is there twice, and each partition keeps its order."""
         topic = made(cluster, partitions=2)
-        writer = Writer(client, topic, 2, self.round)
-        writer.start()
-        eventually(lambda: writer.acknowledged > self.round, "nothing is acknowledged")
         leader = states(cluster, topic)[0]["leader_id"]
-        kill(cluster, leader)
-        killed_at = writer.acknowledged
-        eventually(lambda: writer.acknowledged > killed_at + 2 * self.round, "the producer does not go on")
-        assert leader not in {one["leader_id"] for one in states(cluster, topic)}
-        cluster.start([leader])
-        eventually(lambda: all(len(one["isr_nodes"]) == 3 for one in states(cluster, topic)), "it does not join again")
-        writer.stop()
+        with Writer(client, topic, 2, self.round) as writer:
+            eventually(lambda: writer.acknowledged > self.round, "nothing is acknowledged")
+            try:
+                kill(cluster, leader)
+                killed_at = writer.acknowledged
+                eventually(lambda: writer.acknowledged > killed_at + 2 * self.round, "the producer does not go on")
+                assert leader not in {one["leader_id"] for one in states(cluster, topic)}
+            finally:
+                cluster.start([leader])
+            eventually(lambda: all(len(one["isr_nodes"]) == 3 for one in states(cluster, topic)), "it does not rejoin")
         for partition in range(2):
             sent = [one for one in writer.sent if one.partition == partition]
             assert end_offset(cluster, topic, partition) == len(sent)
@@ -138,7 +138,7 @@ class Scenarios:
 
 
 class Writer(threading.Thread):
-    """An idempotent producer of one round after the other, spread over the partitions, until told to stop.
+    """An idempotent producer of one round after the other, spread over the partitions, until the end of the block.
 
     sent: all messages, in order. acknowledged: how many of them are."""
 
@@ -164,10 +164,14 @@ class Writer(threading.Thread):
                     ]
                     send(self._topic, self.sent[first:])
                     self.acknowledged = len(self.sent)
-        except BaseException as error:  # told to the test, by whoever stops this
+        except BaseException as error:
             self._error = error
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._stop_now.set()
         self.join()
         if self._error is not None:
