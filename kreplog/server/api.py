@@ -16,20 +16,18 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from kreplog.core.messages import (
-    EARLIEST,
-    LATEST,
     ControlledShutdownRequest,
     Event,
     FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    ListOffsetsResponse,
     Received,
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
 from kreplog.server.admin import Admin, Fields
 from kreplog.server.describing import Describing
+from kreplog.server.logs import log_applied
 from kreplog.server.network import Frame
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.peers import Address
@@ -114,7 +112,7 @@ class Api:
             ApiKey.DESCRIBE_CLUSTER: lambda request, version: describing.cluster(),
             ApiKey.DESCRIBE_CONFIGS: lambda request, version: describing.configs(request),
             ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: describing.log_dirs(request),
-            ApiKey.FIND_COORDINATOR: _no_coordinator,
+            ApiKey.FIND_COORDINATOR: describing.coordinator,
         }
         self._works: dict[int, Callable[[Any], Awaitable[Fields]]] = {
             ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
@@ -235,6 +233,8 @@ class Api:
 
         def encode(response: Any) -> Sequence[Any]:
             host.topics.changed()
+            if not isinstance(request, ControlledShutdownRequest):
+                log_applied(request, response.error, getattr(response, "partitions", ()))
             if _tells_all(request, response):
                 host.know_safe()
             return brokers.encode_response(response, header)
@@ -277,16 +277,3 @@ def _tells_all(request: Any, response: Any) -> bool:
         and isinstance(response, LeaderAndIsrResponse)
         and response.error is ErrorCode.NONE
     )
-
-
-def _no_coordinator(request: Any, version: int) -> Fields:
-    """There are no consumer groups."""
-    refused = {
-        "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "error_message": "this broker coordinates no groups: assign partitions",
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-    }
-    keys = request.coordinator_keys if version >= 4 else ()
-    return {**refused, "coordinators": [{**refused, "key": key} for key in keys]}

@@ -8,52 +8,53 @@ serves no more, gives up its session, closes the logs and marks the directories 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import logging
-import resource
 import signal
+import time
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kreplog.coord.liveness import boot_id
 from kreplog.core import messages as m
 from kreplog.core import nodes
 from kreplog.core.controller.controller import Controller
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, StorageError, UsageError
+from kreplog.core.replication.partition import Partition
+from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, UsageError
 from kreplog.server.api import Api
 from kreplog.server.channels import Channels, control_header
-from kreplog.server.directories import DataDirectory
+from kreplog.server.counters import Happenings, Traffic
+from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
-from kreplog.server.logs import log_state_change, set_up
+from kreplog.server.logs import LogSettings, log_state_change, set_up
+from kreplog.server.metrics import CONTENT_TYPE, render
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.peers import Address, Peer
 from kreplog.server.runners import Awaiting, Direct
-from kreplog.server.serving import Exchange, Limits, Server
+from kreplog.server.serving import Exchange, Server
 from kreplog.server.settings import BrokerSettings, Listener
+from kreplog.server.starting import RecoveryProgress, limits_of, open_directories, raise_file_limit
 from kreplog.server.store import StoreLink, make_store
 from kreplog.server.topics import Topics
 from kreplog.types import Broker as Registered
+from kreplog.types import TopicPartition
 from kreplog.wire import brokers as broker_wire
 
 _log = logging.getLogger("kreplog.server")
 
 SHUTDOWN_RETRY_S = 0.2
 SHUTDOWN_TIMEOUT_S = 5.0
-PROGRESS_EVERY = 500
-"""Replicas between two lines about the recovery of many."""
 
 
 class Broker:
     """One life of a broker. `run` it once; `stop` may be called from the event loop at any time.
 
-    ready: set once it listens. address: where, for clients.
+    ready: set once it listens. address: where, for clients. metrics: where they are told, once it is ready.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -66,6 +67,10 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(8, "kreplog-files")
         self._client_id = f"broker-{self.id}"
+        self.started_at = time.time()
+        self.traffic = Traffic()
+        self.happenings = Happenings()
+        self.metrics = Exporter(lambda: render(self), CONTENT_TYPE)
 
     async def run(self) -> None:
         """From start to stop. Raises what kept it from starting, and what broke it."""
@@ -102,7 +107,7 @@ class Broker:
             self._pool,
             complete=len(directories) == len(settings.log_dirs),
         )
-        await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, _tell_progress)
+        await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
         self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost)
         self.controller = Controller(self.id, settings.replication)
@@ -123,15 +128,7 @@ class Broker:
             "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
         )
         self.api = Api(self)
-        limits = Limits(
-            settings.socket_request_max_bytes,
-            settings.max_in_flight,
-            settings.max_queued_bytes,
-            settings.max_memory,
-            _affordable(settings.max_connections),
-            settings.max_idle_ms,
-        )
-        self.server = Server(self.api.handle, limits)
+        self.server = Server(self.api.handle, limits_of(settings))
         bound = [self._listen(listener) for listener in settings.listeners]
         first = settings.advertised or next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
@@ -143,6 +140,9 @@ class Broker:
         self.register = Awaiting(
             "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
         )
+        if settings.metrics_listener is not None:
+            await self.metrics.start(settings.metrics_listener)
+            _log.info("metrics are told at http://%s/metrics", self.metrics.address)
         _log.info("broker %d listens on %s", self.id, ", ".join(str(listener) for listener in bound))
 
     def _listen(self, listener: Listener) -> Listener:
@@ -162,6 +162,7 @@ class Broker:
 
     def _session_lost(self) -> None:
         _log.warning("the session with the coordination store has ended")
+        self.happenings.expired += 1
         for runner in (self.replicas, self.control, self.register):
             runner.put(m.SessionLost())
         self.channels.close()
@@ -207,9 +208,15 @@ class Broker:
         """Those of the replication core."""
         kind = type(effect)
         if kind in LOG_EFFECTS:
-            return self.logs.answer(effect)
+            answer = self.logs.answer(effect)
+            if isinstance(effect, m.AppendAsLeader):
+                self.traffic.bytes_in += len(effect.records)
+                self.traffic.messages_in += answer[0].records
+            elif isinstance(effect, m.AppendAsFollower):
+                self.traffic.bytes_in_replicas += len(effect.records)
+            return answer
         if isinstance(effect, m.Reply):
-            _answer(effect)
+            self._answer(effect)
         elif isinstance(effect, m.Send):
             self.fetches.send(effect)
         elif isinstance(effect, m.SubmitMulti):
@@ -223,7 +230,17 @@ class Broker:
         return None
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
+        change = self._isr_change(tag)
         self.replicas.put(m.StoreReplied(tag, tuple(results or ()), error))
+        if change is not None:
+            partition, before = change
+            self.happenings.isr_changed(before, partition.isr, error is not None)
+
+    def _isr_change(self, tag: Hashable) -> tuple[Partition, tuple[int, ...]] | None:
+        """The partition whose leader here waits for this, and its ISR before."""
+        place = tag[1] if isinstance(tag, tuple) and tag[0] == "isr" else None
+        partition = self.manager.partitions.get(place) if isinstance(place, TopicPartition) else None
+        return None if partition is None else (partition, partition.isr)
 
     async def _apply_awaited(self, runner: Any, effect: m.Effect) -> Any:
         """Those of the controller and of the registration."""
@@ -237,7 +254,7 @@ class Broker:
         if isinstance(effect, m.SendControl):
             self.channels.send(effect)
         elif isinstance(effect, m.Reply):
-            _answer(effect)
+            self._answer(effect)
         else:
             self._note(effect)
         return None
@@ -246,6 +263,7 @@ class Broker:
         if isinstance(effect, m.StateChange):
             log_state_change(effect.level, effect.text)
         elif isinstance(effect, m.UncleanElection):
+            self.happenings.unclean_elections += 1
             text = (
                 f"{effect.partition}: UNCLEAN ELECTION of {effect.leader} in epoch {effect.leader_epoch}: data is lost"
             )
@@ -253,6 +271,16 @@ class Broker:
             _log.error("%s", text)
         else:
             raise InvariantError(f"a broker cannot carry out {type(effect).__name__}")
+
+    def _answer(self, effect: m.Reply) -> None:
+        exchange, response = effect.reply_to, effect.response
+        if not isinstance(exchange, Exchange):
+            raise InvariantError(f"{type(response).__name__} answers nobody: {exchange!r}")
+        if isinstance(response, m.FetchResponse):
+            self.traffic.fetched(response, exchange.follower)
+        elif isinstance(response, m.ProduceResponse):
+            self.traffic.produced(response)
+        exchange.reply(response)
 
     # Where others are
 
@@ -327,6 +355,7 @@ class Broker:
         )
 
     async def _shut_down(self) -> None:
+        await self.metrics.close()
         self.server.close()
         self.api.close()
         for runner in (self.replicas, self.control, self.register):
@@ -341,53 +370,12 @@ class Broker:
         _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")
 
 
-def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
-    """Lock the log directories, leaving out what cannot be used if any can be. Raises UsageError, StorageError."""
-    boot = boot_id()
-    found: list[DataDirectory] = []
-    failure: StorageError | None = None
-    for path in settings.log_dirs:
-        try:
-            found.append(DataDirectory(path, settings.broker_id, boot))
-        except StorageError as error:
-            _log.error("%s; its replicas are offline", error)
-            failure = error
-    if not found and failure is not None:
-        raise failure
-    return found
-
-
-def _affordable(connections: int) -> int:
-    """As many, or half of the files that this process may have open: the logs need the other half."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-    if connections > allowed:
-        _log.info("max.connections = %d is more than the limit on open files allows: %d it is", connections, allowed)
-    return min(connections, allowed)
-
-
-def raise_file_limit() -> None:
-    """As many open files as this process may ask for."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems call it unlimited and take no such number
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _tell_progress(done: int, total: int) -> None:
-    if done % PROGRESS_EVERY == 0 or done == total:
-        _log.info("recovery: %d of %d replicas", done, total)
-
-
-def _answer(effect: m.Reply) -> None:
-    if not isinstance(effect.reply_to, Exchange):
-        raise InvariantError(f"{type(effect.response).__name__} answers nobody: {effect.reply_to!r}")
-    effect.reply_to.reply(effect.response)
-
-
 def serve(
     settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
 ) -> None:
     """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
-    set_up(settings.broker_id, log_folder)
+    files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
+    set_up(settings.broker_id, log_folder, files)
     raise_file_limit()
 
     async def main() -> None:

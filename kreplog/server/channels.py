@@ -18,6 +18,7 @@ from kreplog.core.messages import (
     SendControl,
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
+from kreplog.server.logs import log_sent
 from kreplog.server.peers import Address, Peer
 from kreplog.wire import brokers
 from kreplog.wire.frames import RequestHeader
@@ -56,6 +57,7 @@ class Channels:
                 channel.close()
             channel = self._channels[effect.broker] = _Channel(self, effect.broker, effect.broker_epoch)
         channel.put(effect.request)
+        log_sent(effect.request, effect.broker)
 
     def keep(self, live: Mapping[int, int]) -> None:
         """End the channels of registrations that are not among `live` (broker id: broker epoch)."""

@@ -7,7 +7,11 @@ what the broker knows anyway is worked out when somebody asks, in metrics.py.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 from time import monotonic
+
+from kreplog.core.messages import FetchResponse, ProduceResponse
+from kreplog.errors import ErrorCode
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper ends of the classes into which the times of requests fall; above the last there is one more."""
@@ -59,3 +63,39 @@ class Traffic:
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = self.bytes_in_replicas = self.bytes_out_replicas = 0
         self.messages_in = self.produces = self.fetches = self.failed_produces = self.failed_fetches = 0
+
+    def produced(self, response: ProduceResponse) -> None:
+        """A produce is answered."""
+        self.produces += len(response.partitions)
+        for one in response.partitions:
+            if one.error is not ErrorCode.NONE:
+                self.failed_produces += 1
+
+    def fetched(self, response: FetchResponse, follower: bool) -> None:
+        """A fetch is answered."""
+        self.fetches += len(response.partitions)
+        size = 0
+        for one in response.partitions:
+            size += len(one.records)
+            if one.error is not ErrorCode.NONE:
+                self.failed_fetches += 1
+        if follower:
+            self.bytes_out_replicas += size
+        else:
+            self.bytes_out += size
+
+
+class Happenings:
+    """What is rare: changes of ISRs that leaders here brought about, unclean elections of the controller here, sessions
+    with the store that were lost."""
+
+    __slots__ = ("expired", "isr_expands", "isr_failures", "isr_shrinks", "unclean_elections")
+
+    def __init__(self) -> None:
+        self.isr_shrinks = self.isr_expands = self.isr_failures = self.unclean_elections = self.expired = 0
+
+    def isr_changed(self, before: Collection[int], after: Collection[int], failed: bool) -> None:
+        """The store has answered a leader. failed: it refused."""
+        self.isr_shrinks += bool(set(before) - set(after))
+        self.isr_expands += bool(set(after) - set(before))
+        self.isr_failures += failed

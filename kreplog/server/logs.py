@@ -1,25 +1,69 @@
-"""Where a broker's messages go: one JSON object a line, state changes of partitions apart from the rest."""
+"""Where a broker's messages go: one line for each event, state changes of partitions apart from the rest.
+
+A line has time (UTC), level, broker, logger and message, then whatever facts belong to the event, and error (a
+traceback) where there is one; as a JSON object, or as key=value with values in quotes where they need them. Files are
+rotated by size, so that nobody who provokes messages fills the disk. What clients send is never part of a line, but for
+names, which are quoted.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any
+
+from kreplog.core.messages import (
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplica,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
 
 STATE_CHANGES = "kreplog.state_change"
-"""The logger of the cores' state changes."""
+"""The logger of the cores' state changes, and of what controllers tell brokers."""
 
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_BARE = re.compile(r"[\w.:/+@-]+", re.ASCII)
+_changes = logging.getLogger(STATE_CHANGES)
+
+Facts = Mapping[str, Any]
+Row = tuple[PartitionState | StopReplica | TopicPartition, ErrorCode]
+"""What is said of one partition (alone: it is deleted), and what became of it."""
+
+DRAIN_S = 0.02
+ROWS_AT_ONCE = 500
 
 
-class JsonLines(logging.Formatter):
-    """time (UTC), level, broker, logger, message, and error (a traceback) where there is one."""
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """format: "json" or "text". level: the least that is written. max_bytes, backups: of each file."""
 
-    def __init__(self, broker_id: int) -> None:
+    format: str = "json"
+    level: str = "info"
+    max_bytes: int = 64 << 20
+    backups: int = 4
+
+
+class Lines(logging.Formatter):
+    """See the module. A record with `rows` becomes a line for each of them, all with the record's own facts."""
+
+    def __init__(self, broker_id: int, as_json: bool) -> None:
         super().__init__()
         self._broker_id = broker_id
+        self._json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {
@@ -28,32 +72,196 @@ class JsonLines(logging.Formatter):
             "broker": self._broker_id,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "facts", {}),
         }
         if record.exc_info:
             facts["error"] = self.formatException(record.exc_info)
-        return json.dumps(facts, ensure_ascii=False)
+        line = _as_json(facts) if self._json else _as_text(facts)
+        rows: list[Row] | None = getattr(record, "rows", None)
+        if not rows:
+            return line
+        row_of = _json_row if self._json else _text_row
+        start, end = (line[:-1], "}") if self._json else (line, "")
+        return "\n".join([f"{start}{row_of(one)}{end}" for one in rows])
 
 
-def set_up(broker_id: int, folder: Path | None) -> None:
+_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _as_text(facts: Facts) -> str:
+    return " ".join([f"{name}={_value(value)}" for name, value in facts.items()])
+
+
+def _value(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+# Rows are written by hand, since there may be thousands at once; names of topics need no quoting.
+
+
+def _json_row(row: Row) -> str:
+    one, error = row
+    place = one if isinstance(one, TopicPartition) else one.partition
+    start = f',"partition":"{place.topic}-{place.partition}"'
+    if error is not ErrorCode.NONE:
+        start += f',"error":"{error.name}"'
+    if isinstance(one, PartitionState):
+        state = one.state
+        return (
+            f'{start},"leader":{state.leader},"leader_epoch":{state.leader_epoch},"isr":{list(state.isr)},'
+            f'"replicas":{list(one.replicas)},"partition_epoch":{state.partition_epoch}'
+        )
+    if isinstance(one, StopReplica):
+        return f'{start},"leader_epoch":{one.leader_epoch},"delete":{"true" if one.delete else "false"}'
+    return f'{start},"deleted":true'
+
+
+def _text_row(row: Row) -> str:
+    one, error = row
+    place = one if isinstance(one, TopicPartition) else one.partition
+    start = f" partition={place.topic}-{place.partition}"
+    if error is not ErrorCode.NONE:
+        start += f" error={error.name}"
+    if isinstance(one, PartitionState):
+        state = one.state
+        return (
+            f"{start} leader={state.leader} leader_epoch={state.leader_epoch} isr={state.isr} "
+            f"replicas={one.replicas} partition_epoch={state.partition_epoch}"
+        ).replace(", ", ",")
+    if isinstance(one, StopReplica):
+        return f"{start} leader_epoch={one.leader_epoch} delete={one.delete}"
+    return f"{start} deleted=True"
+
+
+def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = None) -> None:
     """Send what is logged to server.log and state-change.log in `folder`, or all of it to stderr."""
-    root, changes = logging.getLogger(), logging.getLogger(STATE_CHANGES)
-    formatter = JsonLines(broker_id)
+    settings = settings or LogSettings()
+    root = logging.getLogger()
+    formatter, level = Lines(broker_id, settings.format == "json"), _LEVELS[settings.level]
     if folder is None:
-        _direct(root, logging.StreamHandler(sys.stderr), formatter)
+        _direct(root, logging.StreamHandler(sys.stderr), formatter, level)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        _direct(root, logging.FileHandler(folder / "server.log"), formatter)
-        _direct(changes, logging.FileHandler(folder / "state-change.log"), formatter)
-        changes.propagate = False
+        _direct(root, _File(folder / "server.log", settings), formatter, level)
+        _direct(_changes, _Later(folder / "state-change.log", settings), formatter, level)
+        _changes.propagate = False
     logging.getLogger("kazoo").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def _direct(logger: logging.Logger, handler: logging.Handler, formatter: logging.Formatter) -> None:
+def _direct(logger: logging.Logger, handler: logging.Handler, formatter: logging.Formatter, level: int) -> None:
     handler.setFormatter(formatter)
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level)
+
+
+class _File(RotatingFileHandler):
+    """Rotated before the message that follows the one which filled it; what cannot be written is dropped."""
+
+    def __init__(self, path: Path, settings: LogSettings) -> None:
+        super().__init__(
+            path, maxBytes=settings.max_bytes, backupCount=settings.backups, encoding="utf-8", errors="replace"
+        )
+
+    def shouldRollover(self, record: logging.LogRecord) -> int:
+        return int(self.stream is not None and self.stream.tell() >= self.maxBytes)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk is no reason to stop."""
+
+
+class _Later(_File):
+    """Writes when there is time: a failover says ten thousand things at once, and leaders wait meanwhile.
+
+    What is logged outside the event loop that `set_up` ran on is written at once, as is what waits when it ends.
+    """
+
+    def __init__(self, path: Path, settings: LogSettings) -> None:
+        super().__init__(path, settings)
+        self._waiting: deque[logging.LogRecord] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            self._write_all()
+            super().emit(record)
+            return
+        self._waiting.append(record)
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_later(DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        room = ROWS_AT_ONCE
+        while self._waiting and room > 0:
+            record = self._waiting.popleft()
+            rows: list[Row] = getattr(record, "rows", None) or []
+            if len(rows) > room:
+                rest = copy(record)
+                record.rows, rest.rows = rows[:room], rows[room:]
+                self._waiting.appendleft(rest)
+            room -= max(1, len(rows))
+            super().emit(record)
+        if self._waiting and self._loop is not None:
+            self._loop.call_soon(self._drain)
+        else:
+            self._loop = None
+
+    def _write_all(self) -> None:
+        while self._waiting:
+            super().emit(self._waiting.popleft())
+
+    def close(self) -> None:
+        self._write_all()
+        super().close()
 
 
 def log_state_change(level: str, text: str) -> None:
     """A core's StateChange."""
-    logging.getLogger(STATE_CHANGES).log(_LEVELS[level], "%s", text)
+    number = _LEVELS[level]
+    if _changes.isEnabledFor(number):
+        _say(number, text)
+
+
+def _say(level: int, text: str, **more: Any) -> None:
+    """Without a look at who calls, which would take longer than all else."""
+    record = _changes.makeRecord(STATE_CHANGES, level, "", 0, text, (), None)
+    record.__dict__.update(more)
+    _changes.handle(record)
+
+
+# What controllers tell brokers
+
+Request = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+
+
+def log_sent(request: Request, broker: int) -> None:
+    """The controller here tells `broker`; a line for each partition."""
+    _log_request("sent", request, {"to": broker}, {})
+
+
+def log_applied(request: Request, error: ErrorCode, errors: Iterable[tuple[TopicPartition, ErrorCode]] = ()) -> None:
+    """This broker has done what a controller told it, or refused."""
+    if error is ErrorCode.NONE:
+        _log_request("applied", request, {}, dict(errors))
+    else:
+        _log_request("refused", request, {"error": error.name}, {})
+
+
+def _log_request(
+    done: str, request: Request, facts: dict[str, Any], errors: Mapping[TopicPartition, ErrorCode]
+) -> None:
+    if not _changes.isEnabledFor(logging.INFO):
+        return
+    none = ErrorCode.NONE
+    rows: list[Row] = [(one, errors.get(one.partition, none)) for one in request.partitions]
+    if isinstance(request, UpdateMetadataRequest):
+        facts["brokers"] = [broker.id for broker in request.brokers]
+        rows += [(one, none) for one in request.deleted]
+    elif isinstance(request, LeaderAndIsrRequest) and request.is_init:
+        facts["init"] = True
+    name = type(request).__name__.removesuffix("Request")
+    facts = {"controller": request.controller_id, "controller_epoch": request.controller_epoch, **facts}
+    _say(logging.INFO, f"{name} {done}", facts=facts, rows=rows)

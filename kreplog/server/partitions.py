@@ -17,7 +17,7 @@ from typing import Any
 
 from kreplog.config import LogConfig
 from kreplog.core import messages as m
-from kreplog.errors import KreplogError, LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
+from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
 from kreplog.server.directories import DataDirectory, Offsets
 from kreplog.types import AppendInfo, TopicPartition
@@ -45,8 +45,8 @@ LOG_EFFECTS = frozenset(
 )
 """What ReplicaLogs.answer takes."""
 
-Progress = Callable[[int, int], None]
-"""Called with (replicas opened, replicas to open)."""
+Progress = Callable[[int, int, int], None]
+"""Called with (replicas opened, replicas to open, bytes that recovery has read so far)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +125,11 @@ class ReplicaLogs:
                     found.append((directory, partition, topic_id))
         done = 0
         with ThreadPoolExecutor(max(1, threads_per_directory * len(self.directories)), "kreplog-recovery") as pool:
-            opening = {pool.submit(Log.open, one[0].folder(one[1]), self._config): one for one in found}
+            checked = _Checked()
+            opening = {
+                pool.submit(Log.open, one[0].folder(one[1]), self._config, progress=checked.of(one[1])): one
+                for one in found
+            }
             for future in as_completed(opening):
                 directory, partition, topic_id = opening[future]
                 try:
@@ -135,7 +139,7 @@ class ReplicaLogs:
                     self._broken[partition] = directory, topic_id, error
                 done += 1
                 if progress is not None:
-                    progress(done, len(found))
+                    progress(done, len(found), checked.bytes)
 
     def _add(self, partition: TopicPartition, replica: _Replica) -> None:
         other = self._replicas.get(partition)
@@ -408,6 +412,20 @@ class ReplicaLogs:
     def in_directory(self, directory: DataDirectory) -> list[tuple[TopicPartition, Log]]:
         """The open logs there, by partition, for those who only look."""
         return sorted((one, held.log) for one, held in self._replicas.items() if held.directory is directory)
+
+
+class _Checked:
+    """Bytes read by the recoveries of many logs, which run in threads of their own."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[TopicPartition, int] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(list(self._bytes.values()))
+
+    def of(self, partition: TopicPartition) -> Callable[[int, int], None]:
+        return lambda done, total: self._bytes.__setitem__(partition, done)
 
 
 def _flush_log(log: Log) -> int:

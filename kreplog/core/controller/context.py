@@ -49,7 +49,7 @@ class ControllerContext:
     topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
     deleting: topics to be deleted; removing: partitions to be removed. reassignments: the target asked for, () to
     cancel. leaderless: partitions New or Offline. touched: partitions whose state was written or read since the last
-    look. unsettled: partitions whose writes were refused too often, for the next Tick.
+    look. unsettled: partitions whose writes were refused too often, for the next Tick. elections: leaders elected.
     """
 
     def __init__(self, controller_id: int, epoch: int, epoch_version: int, observer: Observer | None = None) -> None:
@@ -70,6 +70,7 @@ class ControllerContext:
         self.leaderless: dict[TopicPartition, None] = {}
         self.touched: dict[TopicPartition, None] = {}
         self.unsettled: dict[TopicPartition, None] = {}
+        self.elections = 0
         self.partition_statuses: dict[TopicPartition, PartitionStatus] = {}
         self.replica_statuses: dict[Replica, ReplicaStatus] = {}
         self._observer = observer

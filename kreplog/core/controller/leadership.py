@@ -144,6 +144,9 @@ class Leadership:
     def written(self, partition: TopicPartition, election: Election) -> Steps[None]:
         """Take in what a multi has written."""
         state = replace(election.state, partition_epoch=election.state.partition_epoch + 1)
+        before = self._context.states.get(partition)
+        if state.leader != NO_LEADER and (before is None or before.leader != state.leader):
+            self._context.elections += 1
         self._context.put_state(partition, state)
         self._batch.add_leader_and_isr(partition)
         if election.unclean:

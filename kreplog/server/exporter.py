@@ -1,0 +1,83 @@
+"""Exporter: metrics over HTTP, for whoever asks; GET /metrics and nothing else.
+
+It runs on the broker's event loop and is idle until somebody asks. Those who ask are few: one request for each
+connection, a bound on both its size and its time, and no more than a handful at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from kreplog.server.settings import Listener
+
+_log = logging.getLogger("kreplog.server")
+
+AT_ONCE = 8
+REQUEST_S = 5.0
+"""For sending the whole request, and for taking the whole answer."""
+
+_MAX_REQUEST_BYTES = 16 << 10
+
+
+class Exporter:
+    """render: makes the answer. address: where it listens, with the port that was found; once `start` has returned."""
+
+    def __init__(self, render: Callable[[], Awaitable[bytes]], content_type: str) -> None:
+        self._render = render
+        self._content_type = content_type
+        self._server: asyncio.Server | None = None
+        self._asking: set[asyncio.Task[None]] = set()
+        self.address = Listener()
+
+    async def start(self, address: Listener) -> None:
+        """Listen. Raises OSError."""
+        self._server = await asyncio.start_server(self._serve, address.host, address.port, limit=_MAX_REQUEST_BYTES)
+        self.address = Listener(address.host, self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._asking) >= AT_ONCE:
+            writer.transport.abort()
+            return
+        self._asking.add(task)
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, content_type, body = await self._answer(head)
+            writer.write(
+                f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+            if not head.startswith(b"HEAD "):
+                writer.write(body)
+            writer.close()
+            async with asyncio.timeout(REQUEST_S):
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # it is the asker's loss
+        except Exception:
+            _log.exception("metrics could not be told")
+        finally:
+            self._asking.discard(task)
+            writer.transport.abort()
+
+    async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+        method, _, rest = head.partition(b" ")
+        path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        if method not in (b"GET", b"HEAD"):
+            return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
+        if path != b"/metrics":
+            return "404 Not Found", "text/plain", b"there is /metrics, and nothing else\n"
+        return "200 OK", self._content_type, await self._render()
+
+    async def close(self) -> None:
+        """Listen no more; who is being answered is cut off."""
+        if self._server is not None:
+            self._server.close()
+            for task in list(self._asking):
+                task.cancel()
+            with contextlib.suppress(OSError):
+                await self._server.wait_closed()

@@ -1,0 +1,290 @@
+"""Metrics: what a broker tells Prometheus, under Kafka's names (lower case, as its JMX exporter writes them).
+
+Nothing is kept for it but the few numbers of counters.py: all else is read from the cores and the logs when somebody
+asks, a few hundred partitions at a time, so that a scrape of many holds up nobody. The text format is three kinds of
+lines; writing them here costs a twentieth of what the client library's samples do, which counts with 10,000 partitions.
+
+    kafka_server_replicamanager_*            this broker's replicas       kafka_controller_*      the cluster's, told by
+    kafka_server_brokertopicmetrics_*        its traffic                                          the controller alone
+    kafka_network_requestmetrics_*           its requests, by API         kafka_log_log_*, kafka_cluster_partition_*,
+    kafka_server_sessionexpirelistener_*     its session with the store   kafka_server_fetcherlagmetrics_*  by partition
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+from typing import Protocol
+
+from kreplog.core.controller.controller import Controller
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.partition import Partition, Role
+from kreplog.server.counters import BOUNDS_S, Happenings, Requests, Traffic
+from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.serving import Server
+from kreplog.server.settings import BrokerSettings
+from kreplog.server.store import StoreLink
+from kreplog.types import TopicPartition
+from kreplog.wire.versions import ApiKey
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+AT_ONCE = 250
+"""Partitions looked at between two turns of the event loop."""
+
+_NAMES = {
+    ApiKey.API_VERSIONS: "ApiVersions",
+    ApiKey.LEADER_AND_ISR: "LeaderAndIsr",
+    ApiKey.INIT_PRODUCER_ID: "InitProducerId",
+}
+
+
+class Told(Protocol):
+    """The broker, as its metrics need it."""
+
+    settings: BrokerSettings
+    manager: ReplicaManager
+    controller: Controller
+    store: StoreLink
+    logs: ReplicaLogs
+    server: Server
+    traffic: Traffic
+    happenings: Happenings
+    started_at: float
+
+
+async def render(broker: Told) -> bytes:
+    """Everything, in the text format of Prometheus."""
+    lines: list[str] = []
+    _tell_process(lines, broker)
+    _tell_traffic(lines, broker.traffic)
+    _tell_requests(lines, broker.server.requests)
+    _tell_controller(lines, broker)
+    await _tell_replicas(lines, broker)
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _add(lines: list[str], name: str, kind: str, what: str, samples: Iterable[str | float]) -> None:
+    """samples: numbers, or what stands behind the name: labels and a number."""
+    lines.append(f"# HELP {name} {what}")
+    lines.append(f"# TYPE {name} {kind}")
+    lines.extend(name + one if isinstance(one, str) else f"{name} {one}" for one in samples)
+
+
+def _gauge(lines: list[str], name: str, what: str, *samples: str | float) -> None:
+    _add(lines, name, "gauge", what, samples)
+
+
+def _counter(lines: list[str], name: str, what: str, *samples: str | float) -> None:
+    _add(lines, name, "counter", what, samples)
+
+
+# The process
+
+
+def _tell_process(lines: list[str], broker: Told) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    server, connected = broker.server, broker.store.connected
+    _gauge(lines, "process_resident_memory_bytes", "Resident memory in bytes.", resident_bytes())
+    _counter(lines, "process_cpu_seconds_total", "CPU time in seconds.", round(used.ru_utime + used.ru_stime, 3))
+    _gauge(lines, "process_start_time_seconds", "Start of the process since the epoch.", broker.started_at)
+    _gauge(lines, "process_open_fds", "Open file descriptors.", open_files())
+    _gauge(lines, "process_max_fds", "Most file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    name = "kafka_server_socketservermetrics"
+    _gauge(lines, f"{name}_connection_count", "Connections of clients and brokers.", server.connections)
+    _counter(lines, f"{name}_connections_displaced_total", "Connections closed for max.connections.", server.refused)
+    _gauge(
+        lines,
+        f"{name}_memory_held_bytes",
+        "Of requests that are not whole and answers not taken; queued.max.request.bytes is the limit.",
+        server.memory.held,
+    )
+    name = "kafka_server_sessionexpirelistener"
+    _gauge(lines, f"{name}_sessionstate", "1 with a session with the coordination store, 0 without.", int(connected))
+    _counter(lines, f"{name}_expires_total", "Sessions with the coordination store lost.", broker.happenings.expired)
+    _gauge(
+        lines,
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories that have failed.",
+        len(broker.settings.log_dirs) - sum(not directory.failed for directory in broker.logs.directories),
+    )
+
+
+def resident_bytes() -> int:
+    """Of this process. Where the system does not tell, the most it ever was."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return len(os.listdir("/dev/fd"))
+
+
+# Traffic and requests
+
+
+def _tell_traffic(lines: list[str], traffic: Traffic) -> None:
+    for name, what, value in (
+        ("bytesin", "Bytes of batches that producers sent.", traffic.bytes_in),
+        ("bytesout", "Bytes of batches that consumers fetched.", traffic.bytes_out),
+        ("replicationbytesin", "Bytes of batches fetched from leaders.", traffic.bytes_in_replicas),
+        ("replicationbytesout", "Bytes of batches that followers fetched.", traffic.bytes_out_replicas),
+        ("messagesin", "Records that producers sent.", traffic.messages_in),
+        ("totalproducerequests", "Partitions produced to, by request.", traffic.produces),
+        ("failedproducerequests", "Of those, refused or failed.", traffic.failed_produces),
+        ("totalfetchrequests", "Partitions that fetches were answered with.", traffic.fetches),
+        ("failedfetchrequests", "Of those, refused or failed.", traffic.failed_fetches),
+    ):
+        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", what, value)
+
+
+def request_name(api_key: int, follower: bool) -> str:
+    """As Kafka tells requests apart."""
+    if api_key == ApiKey.FETCH:
+        return "FetchFollower" if follower else "FetchConsumer"
+    try:
+        return _NAMES.get(ApiKey(api_key)) or ApiKey(api_key).name.title().replace("_", "")
+    except ValueError:
+        return f"Api{api_key}"
+
+
+def _tell_requests(lines: list[str], requests: Requests) -> None:
+    counts, samples = [], []
+    for (api_key, follower), times in sorted(requests.times.items()):
+        name = request_name(api_key, follower)
+        up_to = list(accumulate(times.classes))
+        counts.append(f'{{request="{name}"}} {up_to[-1]}')
+        for bound, count in zip((*BOUNDS_S, "+Inf"), up_to, strict=True):
+            samples.append(f'_bucket{{request="{name}",le="{bound}"}} {count}')
+        samples.append(f'_sum{{request="{name}"}} {times.total_s:.6f}')
+        samples.append(f'_count{{request="{name}"}} {up_to[-1]}')
+    name = "kafka_network_requestmetrics"
+    _add(lines, f"{name}_requests_total", "counter", "Requests answered.", counts)
+    what = "Seconds from the arrival of a request until its answer was given."
+    _add(lines, f"{name}_totaltime_seconds", "histogram", what, samples)
+
+
+# The cluster
+
+
+def _tell_controller(lines: list[str], broker: Told) -> None:
+    """What belongs to the cluster is 0 on all but the controller, so that a sum over brokers is right."""
+    controller = broker.controller
+    context, active = controller.context, controller.active
+    name = "kafka_controller_kafkacontroller"
+    figures: tuple[tuple[str, str, int], ...] = (
+        ("activecontrollercount", "1 on the controller; 1 over all brokers.", int(active)),
+        ("offlinepartitionscount", "Partitions without a leader.", _leaderless(controller)),
+        ("globalpartitioncount", "Partitions of the cluster.", len(context.states) if active else 0),
+        ("globaltopiccount", "Topics of the cluster.", len(context.topics) if active else 0),
+        ("activebrokercount", "Brokers that are registered.", len(context.brokers) if active else 0),
+    )
+    for suffix, what, value in figures:
+        _gauge(lines, f"{name}_{suffix}", what, value)
+    name = "kafka_controller_controllerstats"
+    happened = broker.happenings
+    _counter(lines, f"{name}_leaderelections_total", "Leaders elected since it controls.", context.elections)
+    _counter(
+        lines,
+        f"{name}_uncleanleaderelections_total",
+        "Of those, from outside the in-sync replicas: committed records may be lost.",
+        happened.unclean_elections,
+    )
+
+
+def _leaderless(controller: Controller) -> int:
+    context = controller.context
+    return sum(not context.condemned(one) for one in context.leaderless) if controller.active else 0
+
+
+# The replicas
+
+
+async def _tell_replicas(lines: list[str], broker: Told) -> None:
+    manager = broker.manager
+    seen = _Replicas()
+    partitions = list(manager.partitions.items())
+    for index in range(0, len(partitions), AT_ONCE):
+        for place, partition in partitions[index : index + AT_ONCE]:
+            seen.take(place, partition, broker.logs.size_of(place))
+        await asyncio.sleep(0)
+    name = "kafka_server_replicamanager"
+    for suffix, what, value in (
+        ("partitioncount", "Replicas on this broker.", len(partitions)),
+        ("leadercount", "Partitions that it leads.", seen.leaders),
+        ("offlinereplicacount", "Replicas on failed log directories.", seen.offline),
+        ("underreplicatedpartitions", "Partitions it leads with replicas out of sync.", seen.under_replicated),
+        ("underminisrpartitioncount", "Partitions it leads that take no acks=all.", seen.under_min_isr),
+        ("atminisrpartitioncount", "Partitions it leads with no replica in sync to spare.", seen.at_min_isr),
+    ):
+        _gauge(lines, f"{name}_{suffix}", what, value)
+    _gauge(lines, "kafka_server_replicafetchermanager_maxlag", "Offsets the furthest follower is behind.", seen.max_lag)
+    happened = broker.happenings
+    _counter(lines, f"{name}_isrshrinks_total", "In-sync replicas taken out by leaders here.", happened.isr_shrinks)
+    _counter(lines, f"{name}_isrexpands_total", "In-sync replicas taken in by leaders here.", happened.isr_expands)
+    _counter(lines, f"{name}_failedisrupdates_total", "ISR changes that were refused.", happened.isr_failures)
+    lag = "Offsets that a follower is behind, told by its leader."
+    for name, what, samples in (
+        ("kafka_log_log_logendoffset", "The offset that the next record will get.", seen.ends),
+        ("kafka_log_log_logstartoffset", "The first offset still kept.", seen.starts),
+        ("kafka_log_log_size", "Bytes of all segments.", seen.sizes),
+        ("kafka_cluster_partition_highwatermark", "Records below it are committed.", seen.watermarks),
+        ("kafka_cluster_partition_insyncreplicascount", "In-sync replicas, told by the leader.", seen.in_sync),
+        ("kafka_cluster_partition_underreplicated", "1 where replicas are out of sync.", seen.under_replicated_flags),
+        ("kafka_server_fetcherlagmetrics_consumerlag", lag, seen.lags),
+    ):
+        _add(lines, name, "gauge", what, samples)
+        await asyncio.sleep(0)
+
+
+class _Replicas:
+    """What is counted and told of each, in one pass."""
+
+    def __init__(self) -> None:
+        self.leaders = self.offline = self.under_replicated = self.under_min_isr = self.at_min_isr = self.max_lag = 0
+        self.ends: list[str] = []
+        self.starts: list[str] = []
+        self.sizes: list[str] = []
+        self.watermarks: list[str] = []
+        self.in_sync: list[str] = []
+        self.under_replicated_flags: list[str] = []
+        self.lags: list[str] = []
+
+    def take(self, place: TopicPartition, partition: Partition, size: int) -> None:
+        labels = f'topic="{place.topic}",partition="{place.partition}"'
+        named, log = f"{{{labels}}} ", partition.log
+        self.ends.append(f"{named}{log.leo}")
+        self.starts.append(f"{named}{log.log_start}")
+        self.sizes.append(f"{named}{size}")
+        self.watermarks.append(f"{named}{partition.high_watermark}")
+        if partition.role is Role.OFFLINE:
+            self.offline += 1
+        elif partition.role is Role.LEADER:
+            self._take_leader(partition, labels, named)
+
+    def _take_leader(self, partition: Partition, labels: str, named: str) -> None:
+        in_sync, log_end = len(partition.isr), partition.log.leo
+        missing = any(one not in partition.isr for one in partition.reassigned_replicas)
+        spare = in_sync - partition.config.min_isr(len(partition.assigned_replicas))
+        self.leaders += 1
+        self.under_replicated += missing
+        self.under_min_isr += spare < 0
+        self.at_min_isr += spare == 0
+        self.in_sync.append(f"{named}{in_sync}")
+        self.under_replicated_flags.append(f"{named}{int(missing)}")
+        for replica in partition.replicas.values():
+            lag = max(0, log_end - max(0, replica.leo))
+            self.max_lag = max(self.max_lag, lag)
+            self.lags.append(f'{{{labels},broker="{replica.broker_id}"}} {lag}')

@@ -1,0 +1,71 @@
+"""What a broker does before it listens: its directories, how much of the host it may use, and how far recovery is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+from time import monotonic
+
+from kreplog.coord.liveness import boot_id
+from kreplog.errors import StorageError
+from kreplog.server.directories import DataDirectory
+from kreplog.server.serving import Limits
+from kreplog.server.settings import BrokerSettings
+
+_log = logging.getLogger("kreplog.server")
+
+TOLD_EVERY_S = 2.0
+"""Between two lines about a recovery that takes its time."""
+
+
+def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
+    """Lock the log directories, leaving out what cannot be used if any can be. Raises UsageError, StorageError."""
+    boot = boot_id()
+    found: list[DataDirectory] = []
+    failure: StorageError | None = None
+    for path in settings.log_dirs:
+        try:
+            found.append(DataDirectory(path, settings.broker_id, boot))
+        except StorageError as error:
+            _log.error("%s; its replicas are offline", error)
+            failure = error
+    if not found and failure is not None:
+        raise failure
+    return found
+
+
+def raise_file_limit() -> None:
+    """As many open files as this process may ask for."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems call it unlimited and take no such number
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def limits_of(settings: BrokerSettings) -> Limits:
+    """What clients may use. The logs need half of the files that this process may have open."""
+    connections, allowed = settings.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    if connections > allowed:
+        _log.info("max.connections = %d is more than the limit on open files allows: %d it is", connections, allowed)
+    return Limits(
+        settings.socket_request_max_bytes,
+        settings.max_in_flight,
+        settings.max_queued_bytes,
+        settings.max_memory,
+        min(connections, allowed),
+        settings.max_idle_ms,
+    )
+
+
+class RecoveryProgress:
+    """Tells how far the opening of all replicas is: the last of them, and meanwhile every few seconds."""
+
+    def __init__(self) -> None:
+        self._began = self._told = monotonic()
+
+    def __call__(self, done: int, total: int, checked: int) -> None:
+        """So many of so many replicas are open; `checked` bytes were read for it, none where they were closed."""
+        now = monotonic()
+        if done == total or now - self._told >= TOLD_EVERY_S:
+            self._told = now
+            _log.info("recovery: %d of %d replicas, %d bytes checked, %.1f s", done, total, checked, now - self._began)
