@@ -6,7 +6,9 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kreplog.config import TopicConfig
 from kreplog.core import nodes
+from kreplog.core.controller.topics import set_config_operations
 from kreplog.errors import CoordinationError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.scheduler import MS
@@ -51,6 +53,15 @@ class Admin:
         done = self._write(Create(f"{nodes.DELETED_TOPICS}/{name}"))
         if done:  # before anybody can hear of it
             self._cluster.topic_deleted(name)
+        return done
+
+    def configure(self, name: str, config: TopicConfig) -> bool:
+        """New settings for a topic."""
+        if self._cluster.store.store.peek(nodes.topic(name)) is None:
+            return False
+        done = self._write(*set_config_operations(name, config))
+        if done:
+            self._cluster.topic_configured(name, config)
         return done
 
     def replicas_of(self, partition: TopicPartition) -> tuple[int, ...]:

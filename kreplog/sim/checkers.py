@@ -20,6 +20,7 @@ What must hold, and when it is looked at:
     phantom             a consumer sees only what is committed, and nothing else at that offset ever    at the answer
     gap                 ... offset by offset, from where it began                                       at the answer
     out of range        ... and never stands outside the log                                            at the answer
+    deleted             nothing is, but what an operator or retention let go; nothing that is not committed   as it goes
     watermark fell      nor is it told a lower high watermark by the same or a later leader             at the answer
     lost                all that was acknowledged under acks=all is in the log                          at the end
     not converged, logs differ, context                                                                 see final.py
@@ -29,6 +30,8 @@ min.insync.replicas of them, so it survives any crash of processes and the power
 that the store calls in sync or eligible. It is broken when each of these has lost committed records to a power cut and
 not got them back; then, as after an unclean election in a topic that allows it, nothing is held against that partition
 any more. With flush.messages=1 a power cut excuses nothing. Nor is anything owed once a topic's deletion was asked for.
+What was deleted from the start on purpose is not lost, a consumer that stands there is out of range, and of a producer
+whose last records are gone a new leader may know nothing. New settings count for a leader from when it is told.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
 from kreplog.sim.history import (
+    DeletionAsked,
+    DeletionDone,
     Event,
     Fail,
     History,
@@ -109,12 +114,17 @@ class Line:
     values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
     or eligible by the store. lost: brokers whose power failed and who have not got back what they held. leaders,
     committers: broker by leader epoch. excused: why nothing is held against it any more, "" while all is.
+    configs: all settings it ever had, the newest last. released: below it everything may be deleted; all_asked: and
+    whatever a leader deletes is. durable_end: all below was committed with flush.messages=1.
     """
 
     def __init__(self, partition: TopicPartition, topic_id: str, config: TopicConfig) -> None:
         self.partition = partition
         self.topic_id = topic_id
-        self.config = config
+        self.configs = [config]
+        self.released = 0
+        self.all_asked = False
+        self.durable_end = 0
         self.values: dict[int, Fact] = {}
         self.end = 0
         self.acked: list[tuple[int, Fact]] = []
@@ -126,6 +136,15 @@ class Line:
         self.excused = ""
         self._places: dict[tuple[int, int], int] = {}
         self._newest: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.configs[-1]
+
+    def forgotten(self, producer: int) -> bool:
+        """Whether a replica may know nothing of what a producer has written: its first record here may be deleted."""
+        return self._first.get(producer, self.released) < self.released
 
     def add(self, offset: int, fact: Fact) -> tuple[str, str] | None:
         """A replica takes this for committed. Kind and text of what is wrong with it, if anything."""
@@ -138,9 +157,14 @@ class Line:
         producer, sequence, _ = fact
         if producer < 0:
             return None
-        first = self._places.setdefault((producer, sequence), offset)
         newest = self._newest.get(producer)
+        unknown = newest is not None and self._places[producer, newest] < self.released
+        first = self._places.setdefault((producer, sequence), offset)
         self._newest[producer] = sequence
+        self._first.setdefault(producer, offset)
+        if unknown:  # a replica that never had what was deleted lets it begin anywhere
+            self._places[producer, sequence] = offset
+            return None
         if first != offset:
             return "written twice", f"{told(fact)} is at offset {first} and at offset {offset}"
         if newest is not None and sequence != newest + 1:
@@ -255,11 +279,33 @@ class Checkers:
                 self.violate("two leaders", text, line, start)
         if end > line.end:
             line.end = end
-            self._check_holders(line, broker)
+            if line.config.flush_messages == 1 and (replica is None or replica.config.flush_messages == 1):
+                line.durable_end = end
+            self._check_holders(line, broker, replica)
             self._check_members(line)
 
+    def deleted(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        line = self.line(partition, log.topic_id)
+        replica = self._replica_of(broker, partition)
+        begin = log.state().log_start
+        if line.all_asked and begin <= line.end and replica is not None and replica.role is Role.LEADER:
+            line.released = max(line.released, begin)
+        self._check_deleted(line, broker, begin)
+
     def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
-        pass
+        line = self.line(partition, log.topic_id)
+        begin = log.state().log_start
+        if begin <= line.end:
+            line.released = max(line.released, begin)
+        self._check_deleted(line, broker, begin)
+
+    def _check_deleted(self, line: Line, broker: int, begin: int) -> None:
+        if begin > line.end:
+            text = f"broker {broker} has deleted all below {begin}, but only {line.end} is committed"
+            self.violate("deleted", text, line, begin)
+        elif begin > line.released:
+            text = f"broker {broker} has deleted all below {begin}, but nobody let go of what is above {line.released}"
+            self.violate("deleted", text, line, begin)
 
     def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
         line = self.line(partition, log.topic_id)
@@ -279,10 +325,11 @@ class Checkers:
                     self.violate(wrong[0], f"{wrong[1]}, by broker {broker}", line, record.offset)
         return end
 
-    def _check_holders(self, line: Line, broker: int) -> None:
+    def _check_holders(self, line: Line, broker: int, replica: Partition | None) -> None:
         """As broker commits: min.insync.replicas hold it, or held it until a power cut."""
         assigned = self._assigned.get(line.partition, ())
-        needed = min(line.config.min_insync_replicas, len(assigned))
+        told = line.config if replica is None or replica.config not in line.configs else replica.config
+        needed = min(told.min_insync_replicas, len(assigned))
         holders = [
             one
             for one, disk in self.disks.all()
@@ -296,7 +343,7 @@ class Checkers:
         """Who is in sync or eligible holds all that is committed, but for what a power cut took."""
         if line.excused:
             return
-        flushes = line.config.flush_messages == 1
+        flushes = line.config.flush_messages == 1 and line.durable_end == line.end
         lacking = []
         for broker in line.members:
             disk = self.disks.disk(broker)
@@ -311,8 +358,8 @@ class Checkers:
                 continue
             if lost is not None and (leo >= lost.end or lost.leader_epoch < self._epoch_of(line)):
                 del line.lost[broker]
-            if flushes and durable < line.end:
-                text = f"committed below {line.end}, but broker {broker} has fsynced it below {durable} only"
+            if durable < line.durable_end:
+                text = f"committed below {line.durable_end}, but broker {broker} has fsynced it below {durable} only"
                 self.violate("not fsynced", text, line, durable)
             self._check_last(line, broker, disk.log(line.partition))
         if lacking and lacking == [*line.members] and line.lost.keys() >= {*lacking} and not flushes:
@@ -361,11 +408,22 @@ class Checkers:
                         self._configs[topic.topic_id] = nodes.decode_topic_config(nodes.topic_config(name), config)
                     for index, assignment in topic.partitions.items():
                         self._assigned[TopicPartition(name, index)] = assignment.replicas
+                case ["", "config", "topics", name]:
+                    self._configured(self._topic_ids.get(name, ""), nodes.decode_topic_config(path, node))
                 case ["", "brokers", "topics", name, number, "leaderAndISR"]:
                     states.append((TopicPartition(name, int(number)), path))
         for partition, path in states:
             line = self.line(partition, self._topic_ids.get(partition.topic, ""))
             self._state_changed(line, nodes.decode_leader_and_isr(path, dump[path]))
+
+    def _configured(self, topic_id: str, config: TopicConfig) -> None:
+        """A topic's settings were written."""
+        self._configs[topic_id] = config
+        for line in self.lines.values():
+            if line.topic_id == topic_id and line.config != config:
+                line.configs.append(config)
+                if config.flush_messages != 1:
+                    line.durable_end = 0
 
     def _delete(self, name: str, number: int) -> None:
         """The deletion of a topic, or of one partition of it, is asked for. number: -1 for all."""
@@ -454,6 +512,7 @@ class Checkers:
         log = self.disks.disk(broker).log(partition)
         if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE:
             return
+        self._check_deleted(line, broker, replica.log.log_start)
         if not log.high_watermark == replica.high_watermark <= replica.log.leo:
             text = (
                 f"broker {broker} has high watermark {replica.high_watermark}, "
@@ -476,15 +535,24 @@ class Checkers:
                 self._acknowledged(line, event)
             case Fail(acks=-1):
                 text = f"{event.client} was refused sequence {event.sequence} of producer {event.producer_id}"
-                self.violate("refused", f"{text}: {event.error}", line)
+                if not line.forgotten(event.producer_id):
+                    self.violate("refused", f"{text}: {event.error}", line)
             case Read():
                 self._read(line, event)
             case Watermark():
                 self._watermark(line, event)
             case Position():
-                self._positions[event.client, event.partition, event.topic_id] = event.offset
-                if event.offset < 0:
+                key = (event.client, event.partition, event.topic_id)
+                before, self._positions[key] = self._positions.get(key, -1), event.offset
+                if event.offset < 0 and not 0 <= before < line.released:
                     self.violate("out of range", f"{event.client}: {event.reason}", line)
+            case DeletionAsked():
+                line.all_asked = line.all_asked or event.offset < 0
+                line.released = max(line.released, event.offset)
+            case DeletionDone():
+                if event.low_watermark < event.offset:
+                    text = f"deletion below {event.offset} is done, but the low watermark is {event.low_watermark}"
+                    self.violate("too early", text, line, event.offset)
             case UncleanElection():
                 self._unclean(line, event.leader, event.leader_epoch)
             case PowerLost():
@@ -543,8 +611,9 @@ class Checkers:
         self._watermarks[key] = (event.leader_epoch, event.high_watermark)
 
     def _power_lost(self, line: Line, event: PowerLost) -> None:
-        if line.config.flush_messages == 1 and event.broker in line.members and event.start < line.end:
-            text = f"a power cut took [{event.start}, {event.end}) from broker {event.broker}; {line.end} is committed"
+        end = line.durable_end
+        if event.broker in line.members and event.start < end:
+            text = f"a power cut took [{event.start}, {event.end}) from broker {event.broker}; {end} is committed"
             self.violate("not fsynced", text, line, event.start)
         registration = self._registrations.get(event.broker, -1)
         held = line.lost.get(event.broker)

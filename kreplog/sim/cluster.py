@@ -18,13 +18,14 @@ from kreplog.config import TopicConfig
 from kreplog.core import messages as m
 from kreplog.core import nodes
 from kreplog.core.replication.partition import Partition, Role
+from kreplog.errors import ErrorCode
 from kreplog.sim import final, workload
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checkers import Checkers, Line
 from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.faults import Plan, TopicPlan
-from kreplog.sim.history import Event, History, Watermark
+from kreplog.sim.history import DeletionAsked, DeletionDone, Event, History, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
@@ -94,6 +95,7 @@ class Cluster:
         self._states_at = -1
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._topics: dict[str, nodes.Topic] = {}
+        self._configs: dict[str, TopicConfig] = {}
 
     # Machines
 
@@ -144,6 +146,7 @@ class Cluster:
         assigned = {name for name, topic in self.topics().items() if _has_replica(topic, machine.id)}
         assigned.update(partition.topic for partition in machine.disk.on_disk())
         configs = [self._plans[name].config for name in sorted(assigned)]
+        configs += [self.config_of(name) for name in sorted(assigned)]
         return all(config.min_insync_replicas >= 2 and config.flush_messages != 1 for config in configs)
 
     def replace_disk(self, machine: Machine) -> None:
@@ -175,7 +178,7 @@ class Cluster:
         if store.transaction == self._states_at:
             return
         self._states_at = store.transaction
-        self._topics, self._states = {}, {}
+        self._topics, self._states, self._configs = {}, {}, {}
         for path, node in sorted(store.dump().items()):
             names = path.split("/")
             if path.startswith(nodes.TOPICS + "/"):
@@ -184,6 +187,8 @@ class Cluster:
                 elif len(names) == 6:
                     partition = TopicPartition(names[3], int(names[4]))
                     self._states[partition] = nodes.decode_leader_and_isr(path, node)
+            elif path.startswith(nodes.TOPIC_CONFIGS + "/"):
+                self._configs[names[3]] = nodes.decode_topic_config(path, node)
 
     def partitions(self) -> list[TopicPartition]:
         """Those assigned to brokers now."""
@@ -203,6 +208,10 @@ class Cluster:
     def state_of(self, partition: TopicPartition) -> LeaderAndIsr | None:
         self._read_store()
         return self._states.get(partition)
+
+    def config_of(self, topic: str) -> TopicConfig:
+        self._read_store()
+        return self._configs.get(topic, self._plans[topic].config if topic in self._plans else TopicConfig())
 
     def leader_of(self, partition: TopicPartition) -> int:
         state = self.state_of(partition)
@@ -265,6 +274,26 @@ class Cluster:
     def unclean_election(self, effect: m.UncleanElection) -> None:
         """Declared by a controller."""
         self.checkers.unclean_election(effect)
+
+    def topic_configured(self, name: str, config: TopicConfig) -> None:
+        partitions = [partition for partition in self.partitions() if partition.topic == name]
+        self.trace.note("admin", f"the settings of topic {name} are now {config}", *partitions)
+
+    def records_deleted(self, partition: TopicPartition, offset: int, timeout_ms: int) -> bool:
+        """An operator asks the leader to delete all below `offset`, -1 for all that is committed."""
+        topic, leader = self.topics().get(partition.topic), self.leader_of(partition)
+        if topic is None or leader == NO_LEADER:
+            return False
+        asked = (partition, topic.topic_id, offset)
+        self.history.add(DeletionAsked(self.scheduler.now_ms, *asked))
+
+        def answered(response: m.DeleteRecordsResponse | None) -> None:
+            if response is not None and response.partitions[0].error is ErrorCode.NONE:
+                self.history.add(DeletionDone(self.scheduler.now_ms, *asked, response.partitions[0].low_watermark))
+
+        request = m.DeleteRecordsRequest(timeout_ms, (m.DeleteRecordsPartition(partition, offset),))
+        self.network.call("operator", f"b{leader}", "client", request, answered, 2 * timeout_ms * MS)
+        return True
 
     # Clients
 
@@ -384,7 +413,7 @@ class Cluster:
             return "it is being reassigned"
         if state.isr != tuple(sorted(assignment.replicas)):
             return f"in sync are {list(state.isr)} of {list(assignment.replicas)}"
-        ends = {}
+        ends, starts = {}, {}
         for broker_id in assignment.replicas:
             process = self.machines[broker_id].process
             assert process is not None
@@ -396,10 +425,16 @@ class Cluster:
                 return f"broker {broker_id} is {replica.role.name} in epoch {replica.leader_epoch}"
             if replica.role is Role.LEADER and replica.isr != state.isr:
                 return f"its leader takes {list(replica.isr)} for in sync, the store says {list(state.isr)}"
+            if replica.config != self.config_of(partition.topic):
+                return f"broker {broker_id} goes by {replica.config}, the store says {self.config_of(partition.topic)}"
             ends[broker_id] = (replica.log.leo, replica.high_watermark)
+            starts[broker_id] = replica.log.log_start
         if len({offset for pair in ends.values() for offset in pair}) > 1:
             told = ", ".join(f"{broker}: {leo} and {watermark}" for broker, (leo, watermark) in ends.items())
             return f"log ends and high watermarks differ ({told})"
+        late = [broker for broker, start in starts.items() if start < starts[state.leader]]
+        if late:
+            return f"brokers {late} keep what its leader has deleted, all below {starts[state.leader]}"
         return None
 
 

@@ -133,6 +133,9 @@ class Observer(Protocol):
     def committed(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
         """The high watermark moved up from `start`."""
 
+    def deleted(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
+        """What was from `start` on to where the log begins now has been deleted, as somebody asked."""
+
     def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
         """Retention has deleted from `start` on to where the log begins now."""
 
@@ -212,7 +215,11 @@ class DiskLog:
         return self._change(lambda files: files.truncate_fully_and_start_at(offset), everything=True)
 
     def delete_records_before(self, offset: int) -> LogState:
-        return self._change(lambda files: files.delete_records_before(offset))
+        start = self._open().log_start
+        state = self._change(lambda files: files.delete_records_before(offset))
+        if self._disk.observer is not None and state.log_start > start:
+            self._disk.observer.deleted(self._disk.broker, self.partition, self, start)
+        return state
 
     def enforce_retention(self) -> LogState:
         start = self._open().log_start

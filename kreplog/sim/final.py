@@ -100,7 +100,7 @@ def _check_acknowledged(checkers: Checkers, line: Line, broker: int, log: _Log) 
     }
     for offset, fact in [*line.acked, *line.values.items()]:
         found = facts.get(offset)
-        if found != fact and offset >= log.start:
+        if found != fact and (offset >= min(log.start, line.released) or found is not None):
             there = "nothing is" if found is None else f"{told(found)} stands"
             text = f"{told(fact)}, acknowledged or seen at offset {offset}: {there} there in the log of broker {broker}"
             checkers.violate("lost", text, line, offset)
@@ -123,6 +123,10 @@ def _check_replicas(
         text = ", ".join(f"{broker}: {end} and {watermark}" for broker, (end, watermark) in ends.items())
         checkers.violate("not converged", f"log ends and high watermarks differ ({text})", line)
     start = max((log.start for log in logs.values()), default=0)
+    for broker, log in logs.items():
+        if state.leader in logs and log.start < logs[state.leader].start:
+            text = f"the log of broker {broker} begins at {log.start}, that of its leader at {logs[state.leader].start}"
+            checkers.violate("not converged", text, line)
     codec = checkers.disks.codec
     first: tuple[int, Any] | None = None
     for broker, log in logs.items():

@@ -96,6 +96,21 @@ class Watermark(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DeletionAsked(Event):
+    """An operator has asked for all records below `offset` to be deleted; -1: all that is committed."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionDone(Event):
+    """... and was told that it is done: no live replica has any below `low_watermark`."""
+
+    offset: int
+    low_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
 class UncleanElection(Event):
     """Declared: the leader may lack committed records."""
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from kreplog.config import TopicConfig
+from kreplog.core.messages import RetentionDue
 from kreplog.sim.faults import Action
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import STORE
@@ -514,6 +516,48 @@ class Injector:
         target = tuple(dict.fromkeys(order + brokers))[:count]
         self._note(action, f"{partition} is reassigned to {list(target)}", partition)
         return cluster.admin.reassign(partition, target)
+
+    def _settings(self, action: Action) -> bool:
+        """Where the power may fail, only one of the settings that keep the promise then is changed, never both."""
+        cluster, plan = self._cluster, self._cluster.plan
+        names = cluster.topic_names()
+        if not names:
+            return False
+        name = names[int(action.draws[0] * len(names))]
+        config, first = cluster.config_of(name), cluster.topic_plan(name).config
+        fragile = plan.all_flush or any(kind in plan.kinds for kind in ("power", "rejoin", "new_disk"))
+        if first.flush_messages == 1 if fragile else action.draws[1] < 0.6:
+            config = replace(config, min_insync_replicas=3 - min(2, config.min_insync_replicas))
+        else:
+            default = TopicConfig().flush_messages
+            config = replace(config, flush_messages=default if config.flush_messages == 1 else 1)
+        self._note(action, f"topic {name} gets other settings")
+        return cluster.admin.configure(name, config)
+
+    def _delete_records(self, action: Action) -> bool:
+        cluster = self._cluster
+        partition = self._partition(action.draws[0])
+        if partition is None:
+            return False
+        leader = cluster.leader_of(partition)
+        replica = cluster.replica_of(leader, partition) if leader in cluster.machines else None
+        if replica is None:
+            return False
+        offset = -1 if action.draws[1] < 0.3 else int(action.draws[2] * (replica.log.leo + 2))
+        told = "all that is committed" if offset < 0 else f"all below {offset}"
+        self._note(action, f"an operator has {told} deleted from {partition}", partition)
+        return cluster.records_deleted(partition, offset, 100 + int(500 * action.draws[3]))
+
+    def _retention(self, action: Action) -> bool:
+        """One broker finds that its logs are too large; the others may have come to another time, or size."""
+        process = self._process(action)
+        if process is None:
+            return False
+        process.disk.retention_bytes = int(4000 * action.draws[2])
+        self._note(action, f"broker {process.id} keeps {process.disk.retention_bytes} bytes of each replica")
+        for partition in process.disk.on_disk():
+            process.replicas.put(RetentionDue(partition))
+        return True
 
     def _topic(self, action: Action) -> bool:
         self._note(action, "a topic is created, or deleted, or both")

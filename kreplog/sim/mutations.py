@@ -332,6 +332,64 @@ def _checkpointed_watermark_ignored() -> list[Patch]:
     return [(Partition, "_recovered_high_watermark", recovered)]
 
 
+# Log starts and settings
+
+
+@_mutation("log-start-ignored-by-followers")
+def _log_start_ignored() -> list[Patch]:
+    """A follower keeps what its leader has deleted (KIP-107)."""
+
+    def follow(self: Partition, leaders: int) -> Steps[None]:
+        return
+        yield
+
+    return [(Partition, "_follow_log_start", follow)]
+
+
+@_mutation("deletes-above-watermark")
+def _deletes_above_watermark() -> list[Patch]:
+    """Records are deleted before they are committed, by whoever asks and by retention (F39)."""
+    delete, enforce = ModelLog.delete_records_before, ModelLog.enforce_retention
+
+    def deleted(self: ModelLog, offset: int) -> None:
+        self.high_watermark = max(self.high_watermark, min(offset, self.leo))
+        delete(self, offset)
+
+    def enforced(self: ModelLog, keep_bytes: int) -> None:
+        watermark, self.high_watermark = self.high_watermark, self.leo
+        enforce(self, keep_bytes)
+        self.high_watermark = watermark
+
+    return [
+        (Partition, "_deletable_end", lambda self: self.log.leo),
+        (ModelLog, "delete_records_before", deleted),
+        (ModelLog, "enforce_retention", enforced),
+    ]
+
+
+@_mutation("settings-never-told")
+def _settings_never_told() -> list[Patch]:
+    """A replica goes by the settings that its topic had when it was opened (F18)."""
+    apply = Partition.apply
+
+    def applied_without(self: Partition, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        return (yield from apply(self, replace(told, config=self.config), now_ms))
+
+    return [(Partition, "apply", applied_without)]
+
+
+@_mutation("forgotten-epochs-trusted")
+def _forgotten_epochs_trusted() -> list[Patch]:
+    """A follower keeps what parts from its leader's log before the leader's log begins (F3, KIP-107)."""
+
+    def reconcile(self: Partition, parted: EpochEndOffset, leaders_start: int) -> Steps[FetchOutcome]:
+        yield from self._truncate(epochs.truncation_offset(self.log.epochs, self.log.leo, parted))
+        yield from self._flush_tail()
+        return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
+
+    return [(Partition, "_reconcile", reconcile)]
+
+
 # Controller
 
 

@@ -142,6 +142,8 @@ def describe_event(event: m.Event) -> str:
             return f"gets from broker {leader}: {describe(response)}"
         case m.Flushed(partition=partition, recovery_point=point):
             return f"has fsynced {partition} below {point}"
+        case m.RetentionDue(partition=partition):
+            return f"is to look at the retention of {partition}"
         case m.LogFailed(partition=partition):
             return f"loses the log of {partition}"
         case m.StoreReplied(tag=tag, error=None):
@@ -188,6 +190,10 @@ def _effect(effect: m.Effect, answer: Any) -> str:
             return f"empties {partition} and starts it at {offset}"
         case m.DeleteRecordsBefore(partition=partition, offset=offset):
             return f"deletes records of {partition} before {offset}"
+        case m.EnforceRetention(partition=partition):
+            return f"enforces the retention of {partition}" + (f": {_log(answer)}" if answer is not None else "")
+        case m.ConfigureLog(partition=partition, config=config):
+            return f"goes by other settings for {partition}: {config}"
         case m.ReadLog(partition=partition, offset=offset, limit=limit):
             return f"reads {partition} from {offset}, below {limit}"
         case m.AdvanceHighWatermark(partition=partition, offset=offset):
@@ -255,6 +261,11 @@ def describe(message: Any) -> str:
         case m.OffsetsForLeaderEpochRequest(partitions=partitions):
             told = "; ".join(f"{one.partition}: end of epoch {one.leader_epoch}" for one in partitions)
             return f"asks {told}"
+        case m.DeleteRecordsRequest(partitions=partitions):
+            return "DeleteRecords " + "; ".join(f"{one.partition} below {one.offset}" for one in partitions)
+        case m.DeleteRecordsResponse(partitions=partitions):
+            told = "; ".join(f"{one.partition} {one.error.name}, low {one.low_watermark}" for one in partitions)
+            return f"deleted: {told}"
         case m.LeaderAndIsrResponse() | m.StopReplicaResponse() | m.UpdateMetadataResponse():
             errors = [f"{which} {error.name}" for which, error in getattr(message, "partitions", ()) if error]
             return f"{type(message).__name__.removesuffix('Response')} {message.error.name} {', '.join(errors)}".strip()
@@ -280,6 +291,10 @@ def describe_history(event: h.Event) -> str:
             return f"goes on at {offset} of {partition} ({reason})"
         case h.Watermark(partition=partition, high_watermark=offset, leader=leader):
             return f"is told by broker {leader} that {partition} is committed below {offset}"
+        case h.DeletionAsked(partition=partition, offset=offset):
+            return f"an operator wants all below {offset} deleted from {partition}"
+        case h.DeletionDone(partition=partition, offset=offset, low_watermark=low):
+            return f"an operator is told that {partition} has nothing below {low} ({offset} was asked)"
         case _:
             return f"{type(event).__name__} {event.partition}"
 

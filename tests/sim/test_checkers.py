@@ -23,7 +23,18 @@ from kreplog.core.replication.partition import Partition, Role
 from kreplog.sim import final
 from kreplog.sim.checkers import LEGAL, Checkers
 from kreplog.sim.disk import Disks, Loss
-from kreplog.sim.history import Fail, History, Ok, Position, PromiseBroken, Read, Unknown, Watermark
+from kreplog.sim.history import (
+    DeletionAsked,
+    DeletionDone,
+    Fail,
+    History,
+    Ok,
+    Position,
+    PromiseBroken,
+    Read,
+    Unknown,
+    Watermark,
+)
 from kreplog.types import Broker, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -554,3 +565,111 @@ def test_a_context_with_somebody_not_online(world: World) -> None:
 
 def test_nobody_controls(world: World) -> None:
     assert [one.kind for one in final.judge(world.checkers, world.dump, None, at_rest=True)] == ["context"]
+
+
+def test_what_is_deleted_must_have_been_let_go_and_be_committed(world: World) -> None:
+    world.logs[1].delete_records_before(1)
+    assert world.kinds == ["deleted"] and "nobody let go" in world.checkers.violations[0].text
+    other = World()
+    other.append(0, 0)
+    other.history.add(DeletionAsked(0, TP, ID, 1))
+    other.commit(1)
+    other.logs[1].delete_records_before(1)
+    assert other.kinds == []
+
+
+def test_nothing_uncommitted_is_deleted() -> None:
+    world = World()
+    world.append(0, 0)
+    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.checkers.line(TP, ID)
+    world.logs[1]._replica.files.log_start = 1  # type: ignore[misc]
+    world.step(world.leads(1, 0))
+    assert "deleted" in world.kinds
+
+
+def test_all_that_is_committed_is_for_leaders_to_delete(world: World) -> None:
+    world.history.add(DeletionAsked(0, TP, ID, -1))
+    world.leads(1, 0)
+    world.logs[1].delete_records_before(2)
+    world.logs[2].delete_records_before(2)
+    assert world.kinds == []
+
+
+def test_who_stood_at_what_was_deleted_is_out_of_range(world: World) -> None:
+    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.history.add(Position(0, TP, ID, "one", 0, "earliest"))
+    world.history.add(Position(0, TP, ID, "one", -1, "0 is out of range"))
+    assert world.kinds == []
+    world.history.add(Position(0, TP, ID, "two", 1, "earliest"))
+    world.history.add(Position(0, TP, ID, "two", -1, "1 is out of range"))
+    assert world.kinds == ["out of range"]
+
+
+def test_what_was_deleted_on_purpose_is_not_lost() -> None:
+    world = World()
+    for log in world.logs.values():
+        log._files._segment_bytes = 1  # type: ignore[attr-defined]
+    world.append(0, 0)
+    world.append(1, 1)
+    world.commit(2)
+    world.ok(0, 0)
+    world.history.add(DeletionAsked(0, TP, ID, 1))
+    for log in world.logs.values():
+        log.delete_records_before(1)
+    assert final.judge(world.checkers, world.dump, None, at_rest=False) == []
+    world.checkers.line(TP, ID).released = 0
+    assert [one.kind for one in final.judge(world.checkers, world.dump, None, at_rest=False)] == ["lost"]
+
+
+def test_a_producer_that_is_deleted_with_its_records_may_be_forgotten(world: World) -> None:
+    world.history.add(DeletionAsked(0, TP, ID, 2))
+    world.append(2, 1)
+    world.commit(3)
+    assert world.kinds == []
+    world.append(3, 1)
+    world.commit(4)
+    assert world.kinds == ["written twice"]
+
+
+def test_a_follower_must_delete_what_its_leader_has(world: World) -> None:
+    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.logs[1].delete_records_before(1)
+    found = final.judge(world.checkers, world.dump, world.context(), at_rest=True)
+    assert [one.text for one in found if one.kind == "not converged"] == [
+        "t-0: the log of broker 2 begins at 0, that of its leader at 1"
+    ]
+
+
+def test_deletion_is_not_done_before_the_low_watermark_says_so(world: World) -> None:
+    world.history.add(DeletionDone(0, TP, ID, 2, 1))
+    assert world.kinds == ["too early"]
+
+
+def test_a_leader_goes_by_the_settings_that_it_was_told_of() -> None:
+    world = World()
+    core = world.leads(1, 0)
+    core.config = world.config
+    world.say(LeaderAndIsr(1, 0, (1,)))
+    world.put(nodes.topic_config("t"), nodes.encode_topic_config(TopicConfig()))
+    world.append(0, 0, (1,))
+    world.commit(1, (1,))
+    assert world.kinds == ["too few"]
+    world.checkers.violations.clear()
+    core.config = TopicConfig()
+    world.append(1, 1, (1,))
+    world.commit(2, (1,))
+    assert world.kinds == []
+
+
+def test_what_was_committed_unflushed_need_not_be_flushed_later(world: World) -> None:
+    flushed = TopicConfig(min_insync_replicas=2, flush_messages=1)
+    core = world.leads(1, 0)
+    world.put(nodes.topic_config("t"), nodes.encode_topic_config(flushed))
+    world.append(2, 2)
+    world.commit(3)
+    assert world.kinds == []
+    core.config = flushed
+    world.append(3, 3)
+    world.commit(4)
+    assert world.kinds == ["not fsynced"]

@@ -150,6 +150,12 @@ class BothLogs(RuleBasedStateMachine):
         offset = data.draw(st.integers(0, self.logs[0].high_watermark + 1))
         self.on_both(lambda _, log: log.delete_records_before(offset))
 
+    @rule(keep_bytes=st.integers(0, 1000))
+    def enforce_retention(self, keep_bytes: int) -> None:
+        for disk in self.disks:
+            disk.retention_bytes = keep_bytes
+        self.on_both(lambda _, log: log.enforce_retention())
+
     @rule(data=st.data())
     def advance_high_watermark(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(0, self.logs[0].state().leo + 1))
