@@ -78,9 +78,9 @@ class Role(Enum):
 
 
 class News(Enum):
-    """APPENDED: the log end moved. COMMITTED: the high watermark did. DELETED: the log start did. UNSETTLED: an ISR change has no
-    outcome yet, or somebody who has caught up may not join yet. SHRUNK: the ISR has become too small to commit. ROLE:
-    it leads, follows or does neither, or does so in another epoch."""
+    """APPENDED: the log end moved. COMMITTED: the high watermark did. DELETED: the log start did. UNSETTLED: an ISR
+    change has no outcome yet, or somebody who has caught up may not join yet. SHRUNK: the ISR has become too small to
+    commit. ROLE: it leads, follows or does neither, or does so in another epoch."""
 
     APPENDED = auto()
     COMMITTED = auto()
@@ -461,7 +461,7 @@ class Partition:
             self._tell(News.DELETED)
 
     def low_watermark(self) -> int:
-        """The smallest log start of all replicas that live, as far as they have told; -1 while one has not (KIP-107)."""
+        """The smallest log start of all replicas that live, as far as they have told; -1 until all have (KIP-107)."""
         starts = [one.log_start for one in self.replicas.values() if self._brokers.lives(one.broker_id)]
         return min([self.log.log_start, *starts])
 
@@ -653,7 +653,7 @@ class Partition:
         Where they part at the leader's log start or before it, nobody can tell whether what is left here ever was in
         the leader's log: it goes too."""
         offset = epochs.truncation_offset(self.log.epochs, self.log.leo, parted)
-        if 0 < leaders_start and max(offset, self.high_watermark) <= leaders_start:
+        if leaders_start > 0 and max(offset, self.high_watermark) <= leaders_start:
             yield from self._start_at(leaders_start)
         else:
             yield from self._truncate(offset)
