@@ -44,7 +44,7 @@ Row = tuple[PartitionState | StopReplica | TopicPartition, ErrorCode]
 """What is said of one partition (alone: it is deleted), and what became of it."""
 
 DRAIN_S = 0.02
-ROWS_AT_ONCE = 500
+ROWS_AT_ONCE = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Lines(logging.Formatter):
         return "\n".join([f"{start}{row_of(one)}{end}" for one in rows])
 
 
-_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _as_text(facts: Facts) -> str:
@@ -94,7 +94,7 @@ def _as_text(facts: Facts) -> str:
 
 def _value(value: Any) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _BARE.fullmatch(text) else json.dumps(text)
 
 
 # Rows are written by hand, since there may be thousands at once; names of topics need no quoting.

@@ -123,11 +123,10 @@ class ReplicaLogs:
                     self._nameless[partition] = directory
                 else:
                     found.append((directory, partition, topic_id))
-        done = 0
+        recovery = _Recovery(len(found), progress)
         with ThreadPoolExecutor(max(1, threads_per_directory * len(self.directories)), "kreplog-recovery") as pool:
-            checked = _Checked()
             opening = {
-                pool.submit(Log.open, one[0].folder(one[1]), self._config, progress=checked.of(one[1])): one
+                pool.submit(Log.open, one[0].folder(one[1]), self._config, progress=recovery.of(one[1])): one
                 for one in found
             }
             for future in as_completed(opening):
@@ -137,9 +136,7 @@ class ReplicaLogs:
                 except StorageError as error:
                     _log.error("%s cannot be opened: %s", partition, error)
                     self._broken[partition] = directory, topic_id, error
-                done += 1
-                if progress is not None:
-                    progress(done, len(found), checked.bytes)
+                recovery.opened()
 
     def _add(self, partition: TopicPartition, replica: _Replica) -> None:
         other = self._replicas.get(partition)
@@ -414,18 +411,30 @@ class ReplicaLogs:
         return sorted((one, held.log) for one, held in self._replicas.items() if held.directory is directory)
 
 
-class _Checked:
-    """Bytes read by the recoveries of many logs, which run in threads of their own."""
+class _Recovery:
+    """How far the opening of many logs is, which run in threads of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done, self._total = 0, total
         self._bytes: dict[TopicPartition, int] = {}
+        self._progress = progress
 
-    @property
-    def bytes(self) -> int:
-        return sum(list(self._bytes.values()))
+    def opened(self) -> None:
+        self._done += 1
+        self._tell()
 
     def of(self, partition: TopicPartition) -> Callable[[int, int], None]:
-        return lambda done, total: self._bytes.__setitem__(partition, done)
+        """Takes the progress of one log's recovery."""
+
+        def checked(done: int, _: int) -> None:
+            self._bytes[partition] = done
+            self._tell()
+
+        return checked
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._done, self._total, sum(list(self._bytes.values())))
 
 
 def _flush_log(log: Log) -> int:

@@ -1,0 +1,197 @@
+"""What a broker logs: one line for each event whatever is in it, decisions by partition, files that are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import itertools
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kreplog.core.messages import (
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplica,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from kreplog.errors import ErrorCode
+from kreplog.server.logs import (
+    ROWS_AT_ONCE,
+    STATE_CHANGES,
+    LogSettings,
+    log_applied,
+    log_sent,
+    log_state_change,
+    set_up,
+)
+from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+
+TP = TopicPartition("topic", 3)
+STATE = LeaderAndIsr(1, 4, (1, 2), (), 7, 9)
+TOLD = PartitionState(TP, "id", STATE, (1, 2, 0))
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """As they were."""
+    both = logging.getLogger(), logging.getLogger(STATE_CHANGES)
+    before = [(one.handlers[:], one.level, one.propagate) for one in both]
+    yield
+    for one, (handlers, level, propagate) in zip(both, before, strict=True):
+        for handler in one.handlers:
+            if handler not in handlers:
+                handler.close()
+        one.handlers[:], one.propagate = handlers, propagate
+        one.setLevel(level)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_one_event_is_one_json_line(tmp_path: Path) -> None:
+    set_up(7, tmp_path)
+    log = logging.getLogger("kreplog.server")
+    hostile = 'client "x"\n{"level":"error"}\0\u2028'
+    log.warning("%s came", hostile, extra={"facts": {"offset": 5}})
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        log.exception("failed")
+    log.debug("not told")
+    first, second = lines(tmp_path / "server.log")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first.pop("time"))
+    assert first == {
+        "level": "warning",
+        "broker": 7,
+        "logger": "kreplog.server",
+        "message": f"{hostile} came",
+        "offset": 5,
+    }
+    assert second["error"].endswith("ValueError: broken")
+
+
+def test_one_event_is_one_text_line(tmp_path: Path) -> None:
+    set_up(7, tmp_path, LogSettings("text", "debug"))
+    logging.getLogger("kreplog.server").debug("two\nlines", extra={"facts": {"isr": [1, 2], "path": "/a b"}})
+    (line,) = (tmp_path / "server.log").read_text().splitlines()
+    assert line.split(" ", 1)[1] == (
+        r'level=debug broker=7 logger=kreplog.server message="two\nlines" isr="1,2" path="/a b"'
+    )
+
+
+def test_decisions_are_told_by_partition(tmp_path: Path) -> None:
+    set_up(1, tmp_path)
+    log_sent(LeaderAndIsrRequest(0, 7, 5, (TOLD, TOLD), is_init=True), 2)
+    applied = LeaderAndIsrRequest(0, 7, 5, (TOLD,))
+    log_applied(applied, ErrorCode.NONE, ((TP, ErrorCode.KAFKA_STORAGE_ERROR),))
+    log_applied(applied, ErrorCode.STALE_CONTROLLER_EPOCH)
+    log_sent(StopReplicaRequest(0, 7, 5, (StopReplica(TP, "id", 4, True),)), 1)
+    log_sent(UpdateMetadataRequest(0, 7, 5, (Broker(1, 5), Broker(2, 6)), (), (TP,)), 1)
+    log_sent(UpdateMetadataRequest(0, 7, 5, ()), 1)
+    log_state_change("warning", "deposed")
+    told = lines(tmp_path / "state-change.log")
+    for line in told:
+        assert (line.pop("broker"), line.pop("logger")) == (1, STATE_CHANGES)
+        del line["time"], line["level"]
+    one = {"controller": 0, "controller_epoch": 7}
+    state = {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "replicas": [1, 2, 0], "partition_epoch": 9}
+    init = {"message": "LeaderAndIsr sent", **one, "to": 2, "init": True, "partition": "topic-3", **state}
+    assert told == [
+        init,
+        init,
+        {
+            "message": "LeaderAndIsr applied",
+            **one,
+            "partition": "topic-3",
+            "error": "KAFKA_STORAGE_ERROR",
+            **state,
+        },
+        {
+            "message": "LeaderAndIsr refused",
+            **one,
+            "error": "STALE_CONTROLLER_EPOCH",
+            "partition": "topic-3",
+            **state,
+        },
+        {"message": "StopReplica sent", **one, "to": 1, "partition": "topic-3", "leader_epoch": 4, "delete": True},
+        {"message": "UpdateMetadata sent", **one, "to": 1, "brokers": [1, 2], "partition": "topic-3", "deleted": True},
+        {"message": "UpdateMetadata sent", **one, "to": 1, "brokers": []},
+        {"message": "deposed"},
+    ]
+    assert (tmp_path / "server.log").read_text() == ""
+
+
+def test_decisions_as_text(tmp_path: Path) -> None:
+    set_up(1, tmp_path, LogSettings("text"))
+    log_sent(LeaderAndIsrRequest(0, 7, 5, (TOLD,)), 2)
+    log_applied(StopReplicaRequest(0, 7, 5, (StopReplica(TP, "id", 4, False),)), ErrorCode.NONE)
+    sent, applied = (line.split(STATE_CHANGES)[1] for line in (tmp_path / "state-change.log").read_text().splitlines())
+    assert sent == (
+        ' message="LeaderAndIsr sent" controller=0 controller_epoch=7 to=2 partition=topic-3 leader=1 leader_epoch=4 '
+        "isr=(1,2) replicas=(1,2,0) partition_epoch=9"
+    )
+    assert applied.endswith("partition=topic-3 leader_epoch=4 delete=False")
+
+
+def test_many_decisions_are_written_a_few_at_a_time_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "state-change.log"
+    many = tuple(PartitionState(TopicPartition("topic", number), "id", STATE, (1,)) for number in range(3000))
+
+    async def main() -> None:
+        set_up(1, tmp_path)
+        log_state_change("info", "before")
+        log_sent(LeaderAndIsrRequest(0, 7, 5, many), 2)
+        log_state_change("info", "after")
+        assert path.read_text() == ""
+        sizes = [0]
+        while sizes[-1] < 3002:
+            await asyncio.sleep(0)
+            sizes.append(path.read_text().count("\n"))
+        assert max(b - a for a, b in itertools.pairwise(sizes)) <= ROWS_AT_ONCE
+        log_state_change("info", "late")
+
+    asyncio.run(main())
+    log_state_change("info", "last")
+    told = lines(path)
+    assert [line["message"] for line in (told[0], *told[-3:])] == ["before", "after", "late", "last"]
+    assert [line["partition"] for line in told[1:-3]] == [f"topic-{number}" for number in range(3000)]
+
+
+def test_files_are_bounded(tmp_path: Path) -> None:
+    set_up(1, tmp_path, LogSettings(max_bytes=10_000, backups=2))
+    for number in range(1000):
+        logging.getLogger("kreplog.server").info("event %d", number)
+        log_state_change("info", f"change {number}")
+    for name in ("server.log", "state-change.log"):
+        files = sorted(tmp_path.glob(f"{name}*"))
+        assert [one.name for one in files] == [name, f"{name}.1", f"{name}.2"]
+        assert all(one.stat().st_size < 10_000 + 200 for one in files)
+        assert lines(tmp_path / name)[-1]["message"].endswith(" 999")
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+
+def test_what_cannot_be_written_is_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    set_up(1, tmp_path)
+    handler = logging.getLogger().handlers[0]
+    assert isinstance(handler, logging.FileHandler)
+    file, handler.stream = handler.stream, Full()  # type: ignore[assignment]
+    logging.getLogger("kreplog.server").error("nowhere to go")
+    handler.stream = file
+    logging.getLogger("kreplog.server").error("here")
+    assert [line["message"] for line in lines(tmp_path / "server.log")] == ["here"]
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,236 @@
+"""Metrics: what a scrape says is what has happened, in a form that Prometheus's own parser takes; hostile askers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client, the extra `dev`")
+
+import kreplog
+from kreplog.core.messages import Send
+from kreplog.errors import ErrorCode
+from kreplog.server.broker import Broker
+from kreplog.server.counters import Requests
+from kreplog.server.exporter import AT_ONCE
+from kreplog.server.metrics import request_name
+from kreplog.server.settings import load
+from kreplog.types import TopicPartition
+from kreplog.wire.versions import ApiKey
+from tests.server.test_broker import Client
+
+CONTROLLER = "kafka_controller_kafkacontroller"
+STATS = "kafka_controller_controllerstats"
+
+Metrics = dict[tuple[str, ...], float]
+"""By name and the values of the labels."""
+
+
+@contextlib.asynccontextmanager
+async def serving(root: Path, *brokers: int, **settings: Any) -> AsyncIterator[list[Broker]]:
+    """Brokers of one cluster in this process."""
+    made, tasks = [], []
+    for number in brokers:
+        names = {
+            "broker.id": number,
+            "listeners": "127.0.0.1:0",
+            "log.dirs": f"{root}/data-{number}",
+            "coordination": f"embedded:{root}/store",
+            "metrics.listener": "127.0.0.1:0",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        made.append(Broker(load(names, None, {})))
+        tasks.append(asyncio.create_task(made[-1].run()))
+    async with asyncio.timeout(60):
+        for broker in made:
+            await broker.ready.wait()
+        try:
+            yield made
+        finally:
+            for broker in made:
+                broker.stop()
+            await asyncio.gather(*tasks)
+
+
+async def ask(broker: Broker, request: bytes) -> bytes:
+    """The whole answer; empty where there is none."""
+    address = broker.metrics.address
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def scrape(broker: Broker) -> Metrics:
+    head, _, body = (await ask(broker, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    from prometheus_client import parser
+
+    found: Metrics = {}
+    for family in parser.text_string_to_metric_families(body.decode()):
+        assert family.documentation
+        assert family.type in ("gauge", "counter", "histogram"), family
+        for sample in family.samples:
+            found[sample.name, *sample.labels.values()] = sample.value
+    return found
+
+
+async def eventually(true: Callable[[], Awaitable[bool]]) -> None:
+    while not await true():
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with kreplog.Log.open(tmp_path_factory.mktemp("source") / "source-0") as log:
+        log.append_many([b"one", b"two", b"three"])
+        return bytes(log.fetch(0).data)
+
+
+def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1) as (broker,):
+            client = Client(broker)
+            assert await client.create("topic") == 0
+            for _ in range(2):
+                await client.produce(batch)
+            await client.produce(batch, at=TopicPartition("none", 0))
+            (fetched,) = (await client.fetch()).partitions
+            assert len(fetched.records) == 2 * len(batch)
+            told = await scrape(broker)
+            client.peer.close()
+        traffic = "kafka_server_brokertopicmetrics"
+        assert told[f"{traffic}_bytesin_total",] == told[f"{traffic}_bytesout_total",] == 2 * len(batch)
+        assert told[f"{traffic}_messagesin_total",] == 6
+        assert told[f"{traffic}_totalproducerequests_total",] == 3
+        assert told[f"{traffic}_failedproducerequests_total",] == 1
+        assert told[f"{traffic}_replicationbytesin_total",] == told[f"{traffic}_failedfetchrequests_total",] == 0
+        assert told["kafka_network_requestmetrics_requests_total", "Produce"] == 3
+        assert told["kafka_network_requestmetrics_totaltime_seconds_count", "FetchConsumer"] == 1
+        assert told["kafka_network_requestmetrics_totaltime_seconds_bucket", "Produce", "+Inf"] == 3
+        assert told["kafka_network_requestmetrics_totaltime_seconds_sum", "CreateTopics"] > 0
+        assert told["kafka_log_log_logendoffset", "topic", "0"] == 6
+        assert told["kafka_log_log_size", "topic", "0"] == 2 * len(batch)
+        assert told["kafka_cluster_partition_highwatermark", "topic", "0"] == 6
+        for name in (
+            "replicamanager_partitioncount",
+            "replicamanager_leadercount",
+            "sessionexpirelistener_sessionstate",
+        ):
+            assert told[f"kafka_server_{name}",] == 1
+        assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 0
+        assert told["kafka_controller_kafkacontroller_activecontrollercount",] == 1
+        assert told["kafka_controller_kafkacontroller_offlinepartitionscount",] == 0
+        assert told["kafka_server_socketservermetrics_connection_count",] >= 1
+        assert told["kafka_log_logmanager_offlinelogdirectorycount",] == 0
+        assert 10 << 20 < told["process_resident_memory_bytes",] < 4 << 30
+
+    asyncio.run(main())
+
+
+def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1, 2, replica_lag_time_max_ms=300) as brokers:
+            client = Client(brokers[0])
+            await eventually(lambda: _knows(client, 2))
+            controllers = [one for one in brokers if await _says(one, f"{CONTROLLER}_activecontrollercount", 1)]
+            (controller,) = (follower,) = controllers
+            (leader,) = (one for one in brokers if one is not controller)
+            assigned = [{"partition_index": 0, "broker_ids": [leader.id, follower.id]}]
+            topic = {"name": "topic", "num_partitions": -1, "replication_factor": -1, "assignments": assigned}
+            topics = [{**topic, "configs": []}]
+            answer = await client.cold(ApiKey.CREATE_TOPICS, 5, topics=topics, timeout_ms=10_000, validate_only=False)
+            assert answer.topics[0].error_code == 0
+            client.peer.close()
+            client = Client(leader)
+            (answer,) = (await client.produce(batch)).partitions
+            assert answer.error is ErrorCode.NONE
+            assert (await scrape(follower))["kafka_server_brokertopicmetrics_replicationbytesin_total",] == len(batch)
+            assert (await scrape(leader))["kafka_server_brokertopicmetrics_replicationbytesout_total",] == len(batch)
+
+            held: list[Send] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(follower.fetches, "send", held.append)
+                await client.produce(batch, acks=1)
+                await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrshrinks_total", 1))
+                told = await scrape(leader)
+                assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 1
+                assert told["kafka_cluster_partition_underreplicated", "topic", "0"] == 1
+                assert told["kafka_cluster_partition_insyncreplicascount", "topic", "0"] == 1
+                assert told["kafka_server_replicafetchermanager_maxlag",] == 3
+                assert told["kafka_server_fetcherlagmetrics_consumerlag", "topic", "0", str(follower.id)] == 3
+            for effect in held:
+                follower.fetches.send(effect)
+            await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrexpands_total", 1))
+            told = await scrape(leader)
+            assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 0
+            assert told["kafka_server_replicafetchermanager_maxlag",] == 0
+            client.peer.close()
+            assert await _says(controller, f"{STATS}_leaderelections_total", 0)
+            leader.stop()
+            await eventually(lambda: _says(controller, f"{STATS}_leaderelections_total", 1))
+            assert await _says(controller, f"{STATS}_uncleanleaderelections_total", 0)
+
+    asyncio.run(main())
+
+
+async def _says(broker: Broker, name: str, value: float) -> bool:
+    return (await scrape(broker))[name,] == value
+
+
+async def _knows(client: Client, brokers: int) -> bool:
+    return len((await client.cold(ApiKey.METADATA, 9, topics=None)).brokers) == brokers
+
+
+def test_who_asks_for_something_else_and_who_asks_badly(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1) as (broker,):
+            assert (await ask(broker, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+            assert (await ask(broker, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+            head = await ask(broker, b"HEAD /metrics HTTP/1.1\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and head.endswith(b"\r\n\r\n")
+            for hostile in (b"\x16\x03\x01\0\xf1\r\n\r\n", b"GET /metrics" + b"x" * 100_000):
+                assert b"200 OK" not in await ask(broker, hostile)
+            address = broker.metrics.address
+            slow = [await asyncio.open_connection(address.host, address.port) for _ in range(AT_ONCE)]
+            for _, writer in slow:
+                writer.write(b"GET /met")
+            assert await ask(broker, b"GET /metrics HTTP/1.1\r\n\r\n") == b"", "no more than a handful at once"
+            for _, writer in slow:
+                writer.close()
+            await eventually(lambda: _answers(broker))
+
+    asyncio.run(main())
+
+
+async def _answers(broker: Broker) -> bool:
+    return b"200 OK" in await ask(broker, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+
+def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1, metrics_listener=None) as (broker,):
+            assert not broker.metrics.address.host
+
+    asyncio.run(main())
+
+
+def test_every_request_has_a_name_and_every_time_a_class() -> None:
+    names = [request_name(key, False) for key in ApiKey]
+    assert len(set(names)) == len(names)
+    assert {"Produce", "FetchConsumer", "LeaderAndIsr", "ApiVersions"} < set(names)
+    requests = Requests()
+    for began in (0.0, float("inf")):
+        requests.answered(ApiKey.PRODUCE, False, began)
+    assert requests.times[ApiKey.PRODUCE, False].classes[0] == 1
+    assert requests.times[ApiKey.PRODUCE, False].classes[-1] == 1
