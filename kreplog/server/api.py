@@ -113,6 +113,7 @@ class Api:
             ApiKey.DESCRIBE_CONFIGS: lambda request, version: describing.configs(request),
             ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: describing.log_dirs(request),
             ApiKey.FIND_COORDINATOR: describing.coordinator,
+            ApiKey.OFFSET_FETCH: lambda request, version: describing.committed(request),
         }
         self._works: dict[int, Callable[[Any], Awaitable[Fields]]] = {
             ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,

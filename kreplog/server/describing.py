@@ -25,6 +25,9 @@ BROKER_RESOURCE = 4
 _DEFAULT, _TOPIC, _STATIC = 5, 1, 4
 """Where a setting comes from, as DescribeConfigs says it."""
 
+_GROUP = 0
+"""What a client wants a coordinator for, as FindCoordinator says it; 1 is a transaction."""
+
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
 
@@ -101,6 +104,49 @@ class Describing:
             "cluster_id": self._cluster_id() or "",
             "controller_id": self._metadata.controller_id,
             "brokers": [_endpoint(one, "broker_id") for one in self.brokers.values()],
+        }
+
+    # Groups
+
+    def coordinator(self, request: Any, version: int) -> Fields:
+        """Who coordinates a group: nobody, and that is to be seen at once, since clients would ask for ever otherwise.
+
+        Those who ask in version 2 or later are sent to this broker: they see that it offers no JoinGroup and raise an
+        error that says so, or go on if they assign partitions, as librdkafka does, which asks in any case. Those who
+        ask in an earlier one, such as aiokafka, do not look, so they are refused.
+        """
+        group = request.key_type == _GROUP
+        if group and version >= 2:
+            own = self._own()
+            found = {"error_code": 0, "error_message": None, "node_id": own.id, "host": own.host, "port": own.port}
+        else:
+            found = {
+                "error_code": ErrorCode.UNSUPPORTED_VERSION,
+                "error_message": "there are no consumer groups here: assign partitions"
+                if group
+                else "there are no transactions here",
+                "node_id": -1,
+                "host": "",
+                "port": -1,
+            }
+        keys = request.coordinator_keys if version >= 4 else ()
+        return {**found, "coordinators": [{**found, "key": key} for key in keys]}
+
+    def committed(self, request: Any) -> Fields:
+        """No group has committed anything; librdkafka asks for what was when partitions are assigned without an offset,
+        and dies of a broker that cannot be asked (its issue 4789)."""
+        return {
+            "error_code": 0,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {"partition_index": number, "committed_offset": -1, "metadata": "", "error_code": 0}
+                        for number in topic.partition_indexes
+                    ],
+                }
+                for topic in request.topics or ()
+            ],
         }
 
     # Settings

@@ -24,6 +24,7 @@ class ApiKey(IntEnum):
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     API_VERSIONS = 18
     CREATE_TOPICS = 19
@@ -49,8 +50,9 @@ TO_CLIENTS: Ranges = MappingProxyType(
     {
         ApiKey.PRODUCE: (0, 9),
         ApiKey.FETCH: (4, 17),
-        ApiKey.LIST_OFFSETS: (1, 7),
+        ApiKey.LIST_OFFSETS: (1, 8),
         ApiKey.METADATA: (0, 12),
+        ApiKey.OFFSET_FETCH: (1, 7),
         ApiKey.FIND_COORDINATOR: (0, 4),
         ApiKey.API_VERSIONS: (0, 3),
         ApiKey.CREATE_TOPICS: (2, 7),
@@ -95,6 +97,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.STOP_REPLICA: 2,
         ApiKey.UPDATE_METADATA: 6,
         ApiKey.CONTROLLED_SHUTDOWN: 3,
+        ApiKey.OFFSET_FETCH: 6,
         ApiKey.FIND_COORDINATOR: 3,
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
