@@ -185,7 +185,8 @@ def recover(
     Only what was not yet flushed is checked; `verify` checks everything.
     """
     if not path.is_dir():
-        raise UsageError(f"{path} is no directory: there is nothing to recover", path=str(path))
+        what = "is no directory" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {what}: there is nothing to recover", path=str(path))
     started = time.perf_counter()
     with _progress(progress) as bar, _warnings() as warnings:
         config = kreplog.LogConfig(replicated=replicated)
@@ -290,6 +291,10 @@ def tail(
 
 
 def _open_to_read(path: Path) -> kreplog.Log:
+    if not path.exists():
+        raise UsageError(
+            f"{path} does not exist: name a partition directory, <dir>/<topic>-<partition>", path=str(path)
+        )
     return kreplog.Log.open(path, read_only=True)
 
 

@@ -142,6 +142,14 @@ class TestCommand:
         assert str(tmp_path / "flights-0") in outcome.err
         assert not any(tmp_path.iterdir())
 
+    @pytest.mark.parametrize("command", ["info", "dump", "verify", "tail", "recover"])
+    def test_a_path_that_is_not_there_is_called_so_whatever_its_name(
+        self, run: Run, tmp_path: Path, command: str
+    ) -> None:
+        outcome = run(command, tmp_path / "nope")
+        assert outcome.code == 2
+        assert f"{tmp_path}/nope does not exist: " in outcome.err
+
     def test_a_path_that_is_no_partition_directory(self, run: Run, tmp_path: Path) -> None:
         outcome = run("append", tmp_path / "flights", stdin=b"x\n")
         assert outcome.code == 2
