@@ -16,6 +16,8 @@ from kreplog.errors import ErrorCode
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper ends of the classes into which the times of requests fall; above the last there is one more."""
 
+_FOLLOWER = 1 << 16
+
 
 class Times:
     """How long requests of one kind took: how many fell in each class, and seconds altogether."""
@@ -31,15 +33,20 @@ class Requests:
     """Requests answered, by API key, those of followers apart; from their arrival until the answer was given."""
 
     def __init__(self) -> None:
-        self.times: dict[tuple[int, bool], Times] = {}
+        self._times: dict[int, Times] = {}
+
+    @property
+    def times(self) -> dict[tuple[int, bool], Times]:
+        """By API key, and whether it was a follower that asked."""
+        return {(key & 0xFFFF, key > 0xFFFF): times for key, times in self._times.items()}
 
     def answered(self, api_key: int, follower: bool, began: float) -> None:
         """One more. began: when it came, by time.monotonic()."""
         took = monotonic() - began
-        key = (api_key, follower)
-        times = self.times.get(key)
+        key = api_key | _FOLLOWER if follower else api_key
+        times = self._times.get(key)
         if times is None:
-            times = self.times[key] = Times()
+            times = self._times[key] = Times()
         times.classes[bisect_left(BOUNDS_S, took)] += 1
         times.total_s += took
 

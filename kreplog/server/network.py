@@ -16,6 +16,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic
 
 from typing_extensions import Buffer
 
@@ -108,7 +109,7 @@ class Connection:
         self._handing = False
         self._memory = memory
         self._charged = False
-        self.active_at = self._loop.time()
+        self.active_at = monotonic()
         self.queued_bytes = 0
         self.on_drained: Callable[[], None] | None = None
         self.closed = False
@@ -168,7 +169,7 @@ class Connection:
                 if size == 0:
                     self.close()
                     return
-                self.active_at = self._loop.time()
+                self.active_at = monotonic()
                 frames = self._frames.received(size)
                 if frames:
                     self._hand_over(frames)
@@ -213,7 +214,7 @@ class Connection:
         try:
             while out and not self.closed:
                 sent = self._sock.sendmsg([out[i] for i in range(min(len(out), _IOV_MAX))])
-                self.active_at = self._loop.time()
+                self.active_at = monotonic()
                 self.queued_bytes -= sent
                 if not self.queued_bytes:
                     out.clear()
