@@ -26,6 +26,7 @@ from kreplog.core.messages import (
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
 from kreplog.server.admin import Admin, Fields
+from kreplog.server.departed import DOUBT_S, Departed
 from kreplog.server.describing import Describing
 from kreplog.server.logs import log_applied
 from kreplog.server.network import Frame
@@ -66,6 +67,7 @@ class Host(Protocol):
     manager: ReplicaManager
     store: StoreLink
     topics: Topics
+    departed: Departed
     logs: ReplicaLogs
 
     @property
@@ -90,6 +92,7 @@ class Api:
             host.manager.metadata,
             host.topics,
             host.logs,
+            host.departed,
             lambda: self._cluster_id,
             lambda: Broker(settings.broker_id, -1, *host.address, settings.rack),
         )
@@ -135,7 +138,7 @@ class Api:
             handler(exchange, frame)
         elif key in self._answers or key in self._works:
             request = cold.decode_request(frame, exchange.header)
-            if key in self._answers and self._is_told():
+            if key in self._answers and self._is_told() and not (key == ApiKey.METADATA and self._in_doubt(request)):
                 self._answer(exchange, self._answers[key](request, exchange.header.api_version))
             else:
                 self._start(self._work(exchange, request))
@@ -149,10 +152,17 @@ class Api:
         """Whether a controller has told this process of the cluster; before, it would deny every topic."""
         return self._host.manager.metadata.controller_epoch >= 0
 
+    def _in_doubt(self, request: Any) -> bool:
+        """Whether somebody leads what is asked for who has just hung up on us; soon we are told who leads instead."""
+        doubted = self._host.departed.doubted()
+        return bool(doubted) and not doubted.isdisjoint(self._describing.leaders(request))
+
     async def _work(self, exchange: Exchange, request: Any) -> None:
         key, version = exchange.header.api_key, exchange.header.api_version
         try:
             await self._host.topics.until(self._is_told, TOLD_WITHIN_S)
+            if key == ApiKey.METADATA:
+                await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
             if key in self._answers:
                 self._answer(exchange, self._answers[key](request, version))
             else:
@@ -233,6 +243,7 @@ class Api:
         request = brokers.decode_request(frame, header)
 
         def encode(response: Any) -> Sequence[Any]:
+            host.departed.changed()
             host.topics.changed()
             if not isinstance(request, ControlledShutdownRequest):
                 log_applied(request, response.error, getattr(response, "partitions", ()))

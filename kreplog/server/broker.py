@@ -28,6 +28,7 @@ from kreplog.core.replication.partition import Partition
 from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, UsageError
 from kreplog.server.api import Api
 from kreplog.server.channels import Channels, control_header
+from kreplog.server.departed import Departed
 from kreplog.server.counters import Happenings, Traffic
 from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
@@ -112,12 +113,14 @@ class Broker:
         self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
+        self.departed = Departed(self.manager.metadata, self._loop.time)
         self.fetches = Fetches(
             self._client_id,
             settings.socket_request_max_bytes,
             self.address_of,
             self.topics.name_of,
             lambda event: self.replicas.put(event),
+            self.departed.hung_up,
         )
         self.channels = Channels(self._client_id, self._controlled_address, lambda event: self.control.put(event))
         self.store = StoreLink(

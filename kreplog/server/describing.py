@@ -14,6 +14,7 @@ from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
 from kreplog.server.admin import Fields
+from kreplog.server.departed import Departed
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
 from kreplog.server.topics import Topics, TopicView
@@ -41,6 +42,7 @@ class Describing:
         metadata: MetadataCache,
         topics: Topics,
         logs: ReplicaLogs,
+        departed: Departed,
         cluster_id: Callable[[], str | None],
         own: Callable[[], Broker],
     ) -> None:
@@ -48,6 +50,7 @@ class Describing:
         self._metadata = metadata
         self._topics = topics
         self._logs = logs
+        self._departed = departed
         self._cluster_id = cluster_id
         self._own = own
 
@@ -61,11 +64,18 @@ class Describing:
 
     def metadata(self, request: Any, version: int) -> Fields:
         return {
-            "brokers": [_endpoint(one, "node_id") for one in self.brokers.values()],
+            "brokers": [_endpoint(one, "node_id") for one in (*self.brokers.values(), *self._departed.lately_gone())],
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
             "topics": list(self._asked_topics(request, version)),
         }
+
+    def leaders(self, request: Any) -> set[int]:
+        """Of the partitions that a Metadata request asks for, and that we know of."""
+        views = self._topics.all
+        names = views if request.topics is None else [one.name for one in request.topics]
+        known = [view for name in names if (view := views.get(name)) is not None]
+        return {state.state.leader for view in known for state in view.partitions.values()}
 
     def _asked_topics(self, request: Any, version: int) -> Iterator[Fields]:
         if request.topics is None or (version == 0 and not request.topics):

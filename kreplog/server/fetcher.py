@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from kreplog.core.messages import Fetched, FetchResponse, Send
 from kreplog.errors import CoordinationError, PeerProtocolError
@@ -28,7 +29,8 @@ Resolve = Callable[[int], Awaitable[Address | None]]
 class Fetches:
     """Carries out Send effects: every one is ended by a Fetched event, without a response when anything went wrong.
 
-    Connections to a leader are kept and used again; there are as many as it has fetchers.
+    Connections to a leader are kept and used again; there are as many as it has fetchers. on_hung_up: told of a leader
+    that has closed one of them.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class Fetches:
         resolve: Resolve,
         name_of: fetch.NameOf,
         put: Callable[[Fetched], None],
+        on_hung_up: Callable[[int], None],
     ) -> None:
+        self._on_hung_up = on_hung_up
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
         self._resolve = resolve
@@ -55,7 +59,7 @@ class Fetches:
 
     async def _fetch(self, effect: Send) -> None:
         idle = self._idle.setdefault(effect.leader, [])
-        peer = idle.pop() if idle else Peer(self._max_frame_bytes)
+        peer = idle.pop() if idle else Peer(self._max_frame_bytes, partial(self._on_hung_up, effect.leader))
         response: FetchResponse | None = None
         try:
             response = await self._ask(peer, effect)

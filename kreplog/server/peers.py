@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from typing_extensions import Buffer
 
@@ -15,9 +15,10 @@ Address = tuple[str, int]
 
 
 class Peer:
-    """A client's side of a connection; for one caller at a time."""
+    """A client's side of a connection; for one caller at a time. on_hung_up: called when the other end has closed it."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, on_hung_up: Callable[[], None] | None = None) -> None:
+        self._on_hung_up = on_hung_up
         self._max_frame_bytes = max_frame_bytes
         self._connection: Connection | None = None
         self._address: Address | None = None
@@ -64,6 +65,8 @@ class Peer:
         self._answer.set_result(frame)
 
     def _on_closed(self) -> None:
+        if self._connection is not None and self._on_hung_up is not None:
+            self._on_hung_up()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError("the other broker closed the connection"))
 

@@ -1,0 +1,92 @@
+"""Brokers that have just gone: clients are not sent to them, and librdkafka is not told of their end too soon."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.server.departed import DOUBT_S, LISTED_S, Departed
+from kreplog.types import Broker
+from kreplog.wire.versions import ApiKey
+from tests.server.test_broker import Client, with_broker
+
+
+class World:
+    """Two brokers that live, and a clock that stands."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.metadata = MetadataCache()
+        self.metadata.brokers = {broker: Broker(broker, 1, "host", 9092 + broker) for broker in (1, 2)}
+        self.departed = Departed(self.metadata, lambda: self.now)
+
+    def forget(self, broker: int) -> None:
+        del self.metadata.brokers[broker]
+        self.departed.changed()
+
+    def listed(self) -> list[int]:
+        return [one.id for one in self.departed.lately_gone()]
+
+
+def test_who_hangs_up_is_in_doubt_for_a_moment() -> None:
+    world = World()
+    assert world.departed.doubted() == set()
+    world.departed.hung_up(1)
+    assert world.departed.doubted() == {1}
+    world.now += DOUBT_S
+    assert world.departed.doubted() == set()
+
+
+def test_who_is_known_to_be_gone_is_in_no_doubt() -> None:
+    world = World()
+    world.departed.hung_up(1)
+    world.forget(1)
+    assert world.departed.doubted() == set()
+
+
+def test_who_is_gone_is_listed_a_little_longer() -> None:
+    world = World()
+    world.forget(1)
+    assert world.listed() == [1]
+    world.departed.changed()
+    assert world.listed() == [1]
+    world.now += LISTED_S
+    assert world.listed() == []
+
+
+def test_who_comes_back_is_not_listed_twice() -> None:
+    world = World()
+    world.forget(1)
+    world.metadata.brokers[1] = Broker(1, 2, "host", 9999)
+    world.departed.changed()
+    assert world.listed() == []
+    world.forget(1)
+    assert [one.port for one in world.departed.lately_gone()] == [9999]
+
+
+def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> None:
+    """The broker takes itself for hung up here; the news is that it has not."""
+
+    async def work(client: Client) -> None:
+        broker, other = client.broker, Client(client.broker)
+        assert await client.create("led") == 0
+        departed = broker.departed
+        departed._now = lambda: 100.0
+        departed.hung_up(broker.id)
+        topics = [{"topic_id": None, "name": "led"}]
+        asking = asyncio.create_task(client.cold(ApiKey.METADATA, 9, topics=topics))
+        for nothing_led in ([], [{"topic_id": None, "name": "unknown"}]):
+            await other.cold(ApiKey.METADATA, 9, topics=nothing_led)
+        assert not asking.done()
+        departed._now = lambda: 200.0
+        broker.topics.changed()
+        (told,) = (await asking).topics
+        assert told.partitions[0].leader_id == broker.id
+        other.peer.close()
+
+    with_broker(tmp_path, work)
