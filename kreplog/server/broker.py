@@ -28,8 +28,8 @@ from kreplog.core.replication.partition import Partition
 from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, UsageError
 from kreplog.server.api import Api
 from kreplog.server.channels import Channels, control_header
-from kreplog.server.departed import Departed
 from kreplog.server.counters import Happenings, Traffic
+from kreplog.server.departed import Departed
 from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
 from kreplog.server.logs import LogSettings, log_state_change, set_up

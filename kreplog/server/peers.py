@@ -15,7 +15,7 @@ Address = tuple[str, int]
 
 
 class Peer:
-    """A client's side of a connection; for one caller at a time. on_hung_up: called when the other end has closed it."""
+    """A client's side of a connection; for one caller at a time. on_hung_up: called when the other end closes it."""
 
     def __init__(self, max_frame_bytes: int, on_hung_up: Callable[[], None] | None = None) -> None:
         self._on_hung_up = on_hung_up
