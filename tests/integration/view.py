@@ -53,11 +53,14 @@ class View:
     def under_replicated(self, topic: str) -> list[str]:
         """What is wrong with each partition that has not all its replicas in sync, or no leader among the living."""
         assigned = nodes.decode_topic(nodes.topic(topic), self._session.get(nodes.topic(topic))).partitions
+        paths = [nodes.leader_and_isr(TopicPartition(topic, number)) for number in assigned]
         living = self.registered()
         wrong = []
-        for number, assignment in sorted(assigned.items()):
-            state = self.state(TopicPartition(topic, number))
-            if set(state.isr) != set(assignment.replicas) or state.leader not in living:
+        for (number, assignment), path, node in zip(
+            assigned.items(), paths, self._session.get_many(paths), strict=True
+        ):
+            state = None if node is None else nodes.decode_leader_and_isr(path, node)
+            if state is None or set(state.isr) != set(assignment.replicas) or state.leader not in living:
                 wrong.append(f"{topic}-{number}: {assignment} {state}")
         return wrong
 

@@ -23,7 +23,7 @@ ALL = -1
 _SIZE = 100
 _PAUSE_S = 0.02
 _UNDER_WAY = 2000
-_QUICK = {
+QUICK = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 200,
     "topic.metadata.refresh.fast.interval.ms": 20,
@@ -149,7 +149,7 @@ class _Producing(threading.Thread):
                 "retry.backoff.ms": 10,
                 "retry.backoff.max.ms": 100,
                 "error_cb": lambda error: self.troubles.append(str(error)),
-                **_QUICK,
+                **QUICK,
             }
         )
 
@@ -285,6 +285,6 @@ def _consumer(bootstrap: str) -> Consumer:
             "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 100,
             "fetch.error.backoff.ms": 20,
-            **_QUICK,
+            **QUICK,
         }
     )

@@ -1,0 +1,212 @@
+"""How long a failover takes, seen by those who wait for it. Printed, not asserted: machines differ."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
+
+from confluent_kafka import Producer
+
+from kreplog._native import batch
+from kreplog.core.messages import ProducePartition, ProduceRequest
+from kreplog.errors import ErrorCode
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.types import TopicPartition
+from kreplog.wire import produce
+from kreplog.wire.frames import RequestHeader
+from kreplog.wire.versions import ApiKey
+from tests.integration.clusters import FAST, admin_of, eventually, kill, pid_of, running
+from tests.integration.view import View
+from tests.integration.workload import QUICK
+
+pytestmark = pytest.mark.long
+
+KILLS = 25
+PARTITIONS = 10_000
+FILES = 200_000
+_VERSION = 7
+_RECORD = batch.build([b"x" * 100], timestamps_ms=[0])
+Figure = Callable[[str], None]
+
+
+class Waiting(threading.Thread):
+    """A producer that sends one record, waits until it is acknowledged, and sends the next. acks: when, in s."""
+
+    def __init__(self, bootstrap: str, topic: str, settings: dict[str, int]) -> None:
+        super().__init__(daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **settings})
+        self._topic = topic
+        self._go_on = True
+        self.acks = [time.monotonic()]
+
+    def run(self) -> None:
+        while self._go_on:
+            self._producer.produce(self._topic, b"x" * 100, partition=0, on_delivery=self._acked)
+            self._producer.flush(60)
+
+    def _acked(self, error: object, message: object) -> None:
+        assert error is None, error
+        self.acks.append(time.monotonic())
+
+    def stop(self) -> None:
+        self._go_on = False
+        self.join()
+
+    def goes_on(self) -> None:
+        wanted = len(self.acks) + 100
+        eventually(lambda: len(self.acks) > wanted, "nothing more is acknowledged", 60.0)
+
+    def longest_pause(self, since: float) -> float:
+        """Between two acknowledgements, in s; the first of the two may have come before."""
+        acks = list(self.acks)
+        return max(after - before for before, after in itertools.pairwise(acks) if after > since)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with running(tmp_path / "cluster", FAST) as made:
+        yield made
+
+
+@pytest.mark.parametrize("clients", ["quick", "default"])
+def test_of_one_partition(cluster: LocalCluster, figure: Figure, clients: str) -> None:
+    """quick: librdkafka told to look for a new leader every 20 ms; default: as it comes, every 100 ms."""
+    first = TopicPartition("one", 0)
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({"one": {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
+    waiting = Waiting(cluster.bootstrap(), "one", {**QUICK, "retry.backoff.ms": 10} if clients == "quick" else {})
+    waiting.start()
+    pauses, elections = [], []
+    with View(cluster) as view:
+        for _ in range(KILLS):
+            view.await_replicated("one")
+            waiting.goes_on()
+            leader = view.await_leader(first)
+            pid, killed = pid_of(cluster, leader), time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            while view.state(first).leader == leader:
+                time.sleep(0.001)  # the store tells of its changes to those who watch; this is to be exact
+            elections.append(time.monotonic() - killed)
+            waiting.goes_on()
+            pauses.append(waiting.longest_pause(killed))
+            cluster.wait_until_gone(leader)
+            cluster.start([leader])
+    waiting.stop()
+    figure(f"{KILLS} kills; from the kill to the new leader in the store: {_spread(elections)}")
+    figure(f"a waiting producer waits: {_spread(pauses)}")
+
+
+def _spread(seconds: list[float]) -> str:
+    ms = sorted(round(one * 1000) for one in seconds)
+    return f"median {statistics.median(ms):.0f} ms, min {ms[0]}, max {ms[-1]}"
+
+
+class Asking:
+    """One connection to a broker, for produce requests of one record for each of many partitions."""
+
+    def __init__(self, address: tuple[str, int], topic: str) -> None:
+        self._sock = socket.create_connection(address, timeout=60)
+        self._topic = topic
+        self._number = 0
+
+    def ask(self, partitions: list[int]) -> tuple[set[int], set[ErrorCode]]:
+        """Who took theirs, and what the others said."""
+        self._number += 1
+        header = RequestHeader(ApiKey.PRODUCE, _VERSION, self._number, "asking")
+        asked = tuple(ProducePartition(TopicPartition(self._topic, number), _RECORD) for number in partitions)
+        self._sock.sendall(b"".join(produce.encode_request(ProduceRequest(1, 30_000, asked), header)))
+        response = produce.decode_response(self._receive(), header)
+        taken = {one.partition.partition for one in response.partitions if one.error is ErrorCode.NONE}
+        return taken, {one.error for one in response.partitions} - {ErrorCode.NONE}
+
+    def _receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            piece = self._sock.recv(size - len(found))
+            assert piece, "the broker has closed the connection"
+            found += piece
+        return found
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Brokers that are started now may open that many."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < FILES:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+        except (OSError, ValueError) as error:
+            pytest.skip(f"{PARTITIONS} partitions need {FILES} open files, {before[1]} are allowed: {error}")
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_of_ten_thousand_partitions(many_files: None, tmp_path: Path, figure: Figure, kills: int) -> None:
+    """Broker 0 leads all of them and is killed; the others are asked to write to each until they have."""
+    with running(tmp_path / "cluster", FAST) as cluster, View(cluster) as view:
+        replicas = [[0, 1, 2], [0, 2, 1]]
+        start = time.monotonic()
+        with admin_of(cluster.bootstrap()) as admin:
+            admin.create_topics({"many": {"assignments": {one: replicas[one % 2] for one in range(PARTITIONS)}}})
+        last = TopicPartition("many", PARTITIONS - 1)
+        eventually(lambda: view.state(last).leader == 0, "the topic is not made", 300)
+        addresses = {one.id: (one.host, one.port) for one in cluster.status()}
+        _write_to_all(addresses, {0: list(range(PARTITIONS))})
+        figure(f"{PARTITIONS} partitions made and written to in {time.monotonic() - start:.1f} s")
+        for _ in range(kills):
+            eventually(lambda: not view.under_replicated("many"), "they are not all in sync", 300)
+            assert view.state(last).leader == 0
+            killed = time.monotonic()
+            kill(cluster, 0)
+            waited = _write_to_all(addresses, {1: list(range(0, PARTITIONS, 2)), 2: list(range(1, PARTITIONS, 2))})
+            figure(
+                f"{PARTITIONS} partitions fail over in {time.monotonic() - killed:.2f} s; {waited} rounds of questions"
+            )
+            cluster.start([0], 120)
+            eventually(lambda: not view.under_replicated("many"), "they are not all in sync again", 300)
+            with admin_of(cluster.bootstrap()) as admin:
+                admin.elect_leaders("PREFERRED")
+            eventually(lambda: view.state(last).leader == 0, "broker 0 does not lead again", 120)
+
+
+def _write_to_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, list[int]]) -> int:
+    """One record to every partition, from the broker that is to lead it; how many rounds of questions it took."""
+    connections = {broker: Asking(addresses[broker], "many") for broker in wanted}
+    rounds = 0
+    deadline = time.monotonic() + 120
+    while any(wanted.values()):
+        rounds += 1
+        for broker, partitions in wanted.items():
+            if partitions:
+                # One asks for the others, so that the questions are not the load.
+                taken, errors = connections[broker].ask(partitions[-1:])
+                if taken:
+                    more, errors = connections[broker].ask(partitions[:-1])
+                    taken |= more
+                partitions[:] = [one for one in partitions if one not in taken]
+                assert time.monotonic() < deadline, f"broker {broker}: {len(partitions)} left, {errors}"
+        time.sleep(0.005)  # likewise
+    for connection in connections.values():
+        connection.close()
+    return rounds
