@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from kreplog.errors import ArgumentTypeError, UsageError
 
@@ -80,21 +80,36 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """How a topic is replicated, the same on every broker.
+    """How a topic is replicated, the same on every broker, and what its logs do otherwise than the broker's others.
 
     min_insync_replicas: an acks=all produce is refused, and the high watermark stands, while fewer are in sync; counts
         as the replication factor where that is smaller.
     unclean_leader_election_enable: elect a replica that may lack committed records when no other is left.
     flush_messages: 1 makes every replica fsync a record before it counts as replicated; the default leaves it to the
         page cache.
+    The rest: as in LogConfig; None for what the broker that has the replica goes by.
     """
 
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     flush_messages: int = 2**63 - 1
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    segment_bytes: int | None = None
+    segment_ms: int | None = None
+    max_message_bytes: int | None = None
+    index_interval_bytes: int | None = None
+    message_timestamp_type: str | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if self.message_timestamp_type is not None:
+            _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
+
+    def log_config(self, broker: LogConfig) -> LogConfig:
+        """What a log of the topic goes by, on a broker whose own settings are these."""
+        given = {name: value for name in TOPIC_LOG_SETTINGS if (value := getattr(self, name)) is not None}
+        return replace(broker, **given) if given else broker
 
     @property
     def flushes_every_record(self) -> bool:
@@ -104,6 +119,10 @@ class TopicConfig:
     def min_isr(self, replication_factor: int) -> int:
         """min_insync_replicas, or `replication_factor` where that is smaller."""
         return min(self.min_insync_replicas, replication_factor)
+
+
+TOPIC_LOG_SETTINGS = tuple(field.name for field in fields(TopicConfig) if field.default is None)
+"""The fields of a TopicConfig that are those of a LogConfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +160,8 @@ class ReplicationConfig:
 def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
+        if value is None and field.default is None:
+            continue
         if field.name in RANGES:
             low, high = RANGES[field.name]
             if isinstance(value, bool) or not isinstance(value, int):

@@ -11,7 +11,8 @@ import asyncio
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kreplog.config import TopicConfig
@@ -26,14 +27,19 @@ from kreplog.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from kreplog.server.settings import config_value
 from kreplog.server.store import StoreLink
+from kreplog.server.topic_settings import Change, InvalidSettingError, changed
 from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition
 from kreplog.wire import cold
 
 ATTEMPTS = 5
 RETRY_S = 0.05
+SEEN_S = 2.0
+"""How long an answer about settings waits for this broker to hear of them itself."""
+
+TOPIC_RESOURCE = 2
+"""Of the things that have settings: a topic."""
 
 INVALID_CONFIG = 40
 ELECTION_NOT_NEEDED = 84
@@ -141,19 +147,11 @@ class Admin:
 
     def _topic_config(self, given: Iterable[Any], replicas: int) -> TopicConfig:
         """The settings that a topic is made with. Raises RefusedError."""
-        config = replace(self._default, min_insync_replicas=min(self._default.min_insync_replicas, max(1, replicas)))
-        kinds = {field.name.replace("_", "."): field for field in fields(TopicConfig)}
-        for one in given:
-            if one.name not in kinds:
-                raise RefusedError(
-                    INVALID_CONFIG, f"{one.name} is no setting of a topic here: known are {', '.join(sorted(kinds))}"
-                )
-            name = kinds[one.name].name
-            try:
-                config = replace(config, **{name: config_value(config, name, one.value)})
-            except ValueError as error:
-                raise RefusedError(INVALID_CONFIG, f"{one.name} = {one.value}: {error}") from error
-        return config
+        default = self._default_for(replicas)
+        return _changed(default, [Change(one.name, one.value) for one in given], default, replicas)
+
+    def _default_for(self, replicas: int) -> TopicConfig:
+        return replace(self._default, min_insync_replicas=min(self._default.min_insync_replicas, max(1, replicas)))
 
     def _placeable(self) -> dict[int, Broker]:
         return {one.id: one for one in self._brokers().values() if not one.stopping}
@@ -226,6 +224,60 @@ class Admin:
         if not validate_only:
             await self._in_directory(writes.__getitem__)
         return {}
+
+    # Settings
+
+    async def alter_configs(self, request: Any) -> Fields:
+        """What is not given is as if the topic had just been made."""
+        return await self._alter(request, lambda one: Change(one.name, one.value), keep=False)
+
+    async def incremental_alter_configs(self, request: Any) -> Fields:
+        """What is not given stays as it is."""
+        return await self._alter(request, lambda one: Change(one.name, one.value, one.config_operation), keep=True)
+
+    async def _alter(self, request: Any, change_of: Callable[[Any], Change], *, keep: bool) -> Fields:
+        responses = []
+        for one in request.resources:
+            answer = {"resource_type": one.resource_type, "resource_name": one.resource_name}
+            changes = [change_of(config) for config in one.configs]
+            work = self._alter_resource(one.resource_type, one.resource_name, changes, request.validate_only, keep)
+            responses.append(await self._one(answer, work))
+        return {"responses": responses}
+
+    async def _alter_resource(
+        self, kind: int, name: str, changes: Sequence[Change], validate_only: bool, keep: bool
+    ) -> Fields:
+        if kind != TOPIC_RESOURCE:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                "only settings of topics are changed here; those of a broker are read when it starts: change them in "
+                "its file and start it anew",
+            )
+        for _ in range(ATTEMPTS):
+            topic = await self._topic(name)
+            replicas = len(topic.partitions[min(topic.partitions)].target)
+            (node,) = await self._store.get_nodes((nodes.topic_config(name),))
+            if node is None:
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            default = self._default_for(replicas)
+            before = nodes.decode_topic_config(nodes.topic_config(name), node) if keep else default
+            config = _changed(before, changes, default, replicas)
+            if validate_only:
+                return {}
+            try:
+                await self._store.multi(operations.set_config_operations(name, config, node.stat.version))
+            except BadVersionError:
+                continue
+            except NoNodeError as error:
+                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}") from error
+            await self._topics.until(partial(self._goes_by, name, config), SEEN_S)
+            return {}
+        raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, f"others change the settings of {name} all the time: ask again")
+
+    def _goes_by(self, name: str, config: TopicConfig) -> bool:
+        """Whether this broker has been told; who asks next what holds should hear it."""
+        view = self._topics.get(name)
+        return view is None or all(one.config == config for one in view.partitions.values())
 
     # Replicas and leaders
 
@@ -395,6 +447,21 @@ class Admin:
             and len(view.partitions) >= partitions
             and all(one.state.leader != NO_LEADER for one in view.partitions.values())
         )
+
+
+def _changed(config: TopicConfig, changes: Sequence[Change], default: TopicConfig, replicas: int) -> TopicConfig:
+    """Raises RefusedError."""
+    try:
+        made = changed(config, changes, default)
+    except InvalidSettingError as error:
+        raise RefusedError(INVALID_CONFIG, str(error)) from error
+    if made.min_insync_replicas > max(1, replicas):
+        raise RefusedError(
+            INVALID_CONFIG,
+            f"min.insync.replicas = {made.min_insync_replicas} with {replicas} replicas could never be met: allowed is "
+            f"an integer from 1 to {replicas}",
+        )
+    return made
 
 
 def _code_of(error: KreplogError) -> int:

@@ -37,7 +37,7 @@ from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import StoreLink
 from kreplog.server.topics import Topics
 from kreplog.types import Broker, Create
-from kreplog.wire import brokers, cold, fetch, offsets, produce
+from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
 from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
 _log = logging.getLogger("kreplog.server")
@@ -48,6 +48,9 @@ CLUSTER_ID = "/cluster_id"
 
 MAX_WAIT_MS = 60_000
 """The longest that a fetch may wait, since one whose client has left waits all the same."""
+
+MAX_DELETION_MS = 3_600_000
+"""The longest that a DeleteRecords may wait, for the same reason."""
 
 TOLD_WITHIN_S = 5.0
 """How long clients wait for a broker that has just started; then they get what it knows."""
@@ -104,6 +107,7 @@ class Api:
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
+            ApiKey.DELETE_RECORDS: self._delete_records,
             ApiKey.LEADER_AND_ISR: self._control,
             ApiKey.STOP_REPLICA: self._control,
             ApiKey.UPDATE_METADATA: self._control,
@@ -123,6 +127,8 @@ class Api:
             ApiKey.CREATE_TOPICS: admin.create_topics,
             ApiKey.DELETE_TOPICS: admin.delete_topics,
             ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+            ApiKey.ALTER_CONFIGS: admin.alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
             ApiKey.ELECT_LEADERS: admin.elect_leaders,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
@@ -235,6 +241,14 @@ class Api:
         header = exchange.header
         exchange.encode = lambda response: offsets.encode_offset_for_leader_epoch_answer(response, header)
         self._host.replicas.put(Received(exchange, offsets.decode_offset_for_leader_epoch(frame, header)))
+
+    def _delete_records(self, exchange: Exchange, frame: Frame) -> None:
+        header = exchange.header
+        request = deletion.decode_delete_records(frame, header)
+        if request.timeout_ms > MAX_DELETION_MS:
+            request = replace(request, timeout_ms=MAX_DELETION_MS)
+        exchange.encode = lambda response: deletion.encode_delete_records_answer(response, header)
+        self._host.replicas.put(Received(exchange, request))
 
     # What the controller says, and what it is told
 

@@ -80,6 +80,7 @@ class Broker:
         tasks = [
             self._loop.create_task(self.store.run(), name="kreplog-store"),
             self._loop.create_task(self._checkpoint(), name="kreplog-checkpoints"),
+            self._loop.create_task(self._retain(), name="kreplog-retention"),
         ]
         for task in tasks:
             task.add_done_callback(self._task_ended)
@@ -309,6 +310,14 @@ class Broker:
         while True:
             await asyncio.sleep(self.settings.checkpoint_interval_ms / 1000)  # ended by cancelling the task
             await self.logs.write_checkpoints()
+
+    async def _retain(self) -> None:
+        """Have the core look at every replica that keeps not everything: one after the other, with others between."""
+        while True:
+            await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)  # ended by cancelling the task
+            for partition in self.logs.limited():
+                self.replicas.put(m.RetentionDue(partition))
+                await asyncio.sleep(0)
 
     # Stop
 

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
-from kreplog.server.admin import Fields
+from kreplog.server.admin import TOPIC_RESOURCE, Fields
 from kreplog.server.departed import Departed
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
+from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
 from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker
 from kreplog.wire import cold
 
-TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
-_DEFAULT, _TOPIC, _STATIC = 5, 1, 4
-"""Where a setting comes from, as DescribeConfigs says it."""
 
 _GROUP = 0
 """What a client wants a coordinator for, as FindCoordinator says it; 1 is a transaction."""
@@ -181,34 +178,22 @@ class Describing:
                 }
             found = self._topic_settings(view)
         elif asked.resource_type == BROKER_RESOURCE and asked.resource_name == str(self._settings.broker_id):
-            found = ((name, given_value(self._settings, name), _STATIC) for name in sorted(SETTINGS))
+            found = self._own_settings()
         else:
             return answer | {
                 "error_code": ErrorCode.INVALID_REQUEST,
                 "error_message": f"broker {self._settings.broker_id} knows its own settings and those of topics",
             }
         keys = asked.configuration_keys
-        return answer | {
-            "configs": [
-                _config(name, value, source, synonyms) for name, value, source in found if keys is None or name in keys
-            ]
-        }
+        return answer | {"configs": [_config(one, synonyms) for one in found if keys is None or one.name in keys]}
 
-    def _topic_settings(self, view: TopicView) -> Iterator[tuple[str, Any, int]]:
+    def _topic_settings(self, view: TopicView) -> Iterator[Described]:
         config = next(iter(view.partitions.values())).config
-        default = self._settings.topic
-        for field in fields(config):
-            value = getattr(config, field.name)
-            yield field.name.replace("_", "."), value, _DEFAULT if value == getattr(default, field.name) else _TOPIC
-        log = self._settings.log
-        yield "segment.bytes", log.segment_bytes, _DEFAULT
-        yield "segment.ms", log.segment_ms, _DEFAULT
-        yield "max.message.bytes", log.max_message_bytes, _DEFAULT
-        yield "index.interval.bytes", log.index_interval_bytes, _DEFAULT
-        yield "message.timestamp.type", log.message_timestamp_type, _DEFAULT
-        yield "retention.ms", log.retention_ms, _DEFAULT
-        yield "retention.bytes", log.retention_bytes, _DEFAULT
-        yield "cleanup.policy", "delete", _DEFAULT
+        return described(config, self._settings)
+
+    def _own_settings(self) -> Iterator[Described]:
+        for name in sorted(SETTINGS):
+            yield Described(name, given_value(self._settings, name), STATIC, False)
 
     # Log directories
 
@@ -248,16 +233,23 @@ def _partition(number: int, told: PartitionState, live: Iterable[int]) -> Fields
     }
 
 
-def _config(name: str, value: Any, source: int, synonyms: bool) -> Fields:
-    text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _config(one: Described, synonyms: bool) -> Fields:
+    told = [(one.name, one.value, one.source)] if one.broker is None or one.source == TOPIC else []
+    told += [] if one.broker is None else [one.broker]
     return {
-        "name": name,
-        "value": text,
-        "read_only": True,
-        "is_default": source == _DEFAULT,
-        "config_source": source,
+        "name": one.name,
+        "value": _text(one.value),
+        "read_only": not one.alterable,
+        "is_default": one.source == DEFAULT,
+        "config_source": one.source,
         "is_sensitive": False,
-        "synonyms": [{"name": name, "value": text, "source": source}] if synonyms else [],
-        "config_type": _TYPES.get(type(value), 2),
+        "synonyms": [{"name": name, "value": _text(value), "source": source} for name, value, source in told]
+        if synonyms
+        else [],
+        "config_type": _TYPES.get(type(one.value), 2),
         "documentation": None,
     }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kreplog.config import LogConfig
+from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import messages as m
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
@@ -188,6 +188,7 @@ class ReplicaLogs:
             replica = self._make(partition, effect.topic_id)
         if replica.directory.failed:
             raise LogFailedError(f"{partition}: the log directory {replica.directory.path} has failed")
+        self._apply(replica, effect.config)
         return m.OpenedLog(replica.state, replica.log.high_watermark)
 
     def _make(self, partition: TopicPartition, topic_id: str) -> _Replica:
@@ -245,7 +246,24 @@ class ReplicaLogs:
         return replica.state
 
     def _configure(self, effect: m.ConfigureLog) -> None:
-        pass
+        try:
+            self._apply(self._of(effect.partition), effect.config)
+        except StorageError as error:  # a log that has failed is reported as such by whoever finds it
+            _log.warning("%s keeps its settings: %s", effect.partition, error)
+
+    def _apply(self, replica: _Replica, config: TopicConfig) -> None:
+        wanted = config.log_config(self._config)
+        if replica.log.config != wanted:
+            replica.log.configure(wanted)
+
+    def limited(self) -> list[TopicPartition]:
+        """The replicas that keep not everything."""
+        return [
+            partition
+            for partition, replica in self._replicas.items()
+            if not replica.directory.failed
+            and (replica.log.config.retention_ms >= 0 or replica.log.config.retention_bytes >= 0)
+        ]
 
     def _read(self, effect: m.ReadLog) -> memoryview:
         """A view of the mapped segment, which lives as long as the view does; a cut replaces the file under it."""

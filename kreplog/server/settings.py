@@ -72,6 +72,7 @@ class BrokerSettings:
     log_file_backups: int
     num_recovery_threads: int
     checkpoint_interval_ms: int
+    retention_check_interval_ms: int
     controlled_shutdown_max_wait_ms: int
     replication: ReplicationConfig
     topic: TopicConfig
@@ -326,11 +327,14 @@ _OWN = {
     "server.log.backups": "log_file_backups",
     "num.recovery.threads.per.data.dir": "num_recovery_threads",
     "log.flush.offset.checkpoint.interval.ms": "checkpoint_interval_ms",
+    "log.retention.check.interval.ms": "retention_check_interval_ms",
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
 }
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
-_TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
+_TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig) if field.default is not None}
 _LOG = {
+    "log.retention.ms": "retention_ms",
+    "log.retention.bytes": "retention_bytes",
     "log.segment.bytes": "segment_bytes",
     "log.roll.ms": "segment_ms",
     "log.index.interval.bytes": "index_interval_bytes",
@@ -369,6 +373,7 @@ SETTINGS: dict[str, _Setting] = {
     "server.log.backups": _Setting(_integer(1, 1000), 4),
     "num.recovery.threads.per.data.dir": _Setting(_integer(1, 256), 2),
     "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
+    "log.retention.check.interval.ms": _Setting(_integer(10, 86_400_000), 300_000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(_TOPIC, TopicConfig()),

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kreplog._native.wire import Slots
-from kreplog.config import TopicConfig
+from kreplog.config import RANGES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -86,7 +86,7 @@ def _read(read: Callable[[Any], T], message: Any) -> T:
     """Positions that lead nowhere and settings out of range are the peer's fault."""
     try:
         return read(message)
-    except (IndexError, UsageError) as error:
+    except (IndexError, ValueError) as error:
         raise PeerProtocolError(f"{type(message).__name__} contradicts itself: {error}") from error
 
 
@@ -380,7 +380,13 @@ def _topic_configs(partitions: Iterable[PartitionState]) -> list[tuple[Any, ...]
         if config != _DEFAULT_CONFIG:
             positions.setdefault(config, []).append(position)
     return [
-        (places, config.min_insync_replicas, config.unclean_leader_election_enable, config.flush_messages)
+        (
+            places,
+            config.min_insync_replicas,
+            config.unclean_leader_election_enable,
+            config.flush_messages,
+            [(name, str(value)) for name in TOPIC_LOG_SETTINGS if (value := getattr(config, name)) is not None],
+        )
         for config, places in positions.items()
     ]
 
@@ -389,7 +395,12 @@ def _states(message: Any) -> Iterator[tuple[Any, str, TopicConfig, Any]]:
     """Each partition's state, with its topic's state, id and settings."""
     configs = [_DEFAULT_CONFIG] * len(message.topic_states)
     for told in message.topic_configs:
-        config = TopicConfig(told.min_insync_replicas, told.unclean_leader_election_enable, told.flush_messages)
+        config = TopicConfig(
+            told.min_insync_replicas,
+            told.unclean_leader_election_enable,
+            told.flush_messages,
+            **dict(map(_log_setting, told.log_settings)),
+        )
         _within(told.positions, configs)
         for position in told.positions:
             configs[position] = config
@@ -397,6 +408,12 @@ def _states(message: Any) -> Iterator[tuple[Any, str, TopicConfig, Any]]:
         topic_id = cold.topic_id(topic.topic_id)
         for state in topic.partition_states:
             yield topic, topic_id, config, state
+
+
+def _log_setting(told: Any) -> tuple[str, Any]:
+    if told.name not in TOPIC_LOG_SETTINGS:
+        raise UsageError(f"{told.name} is no setting of a topic's logs")
+    return told.name, int(told.value) if told.name in RANGES else told.value
 
 
 def _state(state: Any, eligible: tuple[int, ...], partition_epoch: int) -> LeaderAndIsr:

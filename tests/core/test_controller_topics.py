@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kreplog.config import ReplicationConfig, TopicConfig
+from kreplog.config import LogConfig, ReplicationConfig, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import topics
 from kreplog.core.controller.assignment import assign
@@ -130,8 +132,22 @@ def test_unreadable_settings_are_the_strictest() -> None:
 
 
 def test_a_setting_of_a_newer_version_does_not_undo_the_others() -> None:
-    node = Node(b'{"min.insync.replicas":2,"retention.ms":1000}', NodeStat(0, 1, 1))
+    node = Node(b'{"min.insync.replicas":2,"remote.storage.enable":true}', NodeStat(0, 1, 1))
     assert nodes.decode_topic_config("/config/topics/t", node) == TopicConfig(min_insync_replicas=2)
+
+
+def test_what_logs_do_otherwise_is_kept_with_the_topic() -> None:
+    config = TopicConfig(retention_ms=1000, segment_bytes=4096, message_timestamp_type="LogAppendTime")
+    data = nodes.encode_topic_config(config)
+    assert b"retention.bytes" not in data
+    assert nodes.decode_topic_config("/config/topics/t", Node(data, NodeStat(0, 1, 1))) == config
+    log = LogConfig(replicated=True, retention_bytes=7)
+    assert config.log_config(log) == replace(
+        log, retention_ms=1000, segment_bytes=4096, message_timestamp_type="LogAppendTime"
+    )
+    assert TopicConfig().log_config(log) is log
+    with pytest.raises(UsageError, match="retention_ms = -2 is out of range"):
+        TopicConfig(retention_ms=-2)
 
 
 # More and fewer partitions

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kreplog.config import TopicConfig
+from kreplog.config import TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -33,7 +33,12 @@ from tests.wire.messages import IDS, body_of, errors, int32s, int64s, partitions
 replicas = tuples_of(int32s)
 topic_ids = st.sampled_from(["", *IDS.values()])
 configs = st.just(TopicConfig()) | st.builds(
-    TopicConfig, st.integers(1, 2**31 - 1), st.booleans(), st.integers(1, 2**63 - 1)
+    TopicConfig,
+    st.integers(1, 2**31 - 1),
+    st.booleans(),
+    st.integers(1, 2**63 - 1),
+    retention_ms=st.none() | st.integers(-1, 2**63 - 1),
+    message_timestamp_type=st.sampled_from([None, "LogAppendTime"]),
 )
 states = st.builds(
     PartitionState,
@@ -116,6 +121,7 @@ def test_every_setting_of_a_topic_is_told() -> None:
         "min_insync_replicas",
         "unclean_leader_election_enable",
         "flush_messages",
+        *TOPIC_LOG_SETTINGS,
     )
 
 
@@ -180,8 +186,15 @@ def sent(key: ApiKey, **fields: Any) -> bytes:
     "frame",
     [
         sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], eligible_replicas=[(0, [1])]),
-        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([0], 1, False, 1)]),
-        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([], 0, False, 1)]),
+        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([0], 1, False, 1, [])]),
+        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([], 0, False, 1, [])]),
+        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([], 1, False, 1, [("a", "")])]),
+        sent(
+            ApiKey.LEADER_AND_ISR,
+            topic_states=[],
+            live_leaders=[],
+            topic_configs=[([], 1, False, 1, [("retention_ms", "x")])],
+        ),
         sent(ApiKey.STOP_REPLICA, topic_states=[("a", [])]),
         sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[(1, [], None)], registrations=[(1, False, False)]),
         sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[(1, [], None)]),

@@ -332,7 +332,7 @@ def test_a_large_message_leaves_no_large_buffer_behind() -> None:
     cold.encode_response(asked, brokers=[], topics=[])
 
 
-@pytest.mark.parametrize("version", range(1, 8))
+@pytest.mark.parametrize("version", range(1, 9))
 def test_list_offsets_is_kept(version: int) -> None:
     asked = header(ApiKey.LIST_OFFSETS, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]

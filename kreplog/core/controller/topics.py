@@ -49,9 +49,10 @@ def create_topic_operations(
     )
 
 
-def set_config_operations(name: str, config: TopicConfig) -> tuple[StoreOperation, ...]:
-    """New settings of a topic; the controller tells its replicas. NoNodeError: there is no such topic."""
-    return (Check(nodes.topic(name)), SetData(nodes.topic_config(name), nodes.encode_topic_config(config)))
+def set_config_operations(name: str, config: TopicConfig, version: int = -1) -> tuple[StoreOperation, ...]:
+    """New settings of a topic; the controller tells its replicas. version: of the node that they were made from, -1 for
+    any. NoNodeError: there is no such topic. BadVersionError: somebody else has written them meanwhile."""
+    return (Check(nodes.topic(name)), SetData(nodes.topic_config(name), nodes.encode_topic_config(config), version))
 
 
 def delete_topic_operations(name: str) -> tuple[StoreOperation, ...]:

@@ -1,0 +1,48 @@
+"""DeleteRecords, to and from the messages of the cores, in the versions that are offered."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kreplog.core.messages import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
+from kreplog.types import TopicPartition
+from kreplog.wire import cold
+from kreplog.wire.frames import RequestHeader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def decode_delete_records(frame: Buffer, header: RequestHeader) -> DeleteRecordsRequest:
+    """Raises PeerProtocolError."""
+    message = cold.decode_request(frame, header)
+    return DeleteRecordsRequest(
+        message.timeout_ms,
+        tuple(
+            DeleteRecordsPartition(TopicPartition(topic.name, one.partition_index), one.offset)
+            for topic in message.topics
+            for one in topic.partitions
+        ),
+    )
+
+
+def encode_delete_records_answer(response: DeleteRecordsResponse, header: RequestHeader) -> list[Buffer]:
+    """The answer to the request `header`; Kafka's has no place for messages."""
+    return cold.encode_response(
+        header,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": one.partition.partition,
+                        "low_watermark": one.low_watermark,
+                        "error_code": int(one.error),
+                    }
+                    for one in group
+                ],
+            }
+            for topic, group in groupby(response.partitions, lambda one: one.partition.topic)
+        ],
+    )
