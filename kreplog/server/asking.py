@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kreplog.errors import PeerProtocolError
-from kreplog.server.connecting import REACH_S, UnreachableError, reached
+from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.server.connecting import REACH_S, UnreachableError, reached, succeed
 from kreplog.server.peers import Address, Peer
+from kreplog.types import check_topic
 from kreplog.wire import cold
 from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -66,6 +67,22 @@ class Brokers:
         answer = self.ask(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
         self.known = {one.node_id: (one.host, one.port) for one in answer.brokers}
         return answer
+
+    def partitions_of(self, topic: str, wanted: Iterable[int] = ()) -> list[int]:
+        """Those that the topic has. Raises UsageError when one `wanted` is none of them, TopicRequestError."""
+        check_topic(topic)
+        (found,) = self.metadata([topic]).topics
+        succeed("topic", topic, {"error_code": found.error_code})
+        there = sorted(one.partition_index for one in found.partitions)
+        for one in wanted:
+            if one not in there:
+                raise UsageError(f"there is no partition {topic}-{one}: the topic has {len(there)}, counted from 0")
+        return there
+
+    @property
+    def addresses(self) -> list[str]:
+        """host:port of those `known`."""
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.known.values()]
 
     def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
         """Whichever broker answers. One that has taken the request and is silent is not followed by another: it may

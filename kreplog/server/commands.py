@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from kreplog.server.add_brokers import add_brokers
+from kreplog.server.consume_command import consume_app
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile
 from kreplog.server.options import STYLE, AsJson, ClusterDir, ids, print_json
 from kreplog.server.partition_commands import partition_app
+from kreplog.server.produce_command import produce_app
 from kreplog.server.topic_commands import topic_app
 
 broker_app = typer.Typer(help="Run one broker.", **STYLE)
@@ -26,7 +28,14 @@ cluster_app.command("add-brokers")(add_brokers)
 
 def run(name: str, arguments: list[str]) -> None:
     """Run `kreplog <name>` with these arguments, and leave by SystemExit. Raises KreplogError, OSError."""
-    apps = {"broker": broker_app, "cluster": cluster_app, "topic": topic_app, "partition": partition_app}
+    apps = {
+        "broker": broker_app,
+        "cluster": cluster_app,
+        "topic": topic_app,
+        "partition": partition_app,
+        "produce": produce_app,
+        "consume": consume_app,
+    }
     apps[name](arguments, prog_name=f"kreplog {name}")
 
 

@@ -19,6 +19,7 @@ from kreplog.errors import UsageError
 from kreplog.server import reassigning
 from kreplog.server.asking import Brokers, brokers_of
 from kreplog.server.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
+from kreplog.server.interruption import EXIT_CODE
 from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
 from kreplog.server.reassigning import Progress, Targets
 from kreplog.types import TopicPartition, check_topic
@@ -26,9 +27,6 @@ from kreplog.wire.versions import ApiKey
 
 PREFERRED = 0
 ELECTION_NOT_NEEDED = 84
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
-
 TOLD_EVERY_S = 1.0
 
 partition_app = typer.Typer(help="Move partitions between brokers; give leadership back.", **STYLE)
@@ -67,7 +65,7 @@ def carry_out(
     """Ask for these and wait for them, and for what was under way before; tell how it ended, or that it was left.
 
     Progress goes to stderr. facts: what JSON is to hold beside that. Leaves with 1 when anything was refused or failed,
-    with INTERRUPTED after Ctrl-C."""
+    with EXIT_CODE after Ctrl-C."""
     before = reassigning.exists(brokers, asked)
     targets: Targets = {**(dict.fromkeys(reassigning.under_way(brokers)) if not asked or facts else {}), **asked}
     refused = reassigning.submit(brokers, asked)
@@ -110,7 +108,7 @@ def carry_out(
     if failed:
         raise typer.Exit(1)
     if wait and left:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_CODE)
 
 
 @contextmanager

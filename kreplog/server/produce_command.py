@@ -1,0 +1,232 @@
+"""`kreplog produce`: a record for each line, over the Kafka protocol through kafka-python; for quick use.
+
+Every byte of a line is kept. What became of the records goes to stderr, or as JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from kafka import KafkaProducer
+from kafka import codec as codecs
+
+from kreplog.errors import UsageError
+from kreplog.server.asking import brokers_of
+from kreplog.server.connecting import REACH_S, TopicRequestError, in_our_words
+from kreplog.server.interruption import EXIT_CODE, Interruption
+from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
+
+MAX_UNACKNOWLEDGED_BYTES = 32 << 20
+"""What kafka-python may hold that no broker has acknowledged: it knows no bound itself."""
+
+MAX_REQUEST_BYTES = 1 << 20
+LINGER_MS = 5
+ERRORS_SHOWN = 10
+POLL_S = 0.2
+
+produce_app = typer.Typer(**STYLE)
+
+
+class Acks(StrEnum):
+    """Who must have a record before it counts as produced: nobody, the leader, all in sync."""
+
+    none = "0"
+    leader = "1"
+    all = "all"
+
+
+class Codec(StrEnum):
+    """What record batches are compressed with."""
+
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+@produce_app.command()
+def produce(
+    topic: str,
+    file: Annotated[Path | None, typer.Argument(help="Lines to produce (default: stdin).")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", help="What parts the key from the value in each line.")
+    ] = None,
+    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record before it counts.")] = Acks.all,
+    compression: Annotated[Codec, typer.Option("--compression", help="Codec of the batches.")] = Codec.none,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only to this one.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds for a record to be acknowledged.")] = 30,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Produce a record for each line, and tell how many were acknowledged and which were not (exit code 1)."""
+    if key_separator == "":
+        raise UsageError("--key-separator must not be empty")
+    _check_codec(compression)
+    with brokers_of(cluster, bootstrap) as brokers:
+        brokers.partitions_of(topic, [] if partition is None else [partition])
+        servers = brokers.addresses
+    separator = None if key_separator is None else key_separator.encode()
+    with in_our_words(), _lines(file) as lines, Interruption() as interruption:
+        producer = KafkaProducer(
+            bootstrap_servers=servers,
+            bootstrap_timeout_ms=int(REACH_S * 1000),
+            acks=acks.value if acks is Acks.all else int(acks.value),
+            enable_idempotence=acks is Acks.all,
+            compression_type=None if compression is Codec.none else compression.value,
+            linger_ms=LINGER_MS,
+            batch_size=64 << 10,
+            max_request_size=MAX_REQUEST_BYTES,
+            request_timeout_ms=int(timeout * 1000) - 2 * LINGER_MS,
+            delivery_timeout_ms=int(timeout * 1000),
+            max_block_ms=int(timeout * 1000),
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+        sending = Sending(lambda key, value: producer.send(topic, value, key, partition=partition))
+        try:
+            broken = _send(lines, sending, separator, interruption)
+            if not interruption.again:
+                sending.wait(interruption)
+        finally:
+            producer.close(timeout=0 if sending.unacknowledged else 5)
+    _tell(topic, sending, acks, interruption, broken, as_json)
+
+
+def _send(lines: IO[bytes], sending: Sending, separator: bytes | None, interruption: Interruption) -> str | None:
+    """Hand over every line; why that ended early, if it did and was not interrupted."""
+    for number, line in enumerate(interruption.reading(lines), 1):
+        text = line.removesuffix(b"\n")
+        key, found, value = (None, b"", text) if separator is None else text.partition(separator)
+        if separator is not None and not found:
+            return f"line {number}: no key separator {separator.decode()!r} in it; no line from there on was produced"
+        sending.send(number, key, value, interruption)
+        if interruption.happened:
+            break
+    return None
+
+
+def _tell(
+    topic: str, sending: Sending, acks: Acks, interruption: Interruption, broken: str | None, as_json: bool
+) -> None:
+    failed = sorted(sending.failed.items())
+    word = "sent" if acks is Acks.none else "acknowledged"
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                word: sending.acknowledged,
+                "unknown": sending.unacknowledged,
+                "failed": [{"line": number, "error": error} for number, error in failed],
+                "partitions": {
+                    str(one): {"first_offset": first, "last_offset": last}
+                    for one, (first, last) in sorted(sending.offsets.items())
+                },
+                "error": broken,
+            }
+        )
+    else:
+        for number, error in failed[:ERRORS_SHOWN]:
+            print(f"line {number}: {error}", file=sys.stderr)
+        if len(failed) > ERRORS_SHOWN:
+            print(f"and {len(failed) - ERRORS_SHOWN:,} more, up to line {failed[-1][0]}", file=sys.stderr)
+        told = [f"{counted(sending.acknowledged, 'record')} {word}"]
+        told += [f"{len(failed):,} failed"] if failed else []
+        told += [f"{sending.unacknowledged:,} unknown: they may be there or not"] if sending.unacknowledged else []
+        print(f"{topic}: {', '.join(told)}", file=sys.stderr)
+    if broken is not None:
+        raise UsageError(broken)
+    if interruption.happened:
+        raise typer.Exit(EXIT_CODE)
+    if failed or sending.unacknowledged:
+        raise typer.Exit(1)
+
+
+class Sending:
+    """Records on their way. acknowledged: how many. failed: why, by line. offsets: first and last, by partition."""
+
+    def __init__(self, send: Callable[[bytes | None, bytes], Any]) -> None:
+        self._send = send
+        self._changed = threading.Condition()
+        self._bytes = 0
+        self.unacknowledged = 0
+        self.acknowledged = 0
+        self.failed: dict[int, str] = {}
+        self.offsets: dict[int, tuple[int, int]] = {}
+
+    def send(self, number: int, key: bytes | None, value: bytes, interruption: Interruption) -> None:
+        """Hand over one record, when there is room; a refusal counts as failed."""
+        size = len(value) + len(key or b"")
+        with self._changed:
+            while self._bytes and self._bytes + size > MAX_UNACKNOWLEDGED_BYTES and not interruption.happened:
+                self._changed.wait(POLL_S)
+            self._bytes += size
+            self.unacknowledged += 1
+        try:
+            future = self._send(key, value)
+        except Exception as error:  # it raises what is not its own too, such as ValueError for a partition
+            self._failed(error, number, size)
+            return
+        future.add_callback(self._acknowledged, size)
+        future.add_errback(self._refused, number, size)
+
+    def wait(self, interruption: Interruption) -> None:
+        """Until all have been answered, one way or the other; a second Ctrl-C ends it."""
+        with self._changed:
+            while self.unacknowledged and not interruption.again:
+                self._changed.wait(POLL_S)
+
+    def _acknowledged(self, size: int, metadata: Any) -> None:
+        with self._changed:
+            self.acknowledged += 1
+            if metadata.offset >= 0:
+                first, last = self.offsets.get(metadata.partition, (metadata.offset, metadata.offset))
+                self.offsets[metadata.partition] = min(first, metadata.offset), max(last, metadata.offset)
+            self._answered(size)
+
+    def _refused(self, number: int, size: int, error: Exception) -> None:
+        self._failed(error, number, size)
+
+    def _failed(self, error: Exception, number: int, size: int) -> None:
+        with self._changed:
+            self.failed[number] = _words(error)
+            self._answered(size)
+
+    def _answered(self, size: int) -> None:
+        self.unacknowledged -= 1
+        self._bytes -= size
+        self._changed.notify_all()
+
+
+@contextmanager
+def _lines(file: Path | None) -> Iterator[IO[bytes]]:
+    if file is None or str(file) == "-":
+        yield sys.stdin.buffer
+    else:
+        with open(file, "rb") as lines:
+            yield lines
+
+
+def _check_codec(codec: Codec) -> None:
+    """Raise UsageError for one that kafka-python lacks the library for."""
+    packages = {Codec.snappy: "python-snappy", Codec.lz4: "lz4", Codec.zstd: "zstandard"}
+    if codec in packages and not getattr(codecs, f"has_{codec.value}")():
+        raise UsageError(f"--compression {codec.value} needs a package that is not here: pip install {packages[codec]}")
+
+
+def _words(error: Exception) -> str:
+    try:
+        with in_our_words():
+            raise error
+    except TopicRequestError as told:
+        return str(told).removeprefix("the cluster could not do it: ")
+    except Exception as other:
+        return str(other)
