@@ -404,14 +404,15 @@ class ReplicaLogs:
                 yield partition, (log.recovery_point, log.high_watermark, log.log_start_offset)
 
     def close(self, *, mark: bool = True) -> bool:
-        """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean, which
-        is then marked in the directories if `mark`."""
+        """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean. What
+        was clean in a directory is marked there, if `mark`, whatever became of the other directories."""
+        replicas = list(self._replicas.values())
         with ThreadPoolExecutor(8, "kreplog-close") as pool:
-            closed = list(pool.map(_close_quietly, (replica.log for replica in self._replicas.values())))
-        clean = mark and self._complete and all(closed)
+            closed = list(pool.map(_close_quietly, replicas))
+        unclean = {replica.directory for replica, clean in zip(replicas, closed, strict=True) if not clean}
         for directory in self.directories:
-            directory.close(clean)
-        return clean
+            directory.close(mark and self._complete and directory not in unclean)
+        return mark and self._complete and not unclean
 
     def _run(self, call: Callable[..., None], *arguments: Any) -> None:
         """In a thread, with nobody waiting for it."""
@@ -460,9 +461,12 @@ def _flush_log(log: Log) -> int:
     return log.recovery_point
 
 
-def _close_quietly(log: Log) -> bool:
+def _close_quietly(replica: _Replica) -> bool:
+    if replica.directory.failed:
+        replica.log._abandon()
+        return False
     try:
-        log.close()
+        replica.log.close()
     except StorageError as error:
         _log.error("%s", error)
         return False

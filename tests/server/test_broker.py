@@ -30,6 +30,7 @@ from kreplog.types import TopicPartition
 from kreplog.wire import cold, fetch, produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
+from tests.faults import shim
 
 TP = TopicPartition("topic", 0)
 NO_TRANSACTION = {"transactional_id": None, "transaction_timeout_ms": 1}
@@ -231,3 +232,9 @@ def test_a_broken_core_stops_the_broker(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InvariantError):
         with_broker(tmp_path, work)
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("how", ["sync", "open", "removed"])
+def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tmp_path: Path, how: str) -> None:
+    library = shim.build(tmp_path)
+    assert "replicas offline" in shim.run_driver("broker_disk", tmp_path, how, shim=library)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,42 +17,18 @@ from kreplog.server.broker import Broker
 from kreplog.server.counters import Requests
 from kreplog.server.exporter import AT_ONCE
 from kreplog.server.metrics import request_name
-from kreplog.server.settings import load
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
+from tests.server.brokers import eventually, serving
 from tests.server.test_broker import Client
 
 CONTROLLER = "kafka_controller_kafkacontroller"
 STATS = "kafka_controller_controllerstats"
 
+ANYWHERE = "127.0.0.1:0"
+
 Metrics = dict[tuple[str, ...], float]
 """By name and the values of the labels."""
-
-
-@contextlib.asynccontextmanager
-async def serving(root: Path, *brokers: int, **settings: Any) -> AsyncIterator[list[Broker]]:
-    """Brokers of one cluster in this process."""
-    made, tasks = [], []
-    for number in brokers:
-        names = {
-            "broker.id": number,
-            "listeners": "127.0.0.1:0",
-            "log.dirs": f"{root}/data-{number}",
-            "coordination": f"embedded:{root}/store",
-            "metrics.listener": "127.0.0.1:0",
-            **{name.replace("_", "."): value for name, value in settings.items()},
-        }
-        made.append(Broker(load(names, None, {})))
-        tasks.append(asyncio.create_task(made[-1].run()))
-    async with asyncio.timeout(60):
-        for broker in made:
-            await broker.ready.wait()
-        try:
-            yield made
-        finally:
-            for broker in made:
-                broker.stop()
-            await asyncio.gather(*tasks)
 
 
 async def ask(broker: Broker, request: bytes) -> bytes:
@@ -85,11 +58,6 @@ async def scrape(broker: Broker) -> Metrics:
     return found
 
 
-async def eventually(true: Callable[[], Awaitable[bool]]) -> None:
-    while not await true():
-        await asyncio.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with kreplog.Log.open(tmp_path_factory.mktemp("source") / "source-0") as log:
@@ -99,7 +67,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
     async def main() -> None:
-        async with serving(tmp_path, 1) as (broker,):
+        async with serving(tmp_path, 1, metrics_listener=ANYWHERE) as (broker,):
             client = Client(broker)
             assert await client.create("topic") == 0
             for _ in range(2):
@@ -140,7 +108,7 @@ def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
 
 def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with serving(tmp_path, 1, 2, replica_lag_time_max_ms=300) as brokers:
+        async with serving(tmp_path, 1, 2, metrics_listener=ANYWHERE, replica_lag_time_max_ms=300) as brokers:
             client = Client(brokers[0])
             await eventually(lambda: _knows(client, 2))
             controllers = [one for one in brokers if await _says(one, f"{CONTROLLER}_activecontrollercount", 1)]
@@ -194,7 +162,7 @@ async def _knows(client: Client, brokers: int) -> bool:
 
 def test_who_asks_for_something_else_and_who_asks_badly(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path, 1) as (broker,):
+        async with serving(tmp_path, 1, metrics_listener=ANYWHERE) as (broker,):
             assert (await ask(broker, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
             assert (await ask(broker, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
             head = await ask(broker, b"HEAD /metrics HTTP/1.1\r\n\r\n")
@@ -219,7 +187,7 @@ async def _answers(broker: Broker) -> bool:
 
 def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path, 1, metrics_listener=None) as (broker,):
+        async with serving(tmp_path, 1) as (broker,):
             assert not broker.metrics.address.host
 
     asyncio.run(main())
