@@ -91,7 +91,7 @@ def test_a_topic_id_is_spelled_as_everywhere(cluster: LocalCluster, topic: Run, 
         (["create", "new", "--config", "no.such=1"], "topic new: no.such is no setting of a topic here: known are"),
         (
             ["create", "new", "--config", "min.insync.replicas=two"],
-            "topic new: min.insync.replicas = two: allowed is an integer from 1 to 2147483647",
+            "topic new: min.insync.replicas = 'two': allowed is an integer from 1 to 2147483647",
         ),
         (["create", "a/b"], "'a/b' is no legal topic name"),
         (["describe", "nope"], "topic nope: there is no such topic; `kreplog topic list` names those"),
@@ -115,6 +115,17 @@ def test_librdkafka_lists_all_topics(cluster: LocalCluster, topic: Run) -> None:
     found = admin.AdminClient({"bootstrap.servers": cluster.bootstrap()}).list_topics(timeout=10)
     assert "for-rdkafka" in found.topics
     assert found.topics["for-rdkafka"].error is None
+
+
+def test_what_the_readme_shows(cluster: LocalCluster, topic: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    topic("create", "events", "-p", "4")
+    section = (Path(__file__).parents[2] / "README.md").read_text().partition("## A cluster on one host")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    assert "127.0.0.1:9092" in code
+    exec(compile(code.replace("127.0.0.1:9092", cluster.bootstrap()), "README.md", "exec"), {})
+    offset, record = capsys.readouterr().out.splitlines()
+    assert offset == "0"
+    assert record.endswith(" 0 b'alice' b'hello'")
 
 
 # No cluster
