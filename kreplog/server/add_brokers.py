@@ -202,14 +202,12 @@ def _show(plan: Plan, facts: dict[str, Any]) -> None:
 
 
 def _until_known(asked: Brokers, new: Collection[int]) -> None:
-    """Until two brokers in a row know of them: the second is the one that is asked next. Raises ClusterError."""
+    """Until the broker that is asked knows of them. Raises ClusterError."""
     deadline = time.monotonic() + KNOWN_WITHIN_S
-    known: Any = None
-    while known != asked.known or not set(new) <= set(asked.known):
+    while not set(new) <= set(asked.known):
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the cluster does not know brokers {sorted(set(new) - set(asked.known))} yet: run it again"
             )
-        known = asked.known
         asked.metadata()
         time.sleep(POLL_S)  # nobody tells

@@ -25,6 +25,8 @@ METADATA_VERSION = 12
 ANSWER_S = 35.0
 """How long a broker may take for what it has to do first."""
 
+_LOOKING = {ApiKey.METADATA, ApiKey.LIST_PARTITION_REASSIGNMENTS}
+
 T = TypeVar("T")
 
 
@@ -85,19 +87,21 @@ class Brokers:
         return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.known.values()]
 
     def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
-        """Whichever broker answers. One that has taken the request and is silent is not followed by another: it may
-        have done what it was asked. Raises UnreachableError."""
+        """Whichever broker answers, at best the one that did so last. One that is silent about a request that changes
+        something is not followed by another: it may have done what it was asked. Raises UnreachableError."""
+        changes = api not in _LOOKING
 
         async def question(line: Line) -> Any:
             return await line.ask(api, version, **fields)
 
         failures = []
-        for address in dict.fromkeys((*self.known.values(), *self._servers)):
-            answer = self._runner.run(_asked(address, question, ANSWER_S))
+        for address in dict.fromkeys((*self._servers, *self.known.values())):
+            answer = self._runner.run(_asked(address, question, ANSWER_S if changes else REACH_S))
             if not isinstance(answer, Exception):
+                self._servers = list(dict.fromkeys((address, *self._servers)))
                 return answer
             failures.append(f"{address[0]}:{address[1]} ({_words(answer)})")
-            if isinstance(answer, TimeoutError):
+            if changes and isinstance(answer, TimeoutError):
                 break
         raise UnreachableError(f"no broker answers at {', '.join(failures)}: do they still run?")
 

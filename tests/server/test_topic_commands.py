@@ -1,0 +1,122 @@
+"""topic describe and topic alter, against brokers that serve."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.errors import ErrorCode
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.replica_states import ReplicaState
+from kreplog.server.topic_commands import _replicas
+from kreplog.types import TopicPartition
+from tests.integration.clusters import eventually, kill
+from tests.server.conftest import Kreplog
+
+Described = dict[str, Any]
+
+
+def described(run: Kreplog, topic: str) -> list[Described]:
+    found: list[Described] = json.loads(run("topic", "describe", topic, "--json").out)["partitions"]
+    return found
+
+
+def test_describe_asks_every_replica_where_it_is(trio: LocalCluster, on_trio: Kreplog) -> None:
+    on_trio("topic", "create", "described", "-r", 3)
+    on_trio("produce", "described", stdin=b"1\n2\n3\n")
+
+    def all_have_all() -> bool:
+        (one,) = described(on_trio, "described")
+        return all(replica["high_watermark"] == 3 for replica in one["replica_states"])
+
+    eventually(all_have_all, "the high watermark does not reach every replica")
+    (one,) = described(on_trio, "described")
+    assert [replica["broker"] for replica in one["replica_states"]] == one["replicas"]
+    assert sorted(replica["state"] for replica in one["replica_states"]) == ["in sync", "in sync", "leader"]
+    assert one["replica_states"][0]["state"] == "leader" and one["leader"] == one["replicas"][0]
+    for replica in one["replica_states"]:
+        assert (replica["log_start_offset"], replica["log_end_offset"], replica["lag"]) == (0, 3, 0)
+    follower = one["replicas"][1]
+    kill(trio, follower)
+    text = on_trio("topic", "describe", "described").out.decode().splitlines()
+    assert text[1].startswith(f"described-0  leader {one['leader']}  epoch ")
+    assert f"    {follower}  down" in text
+    assert f"    {one['leader']}  leader   start 0  LEO 3  HW 3  lag 0" in text
+    trio.start([follower])
+    eventually(lambda: len(described(on_trio, "described")[0]["isr"]) == 3, "it does not join again")
+
+
+def test_what_is_said_of_replicas() -> None:
+    at, none = TopicPartition("t", 0), ErrorCode.NONE
+    told = SimpleNamespace(partition_index=0, leader_id=1, replica_nodes=[1, 2, 3, 4, 5], isr_nodes=[1])
+    states = {
+        1: {at: ReplicaState(none, 10, 8, 0)},
+        2: {at: ReplicaState(none, 7, 7, 2)},
+        3: {at: ReplicaState(ErrorCode.KAFKA_STORAGE_ERROR)},
+        4: {at: ReplicaState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)},
+    }
+    rows = _replicas("t", told, states)
+    assert [(row["state"], row["lag"]) for row in rows] == [
+        ("leader", 0),
+        ("lagging", 3),
+        ("failed", None),
+        ("missing", None),
+        ("down", None),
+    ]
+    del states[1]
+    rows = _replicas("t", told, states)
+    assert [(row["state"], row["log_end_offset"], row["lag"]) for row in rows][:2] == [
+        ("down", None, None),
+        ("lagging", 7, None),
+    ]
+
+
+def test_alter_adds_partitions_and_changes_settings(trio: LocalCluster, on_trio: Kreplog) -> None:
+    on_trio("topic", "create", "altered", "-p", 2, "-r", 2, "--config", "retention.ms=5000")
+    told = on_trio("topic", "alter", "altered", "--partitions", 3, "--config", "retention.bytes=1000", "--json")
+    assert json.loads(told.out) == {"name": "altered", "partitions": 3, "configs": {"retention.bytes": "1000"}}
+    told = on_trio("topic", "alter", "altered", "--delete-config", "retention.ms", "--config", "retention.bytes=2000")
+    assert told.out == b"altered: retention.bytes = 2000, retention.ms as by default\n"
+    assert [len(one["replicas"]) for one in described(on_trio, "altered")] == [2, 2, 2]
+    eventually(lambda: configs(trio, "altered").get("retention.bytes") == "2000", "the settings do not change")
+    assert configs(trio, "altered").get("retention.ms") is None
+
+
+def configs(cluster: LocalCluster, topic: str) -> dict[str, str]:
+    """Those that differ from the default."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    from tests.integration.clusters import admin_of
+
+    with admin_of(cluster.bootstrap()) as admin:
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])["topic"][topic]
+    return {name: one["value"] for name, one in found.items()}
+
+
+def test_an_alteration_is_refused_as_a_whole(trio: LocalCluster, on_trio: Kreplog) -> None:
+    on_trio("topic", "create", "refused", "-p", 2)
+    for words, told in (
+        ([], "nothing to alter: give --partitions, --config or --delete-config"),
+        (["--config", "retention.ms"], "--config 'retention.ms': write name=value"),
+        (["--config", "retention.ms=1", "--delete-config", "retention.ms"], "each setting can be given once"),
+        (["--partitions", "1"], "topic refused has 2 partitions: ask for more than that in all"),
+        (["--partitions", "3", "--config", "no.such=1"], "no.such"),
+        (["--partitions", "2", "--config", "retention.ms=1"], "topic refused has 2 partitions"),
+    ):
+        answer = on_trio("topic", "alter", "refused", *words)
+        assert answer.code != 0 and told in answer.err
+        assert answer.err.startswith("kreplog: ") and answer.err.count("\n") == 1
+    assert len(described(on_trio, "refused")) == 2
+    assert "retention.ms" not in configs(trio, "refused")
+
+
+def test_there_is_no_such_topic(on_trio: Kreplog) -> None:
+    for words in (["describe", "nope"], ["alter", "nope", "-p", 2], ["alter", "nope", "--config", "retention.ms=1"]):
+        answer = on_trio("topic", *words)
+        assert answer.code == 1
+        assert "there is no" in answer.err and "nope" in answer.err
