@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from kreplog.core import messages as m
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
 from kreplog.server.directories import DataDirectory, Offsets
+from kreplog.server.slices import FileSlice, to_send
 from kreplog.types import AppendInfo, TopicPartition
 
 _log = logging.getLogger("kreplog.server")
@@ -44,6 +47,9 @@ LOG_EFFECTS = frozenset(
     }
 )
 """What ReplicaLogs.answer takes."""
+
+HELD_FILES = 32
+"""So many segments are deleted without a pause for everybody else."""
 
 Progress = Callable[[int, int, int], None]
 """Called with (replicas opened, replicas to open, bytes that recovery has read so far)."""
@@ -237,18 +243,33 @@ class ReplicaLogs:
 
     def _delete_records(self, effect: m.DeleteRecordsBefore) -> m.LogState:
         replica = self._of(effect.partition)
-        replica.log.delete_records_before(effect.offset)
+        with self._held_files(replica.log):
+            replica.log.delete_records_before(effect.offset)
         return replica.state
 
     def _enforce_retention(self, effect: m.EnforceRetention) -> m.LogState:
         replica = self._of(effect.partition)
-        replica.log.enforce_retention()
+        with self._held_files(replica.log):
+            replica.log.enforce_retention()
         return replica.state
+
+    @contextmanager
+    def _held_files(self, log: Log) -> Iterator[None]:
+        """Holds the oldest segments' files: one that is deleted meanwhile takes its time, tenths of a second for each
+        GiB, only when the last has let go of it, and that is a thread."""
+        held: list[int] = []
+        with suppress(OSError):  # out of descriptors, say: then it takes its time here
+            held.extend(os.open(one.path, os.O_RDONLY | os.O_CLOEXEC) for one in log.segments[:-1][:HELD_FILES])
+        try:
+            yield
+        finally:
+            if held:
+                self._pool.submit(_close_all, held)
 
     def _configure(self, effect: m.ConfigureLog) -> None:
         try:
             self._apply(self._of(effect.partition), effect.config)
-        except StorageError as error:  # a log that has failed is reported as such by whoever finds it
+        except (StorageError, LogClosedError) as error:  # a log that has failed is reported as such by whoever finds it
             _log.warning("%s keeps its settings: %s", effect.partition, error)
 
     def _apply(self, replica: _Replica, config: TopicConfig) -> None:
@@ -265,8 +286,8 @@ class ReplicaLogs:
             and (replica.log.config.retention_ms >= 0 or replica.log.config.retention_bytes >= 0)
         ]
 
-    def _read(self, effect: m.ReadLog) -> memoryview:
-        """A view of the mapped segment, which lives as long as the view does; a cut replaces the file under it."""
+    def _read(self, effect: m.ReadLog) -> FileSlice | memoryview:
+        """Of the segment, which lives as long as this does; a cut replaces the file under it."""
         log = self._of(effect.partition).log
         isolation = "log_end" if effect.limit >= log.log_end_offset else "committed"
         try:
@@ -274,7 +295,7 @@ class ReplicaLogs:
         except OffsetOutOfRangeError as error:
             raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
-        return fetched.data
+        return to_send(fetched)
 
     def _offset_for_timestamp(self, effect: m.OffsetForTimestamp) -> tuple[int, int]:
         """None too for what no record has: a time below 0, with which newer Kafkas mean other questions."""
@@ -454,6 +475,11 @@ class _Recovery:
     def _tell(self) -> None:
         if self._progress is not None:
             self._progress(self._done, self._total, sum(list(self._bytes.values())))
+
+
+def _close_all(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)
 
 
 def _flush_log(log: Log) -> int:

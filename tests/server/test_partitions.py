@@ -299,3 +299,36 @@ def test_what_kafka_left_without_an_id_is_never_deleted(life: Life, batch: bytes
     assert opened(logs).state.leo == 0
     assert list((life.root / "data").glob("topic-0.*-aside"))
     life.crash()
+
+
+def test_a_log_goes_by_its_topics_settings_from_its_opening_on_and_when_they_change(life: Life, batch: bytes) -> None:
+    logs = life.open()
+    logs.answer(m.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+    ((_, log),) = logs.in_directory(logs.directories[0])
+    assert log.config == LogConfig(replicated=True, segment_bytes=300)
+    assert logs.limited() == []
+    for _ in range(9):
+        logs.answer(m.AppendAsLeader(TP, batch, 0))
+    logs.answer(m.AdvanceHighWatermark(TP, 27))
+    assert len(log.segments) == 3 and logs.answer(m.EnforceRetention(TP)).log_start == 0
+    logs.answer(m.ConfigureLog(TP, TopicConfig(retention_bytes=0, max_message_bytes=128)))
+    assert logs.limited() == [TP]
+    state = logs.answer(m.EnforceRetention(TP))
+    assert len(log.segments) == 1 and state == m.LogState(27, log.segments[0].base_offset, ((0, state.log_start),))
+    logs.answer(m.ConfigureLog(TP, TopicConfig()))
+    assert log.config == LogConfig(replicated=True) and logs.limited() == []
+    life.crash()
+    reopened = life.open()
+    reopened.answer(m.OpenLog(TP, ID, TopicConfig(retention_ms=5)))
+    assert reopened.limited() == [TP]
+    life.crash()
+
+
+def test_a_failed_log_keeps_its_settings(life: Life) -> None:
+    logs = life.open()
+    opened(logs)
+    ((_, log),) = logs.in_directory(logs.directories[0])
+    log._abandon()
+    logs.answer(m.ConfigureLog(TP, TopicConfig(retention_ms=5)))
+    assert log.config.retention_ms == -1
+    life.crash()
