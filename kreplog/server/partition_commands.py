@@ -76,7 +76,7 @@ def carry_out(
     if wait and taken:
         try:
             with _shown() as show:
-                for progress in reassigning.watch(brokers, taken, before):
+                for progress in reassigning.watch(brokers, taken, {one: before[one] for one in asked if one in taken}):
                     show(progress)
         except KeyboardInterrupt:
             left = True

@@ -1,0 +1,200 @@
+"""partition reassign and elect-preferred, against brokers that serve; one of them stands still where a move must not
+end by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.server import asking, reassigning
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.types import TopicPartition
+from tests.integration.clusters import WITHIN_S, eventually, pid_of
+from tests.server.conftest import Kreplog
+
+
+def replicas(run: Kreplog, topic: str) -> list[list[int]]:
+    return [one["replicas"] for one in json.loads(run("topic", "describe", topic, "--json").out)["partitions"]]
+
+
+def place(run: Kreplog, topic: str, *targets: str) -> None:
+    """A topic whose partitions have these replicas."""
+    run("topic", "create", topic, "-p", len(targets), "-r", targets[0].count(",") + 1)
+    words = [f"{number}={target}" for number, target in enumerate(targets)]
+    assert run("partition", "reassign", topic, *words).code == 0
+
+
+@contextmanager
+def standing_still(cluster: LocalCluster, broker: int) -> Iterator[None]:
+    """It counts as live, and does nothing; commands do not wait for it as long as usual."""
+    os.kill(pid_of(cluster, broker), signal.SIGSTOP)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asking, "REACH_S", 0.3)
+            yield
+    finally:
+        os.kill(pid_of(cluster, broker), signal.SIGCONT)
+
+
+def test_partitions_move_and_nothing_is_lost(on_trio: Kreplog) -> None:
+    place(on_trio, "moved", "0", "1")
+    on_trio("produce", "moved", "--partition", 0, stdin=b"x" * 1000 + b"\nlast\n")
+    told = on_trio("partition", "reassign", "moved", "0=1,2", "1=2,0")
+    assert told.code == 0
+    assert told.out.startswith(b"2 partitions reassigned, 2,")  # two replicas of one batch of more than 1,000 bytes
+    assert "2 of 2 partitions" in told.err
+    assert replicas(on_trio, "moved") == [[1, 2], [2, 0]]
+    assert on_trio("consume", "moved", "--from-beginning", "-n", 2).out == b"x" * 1000 + b"\nlast\n"
+    assert on_trio("partition", "reassign").out == b"no partition is being reassigned\n"
+
+
+def test_a_file_in_kafkas_format(on_trio: Kreplog, tmp_path: Path) -> None:
+    place(on_trio, "filed", "0", "1")
+    asked = {
+        "version": 1,
+        "partitions": [
+            {"topic": "filed", "partition": 0, "replicas": [2], "log_dirs": ["any"]},
+            {"topic": "filed", "partition": 1, "replicas": [0]},
+        ],
+    }
+    (tmp_path / "plan.json").write_text(json.dumps(asked))
+    told = on_trio("partition", "reassign", "--file", tmp_path / "plan.json", "--json")
+    assert json.loads(told.out) == {
+        "done": [{"topic": "filed", "partition": 0}, {"topic": "filed", "partition": 1}],
+        "moving": [],
+        "failed": [],
+        "bytes": 0,
+    }
+    assert replicas(on_trio, "filed") == [[2], [0]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 2, "partitions": []}',
+        '{"version": 1, "partitions": []}',
+        '{"partitions": [{"topic": "t"}]}',
+        '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}',
+        '{"partitions": [{"topic": "a/b", "partition": 0, "replicas": [1]}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/data"]}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '
+        '{"topic": "t", "partition": 0, "replicas": [1]}]}',
+    ],
+)
+def test_what_is_no_such_file(kreplog: Kreplog, tmp_path: Path, content: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    told = kreplog("partition", "reassign", "--file", tmp_path / "plan.json", "--bootstrap", "localhost:1")
+    assert told.code == 2
+    assert told.err.startswith("kreplog: ") and told.err.count("\n") == 1
+
+
+def test_what_is_refused(on_trio: Kreplog) -> None:
+    place(on_trio, "refused-moves", "0", "0")
+    for words, told in (
+        (["refused-moves", "0=9"], "refused-moves-0 is given replicas [9], of which [9] are no brokers here"),
+        (["refused-moves", "0=1,1"], "refused-moves-0 is given replicas [1, 1]: name each broker once"),
+        (["refused-moves", "2=1"], "there is no partition refused-moves-2: the topic has 2, counted from 0"),
+        (["nope", "0=1"], "topic nope: there is no such topic"),
+        (["refused-moves"], "to which brokers? write `refused-moves 0=1,2,3`"),
+        (["refused-moves", "0"], "'0': write PARTITION=BROKER,BROKER as in 0=1,2,3"),
+        (["refused-moves", "0=a"], "'0=a': write PARTITION=BROKER,BROKER"),
+        (["refused-moves", "0=1", "0=2"], "refused-moves-0 is given twice"),
+        (["--cancel"], "no partition is being reassigned, so there is nothing to cancel"),
+        (["refused-moves", "0", "--cancel"], "refused-moves-0 is not being reassigned"),
+    ):
+        answer = on_trio("partition", "reassign", *words)
+        assert answer.code != 0
+        assert told in answer.err
+    mixed = on_trio("partition", "reassign", "refused-moves", "0=9", "1=1", "--json")
+    found = json.loads(mixed.out)
+    assert (mixed.code, found["done"]) == (1, [{"topic": "refused-moves", "partition": 1}])
+    assert [(one["partition"], "no brokers here" in one["error"]) for one in found["failed"]] == [(0, True)]
+    assert replicas(on_trio, "refused-moves") == [[0], [1]]
+
+
+def test_cancelled_it_is_led_back(trio: LocalCluster, on_trio: Kreplog) -> None:
+    place(on_trio, "led-back", "0", "0")
+    with standing_still(trio, 2):
+        told = on_trio("partition", "reassign", "led-back", "0=2", "1=1,2", "--no-wait")
+        assert (told.code, told.out) == (
+            0,
+            b"2 partitions moving on; `kreplog partition reassign` waits for the end\n",
+        )
+        eventually(lambda: moving(on_trio, "led-back") == [[2], [1, 2]], "it does not begin")
+        assert on_trio("partition", "reassign", "led-back", "--cancel", "1").code == 0
+        assert moving(on_trio, "led-back") == [[2], []]
+        assert on_trio("partition", "reassign", "--cancel").code == 0
+    assert replicas(on_trio, "led-back") == [[0], [0]]
+
+
+def moving(run: Kreplog, topic: str) -> list[list[int]]:
+    return [one["adding"] for one in json.loads(run("topic", "describe", topic, "--json").out)["partitions"]]
+
+
+def test_left_it_goes_on_and_can_be_waited_for_again(trio: LocalCluster, on_trio: Kreplog) -> None:
+    place(on_trio, "left", "0")
+    command = [sys.executable, "-m", "kreplog", "partition", "reassign"]
+    where = ["--cluster", str(trio.directory)]
+    with standing_still(trio, 2):
+        waiting = subprocess.Popen([*command, "left", "0=2", *where], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline().startswith(b"0 of 1 partition")
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=WITHIN_S)
+        assert (waiting.returncode, out) == (
+            130,
+            b"1 partition moving on; `kreplog partition reassign` waits for the end\n",
+        )
+        assert b"Traceback" not in err
+    told = on_trio("partition", "reassign")
+    assert told.code == 0 and replicas(on_trio, "left") == [[2]]
+
+
+def test_a_move_that_somebody_else_cancels_is_not_waited_for_for_ever(
+    trio: LocalCluster, on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reassigning, "BEGUN_WITHIN_S", 0.2)
+    place(on_trio, "elsewhere", "0")
+    with asking.brokers_of(trio.directory, None) as brokers:
+        nobodys = TopicPartition("elsewhere", 0)
+        gone = TopicPartition("gone", 0)
+        *_, progress = reassigning.watch(brokers, {nobodys: (1,), gone: (1,)})
+    assert progress.ended and not progress.done
+    assert "not being reassigned, and its replicas are [0]" in progress.failed[nobodys]
+    assert "deleted" in progress.failed[gone]
+
+
+def test_leadership_goes_back_to_the_preferred_replicas(on_trio: Kreplog) -> None:
+    place(on_trio, "elected", "0,1", "0,1")
+    first, second = (one["leader"] for one in described(on_trio, "elected"))
+    words = f"0={1 - first},{first}", f"1={second},{1 - second}"
+    assert on_trio("partition", "reassign", "elected", *words).code == 0
+    told = json.loads(on_trio("partition", "elect-preferred", "elected", "--json").out)
+    moved = {"topic": "elected", "partition": 0, "leader": 1 - first}
+    assert told == {"elected": [moved], "unchanged": 1, "failed": []}
+    assert [one["leader"] for one in described(on_trio, "elected")] == [1 - first, second]
+    told = on_trio("partition", "elect-preferred", "elected")
+    assert (told.code, told.out) == (0, b"0 leaders elected, 2 preferred already, 0 not elected\n")
+    assert on_trio("partition", "elect-preferred").code == 0
+    refused = on_trio("partition", "elect-preferred", "nope")
+    assert (refused.code, "topic nope: there is no such topic" in refused.err) == (1, True)
+
+
+def described(run: Kreplog, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run("topic", "describe", topic, "--json").out)["partitions"]
+    return found
