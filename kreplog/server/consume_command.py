@@ -98,6 +98,10 @@ def _seek(consumer: Any, assigned: list[Any], from_beginning: bool, offset: int 
     elif offset is not None:
         (one,) = assigned
         first, end = consumer.beginning_offsets([one])[one], consumer.end_offsets([one])[one]
+        if first == end != offset:
+            raise UsageError(
+                f"{one.topic}-{one.partition} is empty, and the next record gets offset {end:,}: there is no {offset:,}"
+            )
         if not first <= offset <= end:
             raise UsageError(
                 f"{one.topic}-{one.partition} has offsets {first:,} to {end - 1:,}: there is no {offset:,}"

@@ -156,7 +156,7 @@ class Sending:
     def __init__(self, send: Callable[[bytes | None, bytes], Any]) -> None:
         self._send = send
         self._changed = threading.Condition()
-        self._bytes = 0
+        self.unacknowledged_bytes = 0
         self.unacknowledged = 0
         self.acknowledged = 0
         self.failed: dict[int, str] = {}
@@ -166,9 +166,13 @@ class Sending:
         """Hand over one record, when there is room; a refusal counts as failed."""
         size = len(value) + len(key or b"")
         with self._changed:
-            while self._bytes and self._bytes + size > MAX_UNACKNOWLEDGED_BYTES and not interruption.happened:
+            while (
+                self.unacknowledged_bytes
+                and self.unacknowledged_bytes + size > MAX_UNACKNOWLEDGED_BYTES
+                and not interruption.happened
+            ):
                 self._changed.wait(POLL_S)
-            self._bytes += size
+            self.unacknowledged_bytes += size
             self.unacknowledged += 1
         try:
             future = self._send(key, value)
@@ -202,7 +206,7 @@ class Sending:
 
     def _answered(self, size: int) -> None:
         self.unacknowledged -= 1
-        self._bytes -= size
+        self.unacknowledged_bytes -= size
         self._changed.notify_all()
 
 
