@@ -22,7 +22,6 @@ from kreplog.core import messages as m
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
 from kreplog.server.directories import DataDirectory, Offsets
-from kreplog.server.slices import FileSlice, to_send
 from kreplog.types import AppendInfo, TopicPartition
 
 _log = logging.getLogger("kreplog.server")
@@ -286,8 +285,8 @@ class ReplicaLogs:
             and (replica.log.config.retention_ms >= 0 or replica.log.config.retention_bytes >= 0)
         ]
 
-    def _read(self, effect: m.ReadLog) -> FileSlice | memoryview:
-        """Of the segment, which lives as long as this does; a cut replaces the file under it."""
+    def _read(self, effect: m.ReadLog) -> memoryview:
+        """A view of the mapped segment, which lives as long as the view does; a cut replaces the file under it."""
         log = self._of(effect.partition).log
         isolation = "log_end" if effect.limit >= log.log_end_offset else "committed"
         try:
@@ -295,7 +294,7 @@ class ReplicaLogs:
         except OffsetOutOfRangeError as error:
             raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
-        return to_send(fetched)
+        return fetched.data
 
     def _offset_for_timestamp(self, effect: m.OffsetForTimestamp) -> tuple[int, int]:
         """None too for what no record has: a time below 0, with which newer Kafkas mean other questions."""
