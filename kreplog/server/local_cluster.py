@@ -236,7 +236,8 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         while (pid := read_pid_file(self.home(broker))[0]) != 0:
             if time.monotonic() > deadline:
-                raise ClusterError(f"broker {broker} (pid {pid}) still runs after {timeout_s:g} s")
+                why = f": its process is suspended; `kill -CONT {pid}` lets it go on" if _is_suspended(pid) else ""
+                raise ClusterError(f"broker {broker} (pid {pid}) still runs after {timeout_s:g} s{why}")
             time.sleep(POLL_S)
 
     def status(self) -> list[BrokerStatus]:
