@@ -11,8 +11,6 @@ import asyncio
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kreplog.config import TopicConfig
@@ -28,19 +26,13 @@ from kreplog.errors import (
     NoNodeError,
 )
 from kreplog.server.store import StoreLink
-from kreplog.server.topic_settings import Change, InvalidSettingError, changed
+from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition
 from kreplog.wire import cold
 
 ATTEMPTS = 5
 RETRY_S = 0.05
-SEEN_S = 2.0
-"""How long an answer about settings waits for this broker to hear of them itself."""
-
-TOPIC_RESOURCE = 2
-"""Of the things that have settings: a topic."""
-
 INVALID_CONFIG = 40
 ELECTION_NOT_NEEDED = 84
 """Kafka's codes that only administrators meet."""
@@ -58,6 +50,25 @@ class RefusedError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = int(code)
+
+
+async def answer_one(answer: Fields, work: Awaitable[Fields]) -> Fields:
+    """`answer` to one part of a request, with what its work gave or the error that it ended in."""
+    try:
+        return {**answer, **await work, "error_code": 0, "error_message": None}
+    except RefusedError as refused:
+        return {**answer, "error_code": refused.code, "error_message": str(refused)}
+    except KreplogError as error:
+        return {**answer, "error_code": _code_of(error), "error_message": str(error)}
+
+
+async def stored_topic(store: StoreLink, name: str) -> nodes.Topic:
+    """The topic as the store has it. Raises RefusedError."""
+    path = nodes.topic(name)
+    (node,) = await store.get_nodes((path,))
+    if node is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    return nodes.decode_topic(path, node)
 
 
 class Admin:
@@ -107,7 +118,7 @@ class Admin:
 
     async def create_topics(self, request: Any) -> Fields:
         results = [
-            await self._one(
+            await answer_one(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
                 self._create_topic(topic, request.validate_only),
             )
@@ -127,7 +138,11 @@ class Admin:
             factor = min(3, len(brokers)) if topic.replication_factor == -1 else topic.replication_factor
             held = sum(len(view.partitions) for view in self._topics.all.values())
             placed = assignment.assign({one.id: one.rack for one in brokers.values()}, wanted, factor, start=held)
-        config = self._topic_config(topic.configs, len(next(iter(placed.values()), ())))
+        replicas = len(next(iter(placed.values()), ()))
+        try:
+            config = for_new(self._default, [Change(one.name, one.value) for one in topic.configs], replicas)
+        except InvalidSettingError as error:
+            raise RefusedError(INVALID_CONFIG, str(error)) from error
         topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         writes = operations.create_topic_operations(topic.name, topic_id, placed, config, brokers)
         if topic.name in self._topics.all:
@@ -145,14 +160,6 @@ class Admin:
             "replication_factor": len(placed[0]),
         }
 
-    def _topic_config(self, given: Iterable[Any], replicas: int) -> TopicConfig:
-        """The settings that a topic is made with. Raises RefusedError."""
-        default = self._default_for(replicas)
-        return _changed(default, [Change(one.name, one.value) for one in given], default, replicas)
-
-    def _default_for(self, replicas: int) -> TopicConfig:
-        return replace(self._default, min_insync_replicas=min(self._default.min_insync_replicas, max(1, replicas)))
-
     def _placeable(self) -> dict[int, Broker]:
         return {one.id: one for one in self._brokers().values() if not one.stopping}
 
@@ -162,7 +169,8 @@ class Admin:
             name = topic.name if topic.name is not None else self._topics.name_of(cold.topic_id(topic.topic_id))
             wanted.append((name, topic.topic_id))
         results = [
-            await self._one({"name": name, "topic_id": topic_id}, self._delete_topic(name)) for name, topic_id in wanted
+            await answer_one({"name": name, "topic_id": topic_id}, self._delete_topic(name))
+            for name, topic_id in wanted
         ]
         gone = [result["name"] for result in results if not result["error_code"]]
         if gone:
@@ -182,7 +190,7 @@ class Admin:
 
     async def create_partitions(self, request: Any) -> Fields:
         results = [
-            await self._one({"name": topic.name}, self._create_partitions(topic, request.validate_only))
+            await answer_one({"name": topic.name}, self._create_partitions(topic, request.validate_only))
             for topic in request.topics
         ]
         counts = {topic.name: topic.count for topic in request.topics}
@@ -192,7 +200,7 @@ class Admin:
         return {"results": results}
 
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
-        current = await self._topic(topic.name)
+        current = await stored_topic(self._store, topic.name)
         first = max(current.partitions) + 1
         if topic.count <= first:
             raise RefusedError(
@@ -225,60 +233,6 @@ class Admin:
             await self._in_directory(writes.__getitem__)
         return {}
 
-    # Settings
-
-    async def alter_configs(self, request: Any) -> Fields:
-        """What is not given is as if the topic had just been made."""
-        return await self._alter(request, lambda one: Change(one.name, one.value), keep=False)
-
-    async def incremental_alter_configs(self, request: Any) -> Fields:
-        """What is not given stays as it is."""
-        return await self._alter(request, lambda one: Change(one.name, one.value, one.config_operation), keep=True)
-
-    async def _alter(self, request: Any, change_of: Callable[[Any], Change], *, keep: bool) -> Fields:
-        responses = []
-        for one in request.resources:
-            answer = {"resource_type": one.resource_type, "resource_name": one.resource_name}
-            changes = [change_of(config) for config in one.configs]
-            work = self._alter_resource(one.resource_type, one.resource_name, changes, request.validate_only, keep)
-            responses.append(await self._one(answer, work))
-        return {"responses": responses}
-
-    async def _alter_resource(
-        self, kind: int, name: str, changes: Sequence[Change], validate_only: bool, keep: bool
-    ) -> Fields:
-        if kind != TOPIC_RESOURCE:
-            raise RefusedError(
-                ErrorCode.INVALID_REQUEST,
-                "only settings of topics are changed here; those of a broker are read when it starts: change them in "
-                "its file and start it anew",
-            )
-        for _ in range(ATTEMPTS):
-            topic = await self._topic(name)
-            replicas = len(topic.partitions[min(topic.partitions)].target)
-            (node,) = await self._store.get_nodes((nodes.topic_config(name),))
-            if node is None:
-                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            default = self._default_for(replicas)
-            before = nodes.decode_topic_config(nodes.topic_config(name), node) if keep else default
-            config = _changed(before, changes, default, replicas)
-            if validate_only:
-                return {}
-            try:
-                await self._store.multi(operations.set_config_operations(name, config, node.stat.version))
-            except BadVersionError:
-                continue
-            except NoNodeError as error:
-                raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}") from error
-            await self._topics.until(partial(self._goes_by, name, config), SEEN_S)
-            return {}
-        raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, f"others change the settings of {name} all the time: ask again")
-
-    def _goes_by(self, name: str, config: TopicConfig) -> bool:
-        """Whether this broker has been told; who asks next what holds should hear it."""
-        view = self._topics.get(name)
-        return view is None or all(one.config == config for one in view.partitions.values())
-
     # Replicas and leaders
 
     async def alter_reassignments(self, request: Any) -> Fields:
@@ -286,7 +240,7 @@ class Admin:
             {
                 "name": topic.name,
                 "partitions": [
-                    await self._one(
+                    await answer_one(
                         {"partition_index": one.partition_index},
                         self._reassign(TopicPartition(topic.name, one.partition_index), one.replicas),
                     )
@@ -298,7 +252,7 @@ class Admin:
         return {"error_code": 0, "error_message": None, "responses": responses}
 
     async def _reassign(self, partition: TopicPartition, replicas: Sequence[int] | None) -> Fields:
-        topic = await self._topic(partition.topic)
+        topic = await stored_topic(self._store, partition.topic)
         if partition.partition not in topic.partitions:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
         if replicas is None:
@@ -388,22 +342,6 @@ class Admin:
 
     # Helpers
 
-    async def _one(self, answer: Fields, work: Awaitable[Fields]) -> Fields:
-        """`answer` to one part of a request, with what its work gave or the error that it ended in."""
-        try:
-            return {**answer, **await work, "error_code": 0, "error_message": None}
-        except RefusedError as refused:
-            return {**answer, "error_code": refused.code, "error_message": str(refused)}
-        except KreplogError as error:
-            return {**answer, "error_code": _code_of(error), "error_message": str(error)}
-
-    async def _topic(self, name: str) -> nodes.Topic:
-        path = nodes.topic(name)
-        (node,) = await self._store.get_nodes((path,))
-        if node is None:
-            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        return nodes.decode_topic(path, node)
-
     async def _in_directory(self, make: Callable[[bool], tuple[StoreOperation, ...]]) -> None:
         """Write into a directory that whoever comes first makes, and the controller deletes when it is empty."""
         directory = True
@@ -447,21 +385,6 @@ class Admin:
             and len(view.partitions) >= partitions
             and all(one.state.leader != NO_LEADER for one in view.partitions.values())
         )
-
-
-def _changed(config: TopicConfig, changes: Sequence[Change], default: TopicConfig, replicas: int) -> TopicConfig:
-    """Raises RefusedError."""
-    try:
-        made = changed(config, changes, default)
-    except InvalidSettingError as error:
-        raise RefusedError(INVALID_CONFIG, str(error)) from error
-    if made.min_insync_replicas > max(1, replicas):
-        raise RefusedError(
-            INVALID_CONFIG,
-            f"min.insync.replicas = {made.min_insync_replicas} with {replicas} replicas could never be met: allowed is "
-            f"an integer from 1 to {replicas}",
-        )
-    return made
 
 
 def _code_of(error: KreplogError) -> int:

@@ -26,6 +26,7 @@ from kreplog.core.messages import (
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
 from kreplog.server.admin import Admin, Fields
+from kreplog.server.altering import Altering
 from kreplog.server.departed import DOUBT_S, Departed
 from kreplog.server.describing import Describing
 from kreplog.server.logs import log_applied
@@ -102,6 +103,7 @@ class Api:
         describing = self._describing
         self._admin = Admin(host.store, host.topics, lambda: describing.brokers, settings.topic)
         admin = self._admin
+        altering = Altering(host.store, host.topics, settings.topic)
         self._handlers: dict[int, Callable[[Exchange, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
@@ -127,8 +129,8 @@ class Api:
             ApiKey.CREATE_TOPICS: admin.create_topics,
             ApiKey.DELETE_TOPICS: admin.delete_topics,
             ApiKey.CREATE_PARTITIONS: admin.create_partitions,
-            ApiKey.ALTER_CONFIGS: admin.alter_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+            ApiKey.ALTER_CONFIGS: altering.replace,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: altering.change,
             ApiKey.ELECT_LEADERS: admin.elect_leaders,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,

@@ -12,7 +12,8 @@ from typing import Any
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
-from kreplog.server.admin import TOPIC_RESOURCE, Fields
+from kreplog.server.admin import Fields
+from kreplog.server.altering import TOPIC_RESOURCE
 from kreplog.server.departed import Departed
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value

@@ -52,7 +52,18 @@ class Described:
     broker: tuple[str, Any, int] | None = None
 
 
-def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig) -> TopicConfig:
+def default_for(default: TopicConfig, replicas: int) -> TopicConfig:
+    """What a topic with so many replicas goes by when nothing is given."""
+    return replace(default, min_insync_replicas=min(default.min_insync_replicas, max(1, replicas)))
+
+
+def for_new(default: TopicConfig, changes: Iterable[Change], replicas: int) -> TopicConfig:
+    """What a new topic goes by. Raises InvalidSettingError."""
+    default = default_for(default, replicas)
+    return changed(default, changes, default, replicas)
+
+
+def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig, replicas: int) -> TopicConfig:
     """`config` with the changes. default: what a setting is that is deleted. Raises InvalidSettingError."""
     seen: set[str] = set()
     for change in changes:
@@ -60,6 +71,11 @@ def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig
             raise InvalidSettingError(f"{change.name} is given twice")
         seen.add(change.name)
         config = _changed(config, change, default)
+    if config.min_insync_replicas > max(1, replicas):
+        raise InvalidSettingError(
+            f"min.insync.replicas = {config.min_insync_replicas} with {replicas} replicas could never be met: allowed "
+            f"is an integer from 1 to {replicas}"
+        )
     return config
 
 

@@ -310,11 +310,14 @@ def test_a_log_goes_by_its_topics_settings_from_its_opening_on_and_when_they_cha
     for _ in range(9):
         logs.answer(m.AppendAsLeader(TP, batch, 0))
     logs.answer(m.AdvanceHighWatermark(TP, 27))
-    assert len(log.segments) == 3 and logs.answer(m.EnforceRetention(TP)).log_start == 0
+    before = len(log.segments)
+    assert logs.answer(m.EnforceRetention(TP)).log_start == 0
     logs.answer(m.ConfigureLog(TP, TopicConfig(retention_bytes=0, max_message_bytes=128)))
     assert logs.limited() == [TP]
     state = logs.answer(m.EnforceRetention(TP))
-    assert len(log.segments) == 1 and state == m.LogState(27, log.segments[0].base_offset, ((0, state.log_start),))
+    after = len(log.segments)
+    assert (before, after) == (3, 1)
+    assert state == m.LogState(27, log.segments[0].base_offset, ((0, state.log_start),))
     logs.answer(m.ConfigureLog(TP, TopicConfig()))
     assert log.config == LogConfig(replicated=True) and logs.limited() == []
     life.crash()
