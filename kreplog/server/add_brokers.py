@@ -70,7 +70,8 @@ def add_brokers(
             elif plan.changed or missing:
                 print("nothing has been changed: --execute starts the new brokers and moves the replicas")
             return
-        if down := set(cluster.brokers) - set(asked.known) - set(new):
+        live = {one.id for one in cluster.status() if one.alive} & set(asked.known)
+        if down := set(cluster.brokers) - live - set(new):
             raise ClusterError(
                 f"brokers {sorted(down)} do not run, and nothing can be planned for them: start them first"
             )
@@ -151,9 +152,9 @@ def _plan(asked: Brokers, racks: dict[int, str | None]) -> tuple[Plan, dict[str,
     for one, state in moving.items():
         now[one] = tuple(broker for broker in state.replicas if broker not in state.removing)
     plan = rebalance(now, racks)
-    for one in moving:
-        if one in plan.changed and set(plan.changed[one]) == set(now[one]):
-            del plan.changed[one]  # in which order they will be is not told by anyone, and has been asked for
+    if moving:  # nobody tells in which order their replicas will be, so which orders would be even cannot be known
+        for one in [one for one, replicas in plan.changed.items() if set(replicas) == set(now[one])]:
+            del plan.changed[one]
     sizes = reassigning.leader_sizes(asked, {move.partition: there[move.partition] for move in plan.moves})
     moves = [
         {

@@ -1,0 +1,128 @@
+"""cluster add-brokers: a plan that changes nothing, then the moves, which may be left and gone on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.errors import UsageError
+from kreplog.log import Log
+from kreplog.server.add_brokers import _common, extend
+from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.settings import parse
+from tests.integration.clusters import end, kill
+from tests.server.conftest import Kreplog
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Path]:
+    """The directory of two brokers that serve."""
+    root = tmp_path / "c"
+    try:
+        LocalCluster.create(root, [0, 1], 0, ['"log.segment.bytes" = 1048576']).start()
+        yield root
+    finally:
+        end(LocalCluster(root))
+
+
+def told(run: Kreplog, *words: Any) -> dict[str, Any]:
+    answer = run("cluster", "add-brokers", *words, "--json")
+    assert answer.code == 0
+    found: dict[str, Any] = json.loads(answer.out)
+    return found
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if "coordination" not in str(path)}
+
+
+def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> None:
+    where = ("--cluster", pair)
+    kreplog("topic", "create", "grown", "-p", 6, "-r", 2, *where)
+    kreplog("produce", "grown", *where, stdin=b"".join(b"%d\n" % number for number in range(1000)))
+    before = files(pair)
+    plan = told(kreplog, "2", pair)
+    assert (plan["executed"], len(plan["moves"])) == (False, 4)
+    assert {move["to"] for move in plan["moves"]} == {2}
+    assert [one["replicas"] for one in plan["brokers"]] == [[6, 4], [6, 4], [0, 4]]
+    assert [one["preferred_leaders"] for one in plan["brokers"]] == [[3, 2], [3, 2], [0, 2]]
+    sizes = {
+        move["partition"]: size_of(pair / f"broker-{move['from']}" / "data" / f"grown-{move['partition']}")
+        for move in plan["moves"]
+    }
+    assert [move["bytes"] for move in plan["moves"]] == [sizes[move["partition"]] for move in plan["moves"]]
+    assert plan["bytes"] == sum(sizes.values()) > 0
+    text = kreplog("cluster", "add-brokers", "2", pair).out.decode().splitlines()
+    move = plan["moves"][0]
+    assert text[0] == f"grown-{move['partition']}  broker {move['from']} -> 2  {move['bytes']:,} bytes"
+    assert text[-1].startswith("nothing has been changed: --execute")
+    assert files(pair) == before and LocalCluster(pair).brokers == (0, 1)
+
+    left = told(kreplog, "2", pair, "--execute", "--no-wait")
+    assert left["executed"] and len(left["done"] + left["moving"]) == len(plan["partitions"])
+    gone_on = kreplog("cluster", "add-brokers", "2", pair, "--execute")
+    assert gone_on.code == 0
+    again = told(kreplog, "2", pair, "--execute")
+    assert (again["moves"], again["partitions"], again["moving_already"], again["done"]) == ([], [], 0, [])
+    assert [one["replicas"] for one in again["brokers"]] == [[4, 4], [4, 4], [4, 4]]
+    described = json.loads(kreplog("topic", "describe", "grown", "--json", *where).out)["partitions"]
+    placed = {one["partition"]: one["replicas"] for one in described}
+    assert {number: placed[number] for number in placed} == placed | {
+        one["partition"]: one["replicas"] for one in plan["partitions"]
+    }
+    records = kreplog("consume", "grown", "--from-beginning", "-n", 1000, *where).out.split()
+    assert sorted(map(int, records)) == list(range(1000))
+    kill(LocalCluster(pair), 0)
+    refused = kreplog("cluster", "add-brokers", "3", pair, "--execute")
+    assert (refused.code, "brokers [0] do not run" in refused.err) == (1, True)
+    assert LocalCluster(pair).brokers == (0, 1, 2)
+
+
+def size_of(folder: Path) -> int:
+    with Log.open(folder, read_only=True) as log:
+        return log.size
+
+
+def test_new_brokers_get_what_all_others_have_alike(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "c", [0, 1], 0, ['"min.insync.replicas" = 2', '"broker.rack" = "a"'])
+    other = made.home(1) / "broker.toml"
+    other.write_text(other.read_text() + '"log.roll.ms" = 5000\n')
+    lines = _common(made, ['"num.replica.fetchers" = 3'])
+    grown = extend(made, [7], 20001, lines)
+    assert grown.brokers == (0, 1, 7)
+    found = parse((grown.home(7) / "broker.toml").read_text())
+    assert found == {
+        "broker.id": 7,
+        "listeners": ["127.0.0.1:20001", *found["listeners"][1:]],
+        "log.dirs": [str(grown.home(7) / "data")],
+        "coordination": f"embedded:{tmp_path}/c/coordination",
+        "min.insync.replicas": 2,
+    }
+    ports = [int(one.rpartition(":")[2]) for one in grown.bootstrap().split(",")]
+    assert ports[2] == 20001
+    assert len(set(ports)) == 3
+
+
+def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
+    root = tmp_path / "c"
+    LocalCluster.create(root, [0], 0)
+    for words, wanted in (
+        (["1,1"], "brokers [1, 1]: give each id once"),
+        (["x"], "brokers 'x': write ids with commas between"),
+        (["1", "--set", '"no.such" = 1'], "no.such"),
+        (["1", "--set", '"broker.id" = 3'], "broker.id differs from broker to broker"),
+        (["1"], "no broker of"),
+    ):
+        answer = kreplog("cluster", "add-brokers", *words[:1], root, *words[1:])
+        assert answer.code != 0 and wanted in answer.err
+        assert answer.err.count("\n") == 1
+    with pytest.raises(UsageError, match="holds no cluster"):
+        LocalCluster(tmp_path)
+    assert kreplog("cluster", "add-brokers", "1", tmp_path).code == 2
+    assert not (root / "broker-1").exists()
