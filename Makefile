@@ -28,7 +28,7 @@ help:
 	@echo "make test       lint, type checks and tests"
 	@echo "make test-long  the tests marked long: hundreds of kills, cuts and restarts under load"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
-	@echo "make demo       336,776 real flights: append, crash, recover, check, query with Spark (needs 3 minutes)"
+	@echo "make demo       336,776 real flights: a writer and a broker are killed, Spark queries what is left (3 minutes)"
 	@echo "make bench      kreplog against its ceiling and its peers"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
 	@echo "make lint       ruff, mypy --strict, cython-lint"
