@@ -1,0 +1,95 @@
+"""A topic's settings: what may be given, what is told of it, and where what holds comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.server.settings import load
+from kreplog.server.topic_settings import (
+    APPEND,
+    DEFAULT,
+    DELETE,
+    SET,
+    STATIC,
+    SUBTRACT,
+    TOPIC,
+    Change,
+    InvalidSettingError,
+    changed,
+    described,
+    for_new,
+)
+
+BROKERS = TopicConfig(min_insync_replicas=2)
+
+
+def test_what_is_given_is_read_by_its_kind() -> None:
+    changes = [
+        Change("retention.ms", "1000"),
+        Change("unclean.leader.election.enable", "true"),
+        Change("message.timestamp.type", "LogAppendTime"),
+        Change("cleanup.policy", "delete"),
+        Change("compression.type", "producer"),
+    ]
+    assert changed(BROKERS, changes, BROKERS, 3) == TopicConfig(
+        2, True, retention_ms=1000, message_timestamp_type="LogAppendTime"
+    )
+
+
+def test_what_is_deleted_is_the_brokers_again() -> None:
+    config = TopicConfig(3, retention_ms=5)
+    changes = [Change("retention.ms", None, DELETE), Change("min.insync.replicas", "", DELETE)]
+    assert changed(config, changes, BROKERS, 3) == BROKERS
+    assert changed(config, [Change("cleanup.policy", None, DELETE)], BROKERS, 3) == config
+
+
+def test_a_new_topic_with_few_replicas_asks_for_no_more() -> None:
+    assert for_new(BROKERS, [], 1) == TopicConfig()
+    assert for_new(BROKERS, [], 3) == BROKERS
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ([Change("retention.ms", "-2")], "retention.ms = -2: allowed is an integer from -1 to 9223372036854775807"),
+        ([Change("retention.ms", None)], "retention.ms = None: allowed is an integer"),
+        ([Change("segment.bytes", "1e9")], "segment.bytes = 1e9: allowed is an integer from 256 to 2147483647"),
+        ([Change("flush.messages", "0")], "flush.messages = 0: allowed is an integer from 1"),
+        ([Change("unclean.leader.election.enable", "1")], "unclean.leader.election.enable = 1: allowed are true and"),
+        ([Change("message.timestamp.type", "Now")], "message.timestamp.type = Now: choose one of CreateTime"),
+        ([Change("cleanup.policy", "compact")], "cleanup.policy = compact: allowed is delete"),
+        ([Change("compression.type", "gzip")], "compression.type = gzip: allowed is producer"),
+        ([Change("cleanup.policy", "delete", APPEND)], "cleanup.policy is no list"),
+        ([Change("retention.ms", "1", SUBTRACT)], "retention.ms is no list"),
+        ([Change("retention.ms", "1", 9)], "retention.ms is no list"),
+        ([Change("retention.ms", "1"), Change("retention.ms", "2")], "retention.ms is given twice"),
+        ([Change("min.insync.replicas", "4")], "min.insync.replicas = 4 with 3 replicas could never be met"),
+        ([Change("colour", "red")], "colour is no setting of a topic here: known are cleanup.policy, compression.type"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: list[Change], told: str) -> None:
+    with pytest.raises(InvalidSettingError) as refused:
+        changed(BROKERS, changes, BROKERS, 3)
+    assert str(refused.value).startswith(told)
+
+
+def test_what_holds_comes_with_where_it_comes_from() -> None:
+    given = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
+    more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
+    settings = load(given | more, None, {})
+    config = TopicConfig(2, flush_messages=1, retention_bytes=7)
+    found: dict[str, Any] = {one.name: one for one in described(config, settings)}
+    assert [(found[name].value, found[name].source) for name in ("flush.messages", "retention.bytes")] == [
+        (1, TOPIC),
+        (7, TOPIC),
+    ]
+    assert found["retention.bytes"].broker == ("log.retention.bytes", -1, DEFAULT)
+    assert (found["retention.ms"].value, found["retention.ms"].source) == (9, STATIC)
+    assert (found["min.insync.replicas"].value, found["min.insync.replicas"].source) == (2, STATIC)
+    assert found["max.message.bytes"].broker == ("message.max.bytes", 5000, STATIC)
+    assert (found["segment.bytes"].value, found["segment.bytes"].source) == (1 << 30, DEFAULT)
+    assert found["segment.bytes"].alterable and not found["cleanup.policy"].alterable
+    assert SET == 0
