@@ -118,13 +118,31 @@ def test_the_cluster_is_described(administer: Administer) -> None:
     assert len(told["cluster_id"]) == 22
 
 
-def test_settings_of_a_topic_are_described(cluster: LocalCluster, administer: Administer) -> None:
+def test_records_are_deleted(cluster: LocalCluster, client: Client, administer: Administer) -> None:
     topic = made(cluster)
-    (answer,) = administer(
-        lambda admin: admin.describe_configs(
-            [library.config_resource.ConfigResource(library.config_resource.ConfigResourceType.TOPIC, topic)]
-        )
-    )
-    (told,) = answer.resources
-    assert told[0] == 0
-    assert "min.insync.replicas" in {one[0] for one in told[4]}
+    with client.producer() as send:
+        send(topic, [Message(b"%d" % number) for number in range(100)])
+    here = aiokafka.TopicPartition(topic, 0)
+    before = {here: library.RecordsToDelete(before_offset=60)}
+    assert administer(lambda admin: admin.delete_records(before)) == {here: 60}
+    assert [one.value for one in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
+
+
+def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, administer: Administer) -> None:
+    topic = made(cluster)
+    configs = library.config_resource
+
+    def resource(changes: dict[str, str] | None = None) -> list[Any]:
+        return [configs.ConfigResource(configs.ConfigResourceType.TOPIC, topic, changes)]
+
+    def settings() -> dict[str, str]:
+        (answer,) = administer(lambda admin: admin.describe_configs(resource()))
+        ((code, _, _, _, found),) = answer.resources
+        assert code == 0
+        return {one[0]: one[1] for one in found}
+
+    before = settings()
+    changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}
+    (answer,) = administer(lambda admin: admin.alter_configs(resource(changes)))
+    assert [one[0] for one in answer.resources] == [0]
+    eventually(lambda: settings() == {**before, **changes}, "the settings do not change")

@@ -145,10 +145,34 @@ def test_offsets_are_listed(cluster: LocalCluster, admin: Any) -> None:
     ]
 
 
-def test_settings_of_a_topic_are_described(cluster: LocalCluster, admin: Any) -> None:
+def test_records_are_deleted(cluster: LocalCluster, client: Client, admin: Any) -> None:
     topic = made(cluster)
-    told = done(admin.describe_configs([library.ConfigResource(library.ResourceType.TOPIC, topic)]))
-    assert told["min.insync.replicas"].value == "2"
+    with client.producer() as send:
+        send(topic, [Message(b"%d" % number) for number in range(100)])
+    assert done(admin.delete_records([confluent.TopicPartition(topic, 0, 60)])).low_watermark == 60
+    assert [one.value for one in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
+
+
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated:DeprecationWarning")
+@pytest.mark.parametrize("call", ["alter_configs", "incremental_alter_configs"])
+def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, admin: Any, call: str) -> None:
+    topic = made(cluster)
+
+    def settings() -> dict[str, str]:
+        found = done(admin.describe_configs([library.ConfigResource(library.ResourceType.TOPIC, topic)]))
+        return {name: one.value for name, one in found.items()}
+
+    before = settings()
+    changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}
+    resource = library.ConfigResource(library.ResourceType.TOPIC, topic)
+    for name, value in changes.items():
+        if call == "alter_configs":
+            resource.set_config(name, value)
+        else:
+            operation = library.AlterConfigOpType.SET
+            resource.add_incremental_config(library.ConfigEntry(name, value, incremental_operation=operation))
+    done(getattr(admin, call)([resource]))
+    eventually(lambda: settings() == {**before, **changes}, "the settings do not change")
 
 
 def test_preferred_leaders_are_elected(cluster: LocalCluster, admin: Any) -> None:

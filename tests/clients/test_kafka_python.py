@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import MessageSizeTooLargeError
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError
 
 from kreplog import Record
 from kreplog.server.local_cluster import LocalCluster
@@ -155,3 +156,39 @@ def test_preferred_leaders_are_elected(cluster: LocalCluster, admin: Any) -> Non
     assert states(cluster, topic)[0]["leader_id"] == first
     admin.elect_leaders(0, {topic: [0]})
     wait_for_leaders(cluster, topic, others[:1])
+
+
+def test_records_are_deleted(cluster: LocalCluster, client: Client, admin: Any) -> None:
+    topic = made(cluster)
+    with client.producer() as send:
+        send(topic, [Message(b"%d" % number) for number in range(100)])
+    here = TopicPartition(topic, 0)
+    assert admin.delete_records({here: 60})[here]["low_watermark"] == 60
+    assert admin.list_partition_offsets({here: -2})[here].offset == 60
+    assert [one.value for one in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
+    with pytest.raises(OffsetOutOfRangeError):
+        admin.delete_records({here: 1000})
+
+
+def test_settings_are_described_and_altered(cluster: LocalCluster, admin: Any) -> None:
+    topic = made(cluster)
+
+    def settings() -> dict[str, Any]:
+        asked = ConfigResource(ConfigResourceType.TOPIC, topic)
+        found = admin.describe_configs([asked], config_filter="all")["topic"][topic]
+        return {name: one["value"] for name, one in found.items()}
+
+    before = settings()
+    changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, changes)])
+    eventually(lambda: settings() == {**before, **changes}, "the settings do not change")
+    admin.reset_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(changes))])
+    eventually(lambda: settings() == before, "the settings do not change back")
+    refused = admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "soon"})])
+    assert "InvalidConfig" in str(refused)
+    assert settings() == before
+
+
+def test_settings_of_a_broker_are_described(admin: Any) -> None:
+    told = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")["broker"]["1"]
+    assert told["broker.id"]["value"] == "1"
