@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError, for_code
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+    for_code,
+)
 
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
 from kreplog.server.local_cluster import LocalCluster, read_pid_file
@@ -81,6 +88,11 @@ def in_our_words() -> Iterator[None]:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     try:
         yield
+    except (RequestTimedOutError, KafkaTimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
+        raise TopicRequestError(
+            f"a broker did not answer ({type(error).__name__}); `kreplog cluster status` may tell which: "
+            "try again, or restart it"
+        ) from error
     except KafkaError as error:
         raise TopicRequestError(f"the cluster could not do it: {_description(type(error))}") from error
 

@@ -53,7 +53,8 @@ class ClusterError(KreplogError):
 class BrokerStatus:
     """pid, port: 0 where there is none. controller: whether it is. registered: whether the store knows it.
 
-    state: "serving", "starting" (or stopping: it lives and is not registered), "stopped" or "unreadable", its settings.
+    state: "serving", "starting" (or stopping: it lives and is not registered), "suspended" by a signal, "stopped", or
+    "unreadable": its settings are.
     detail: what is wrong with it or what it waits for, "" for nothing.
     """
 
@@ -236,7 +237,7 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         while (pid := read_pid_file(self.home(broker))[0]) != 0:
             if time.monotonic() > deadline:
-                why = f": its process is suspended; `kill -CONT {pid}` lets it go on" if _is_suspended(pid) else ""
+                why = f": its process is suspended; {_wake(pid)}" if _is_suspended(pid) else ""
                 raise ClusterError(f"broker {broker} (pid {pid}) still runs after {timeout_s:g} s{why}")
             time.sleep(POLL_S)
 
@@ -250,7 +251,9 @@ class LocalCluster:
             here = broker in registered
             listens = bool(port)
             state = "serving" if pid and here else "starting" if pid else "stopped"
-            detail = self._waits_for(broker, pid, listens, trouble) if state == "starting" else ""
+            detail = self._waits_for(broker, listens, trouble) if state == "starting" else ""
+            if pid and _is_suspended(pid):
+                state, detail = "suspended", f"its process is suspended; {_wake(pid)}"
             if broker in readable:
                 if not listens:
                     listener = _address(readable[broker])
@@ -270,10 +273,8 @@ class LocalCluster:
             return str(error)
         return ""
 
-    def _waits_for(self, broker: int, pid: int, listens: bool, trouble: str) -> str:
+    def _waits_for(self, broker: int, listens: bool, trouble: str) -> str:
         """What keeps a broker from being registered, as far as can be seen from outside."""
-        if _is_suspended(pid):
-            return f"its process is suspended; `kill -CONT {pid}` lets it go on"
         if not listens:
             waits = "it recovers its logs and does not listen yet"
         elif trouble:
@@ -380,6 +381,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _wake(pid: int) -> str:
+    return f"`kill -CONT {pid}` lets it go on"
 
 
 def _is_suspended(pid: int) -> bool:

@@ -15,6 +15,9 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, RequestTimedOutError
+
 from kreplog.cli import main
 from kreplog.server import connecting
 from kreplog.server.local_cluster import LocalCluster, read_pid_file
@@ -123,6 +126,17 @@ def test_what_the_readme_shows(cluster: LocalCluster, topic: Run, capsys: pytest
     offset, record = capsys.readouterr().out.splitlines()
     assert offset == "0"
     assert record.endswith(" 0 b'alice' b'hello'")
+
+
+@pytest.mark.parametrize("error", [RequestTimedOutError, KafkaTimeoutError, KafkaConnectionError])
+def test_a_broker_that_falls_silent(topic: Run, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError]) -> None:
+    def list_topics(self: KafkaAdminClient) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(KafkaAdminClient, "list_topics", list_topics)
+    told = topic("list")
+    assert told.code == 1
+    assert f"a broker did not answer ({error.__name__})" in told.err
 
 
 # No cluster

@@ -181,7 +181,9 @@ def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        assert cluster.status()[0].detail == f"its process is suspended; `kill -CONT {process.pid}` lets it go on"
+        told = cluster.status()[0]
+        assert told.state == "suspended"
+        assert told.detail == f"its process is suspended; `kill -CONT {process.pid}` lets it go on"
         with pytest.raises(ClusterError, match=r"still runs after 0 s: its process is suspended; `kill -CONT"):
             cluster.stop([0], 0)
         process.kill()
