@@ -288,12 +288,16 @@ class Cluster:
         self.history.add(DeletionAsked(self.scheduler.now_ms, *asked))
 
         def answered(response: m.DeleteRecordsResponse | None) -> None:
+            self.deletion_answered(partition, None if response is None else response.partitions[0])
             if response is not None and response.partitions[0].error is ErrorCode.NONE:
                 self.history.add(DeletionDone(self.scheduler.now_ms, *asked, response.partitions[0].low_watermark))
 
         request = m.DeleteRecordsRequest(timeout_ms, (m.DeleteRecordsPartition(partition, offset),))
         self.network.call("operator", f"b{leader}", "client", request, answered, 2 * timeout_ms * MS)
         return True
+
+    def deletion_answered(self, partition: TopicPartition, answer: m.DeletedRecords | None) -> None:
+        """To an operator; in the history it is already."""
 
     # Clients
 

@@ -101,7 +101,7 @@ class Facts:
     def _facts(self, kind: str, of: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         """(of whom, what it is) for each one that an expectation is about."""
         match kind:
-            case "log" | "hw" | "epochs" | "role" | "believes":
+            case "log" | "start" | "hw" | "epochs" | "role" | "believes":
                 partition = TopicPartition.parse(of[0])
                 for word in of[1:]:
                     yield f"{partition} on b{word}", self._replica_fact(kind, int(word), partition)
@@ -137,6 +137,8 @@ class Facts:
         match kind:
             case "log":
                 return self._log(broker, partition)
+            case "start":
+                return [str(replica.log.log_start)]
             case "hw":
                 return [str(replica.high_watermark)]
             case "epochs":

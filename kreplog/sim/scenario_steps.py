@@ -223,6 +223,21 @@ class Steps:
     def do_delete(self, words: Sequence[str]) -> None:
         self._asked(self.stage.admin.delete_topic(words[0]))
 
+    def do_configure(self, words: Sequence[str]) -> None:
+        """configure t min.insync.replicas=2: what is not named stays."""
+        config = self.stage.config_of(words[0])
+        for name, value in settings(words[1:]).items():
+            config = replace(config, **setting(config, name, value))
+        self._asked(self.stage.admin.configure(words[0], config))
+
+    def do_delete_records(self, words: Sequence[str]) -> None:
+        """delete-records t-0 3 [timeout_ms=500]: all below offset 3; -1 for all that is committed. The answer is told
+        when it comes."""
+        partition, offset = TopicPartition.parse(words[0]), int(words[1])
+        timeout_ms = int(settings(words).get("timeout_ms", "500"))
+        self._asked(self.stage.records_deleted(partition, offset, timeout_ms))
+        self.stage.run_ms(STEP_MS)
+
     def do_elect(self, _words: Sequence[str]) -> None:
         """Every partition's preferred leader."""
         self._asked(self.stage.admin.elect_preferred())

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kreplog.config import ReplicationConfig
+from kreplog.core.messages import DeletedRecords
+from kreplog.errors import ErrorCode
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import Machine
 from kreplog.sim.cluster import Cluster
@@ -144,6 +146,14 @@ class Stage(Cluster):
     def start_machine(self, machine: Machine) -> None:
         process = machine.process = StagedProcess(self, machine, self.plan.config)
         process.start()
+
+    def deletion_answered(self, partition: TopicPartition, answer: DeletedRecords | None) -> None:
+        if answer is None:
+            self.tell(f"an operator gets no answer about {partition}")
+        elif answer.error is not ErrorCode.NONE:
+            self.tell(f"an operator is told of {partition}: {answer.error.name}")
+        else:
+            self.tell(f"an operator is told that {partition} has nothing below {answer.low_watermark}")
 
     def values(self, records: Any) -> list[str]:
         return [record.value.decode() for record in self.disks.codec.decode(records)]

@@ -129,6 +129,12 @@ class StagedProcess(BrokerProcess):
                 self.tell(f"cuts {partition} from {end} to {answer.leo}")
             case m.TruncateFullyAndStartAt(partition=partition, offset=offset):
                 self.tell(f"empties {partition}, which ended at {end}, and starts it at {offset}")
+            case m.DeleteRecordsBefore(partition=partition):
+                self.tell(f"deletes {partition} below {answer.log_start}")
+            case m.EnforceRetention(partition=partition):
+                self.tell(f"keeps {partition} from {answer.log_start} on")
+            case m.ConfigureLog(partition=partition):
+                self.tell(f"goes by other settings for {partition}")
             case m.AdvanceHighWatermark(partition=partition, offset=offset):
                 self.tell(f"moves the high watermark of {partition} to {offset}")
             case m.CloseLog(partition=partition):
