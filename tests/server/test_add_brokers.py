@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.errors import UsageError
 from kreplog.log import Log
+from kreplog.server import asking
 from kreplog.server.add_brokers import _common, extend
 from kreplog.server.local_cluster import LocalCluster
 from kreplog.server.settings import parse
-from tests.integration.clusters import end, kill
+from tests.integration.clusters import end, eventually, kill, pid_of
 from tests.server.conftest import Kreplog
 
 
@@ -64,24 +67,39 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     assert text[-1].startswith("nothing has been changed: --execute")
     assert files(pair) == before and LocalCluster(pair).brokers == (0, 1)
 
-    left = told(kreplog, "2", pair, "--execute", "--no-wait")
-    assert left["executed"] and len(left["done"] + left["moving"]) == len(plan["partitions"])
-    gone_on = kreplog("cluster", "add-brokers", "2", pair, "--execute")
-    assert gone_on.code == 0
-    again = told(kreplog, "2", pair, "--execute")
-    assert (again["moves"], again["partitions"], again["moving_already"], again["done"]) == ([], [], 0, [])
-    assert [one["replicas"] for one in again["brokers"]] == [[4, 4], [4, 4], [4, 4]]
+    done = told(kreplog, "2", pair, "--execute")
+    assert done["executed"] and done["bytes"] == plan["bytes"] and done["partitions"] == plan["partitions"]
+    assert len(done["done"]) == len(plan["partitions"]) and not done["moving"] + done["failed"]
     described = json.loads(kreplog("topic", "describe", "grown", "--json", *where).out)["partitions"]
-    placed = {one["partition"]: one["replicas"] for one in described}
-    assert {number: placed[number] for number in placed} == placed | {
-        one["partition"]: one["replicas"] for one in plan["partitions"]
-    }
+    placed = [{"topic": "grown", "partition": one["partition"], "replicas": one["replicas"]} for one in described]
+    assert [one for one in plan["partitions"] if one not in placed] == []
+    again = told(kreplog, "2", pair, "--execute")
+    assert (again["moves"], again["partitions"], again["done"]) == ([], [], [])
     records = kreplog("consume", "grown", "--from-beginning", "-n", 1000, *where).out.split()
     assert sorted(map(int, records)) == list(range(1000))
     kill(LocalCluster(pair), 0)
     refused = kreplog("cluster", "add-brokers", "3", pair, "--execute")
     assert (refused.code, "brokers [0] do not run" in refused.err) == (1, True)
     assert LocalCluster(pair).brokers == (0, 1, 2)
+
+
+def test_what_was_left_is_gone_on_with(pair: Path, kreplog: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "REACH_S", 0.3)
+    kreplog("topic", "create", "kept", "-p", 5, "-r", 2, "--cluster", pair)
+    grown = extend(LocalCluster(pair), [2], 0, [])
+    grown.start([2])
+    os.kill(pid_of(grown, 2), signal.SIGSTOP)
+    try:
+        left = told(kreplog, "2", pair, "--execute", "--no-wait")
+        assert (len(left["moves"]), left["done"], left["failed"]) == (3, [], [])
+        eventually(lambda: told(kreplog, "2", pair)["moving_already"] == 3, "they do not begin")
+        assert [told(kreplog, "2", pair)[key] for key in ("moves", "partitions")] == [[], []]
+    finally:
+        os.kill(pid_of(grown, 2), signal.SIGCONT)
+    again = told(kreplog, "2", pair, "--execute")
+    assert again["failed"] == []
+    last = told(kreplog, "2", pair)
+    assert (last["moves"], last["partitions"], last["moving_already"]) == ([], [], 0)
 
 
 def size_of(folder: Path) -> int:
