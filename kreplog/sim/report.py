@@ -66,7 +66,8 @@ def options_of(brokers: str, kinds: str, log: str, mutation: str | None, only: s
 def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, as_json: bool, keep_going: bool) -> bool:
     """Run the seeds and print what came of them; whether all went well. Stops at the first that fails, unless told.
 
-    The first that fails is run again and again with fewer faults. Raises UsageError, before anything is run.
+    The first that fails is run again and again with fewer faults; one whose faults were chosen is told as it is. Raises
+    UsageError, before anything is run.
     """
     if options.only is not None:
         for seed in seeds:
@@ -87,7 +88,9 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
                     break
     seconds = time.perf_counter() - started
     shrunk = None
-    if failed:
+    if failed and options.only is not None:
+        shrunk = options, failed[0]
+    elif failed:
         if not as_json:
             print(f"seed {failed[0].seed} breaks a promise; looking for the faults that it takes")
         shrunk = simulate.shrink(failed[0], options, SHRINK_RUNS)
@@ -114,7 +117,7 @@ def explain(traced: Result, smaller: Options, options: Options) -> None:
 
     smaller: what `traced` ran with, of the seed that failed with `options`.
     """
-    print(f"seed {traced.seed}:")
+    print(f"seed {traced.seed} breaks a promise:")
     for violation in traced.violations:
         print(f"  {violation.kind}: {violation.what}")
     partitions = {partition for violation in traced.violations for partition in violation.partitions}
@@ -125,7 +128,8 @@ def explain(traced: Result, smaller: Options, options: Options) -> None:
     for line in lines[left_out:]:
         print(f"  {_short(str(line))}")
     print(f"replay: {smaller.command(traced.seed)}")
-    print(f"with all its faults: {options.command(traced.seed)}")
+    if smaller != options:
+        print(f"with all its faults: {options.command(traced.seed)}")
 
 
 def _short(text: str, most: int = 300) -> str:

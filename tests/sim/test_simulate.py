@@ -89,18 +89,25 @@ def test_the_command_that_replays_a_seed_says_what_matters() -> None:
     assert Options().command(9) == "kreplog simulate --seeds 9"
 
 
-def test_a_seed_that_fails_is_explained_and_replayed(tmp_path: Path) -> None:
-    arguments = ["simulate", "--seeds", "0:20", "--mutate", "acks-before-watermark"]
+@pytest.mark.parametrize(
+    ("mutation", "kind"), [("acks-before-watermark", "too early"), ("truncate-to-watermark", "lacks committed")]
+)
+def test_a_seed_that_fails_is_explained_and_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutation: str, kind: str
+) -> None:
+    """The replay tells the same story, line by line."""
+    monkeypatch.setattr(report, "SHRINK_RUNS", 5)
+    arguments = ["simulate", "--seeds", "1:20", "--mutate", mutation]
     first = CliRunner().invoke(app, [*arguments, "--trace", str(tmp_path / "trace.json")])
     assert first.exit_code == 1
     command = next(line for line in first.stdout.splitlines() if line.startswith("replay: "))
-    broken = [line for line in first.stdout.splitlines() if line.startswith("  too early: ")]
+    story = first.stdout[first.stdout.index(" breaks a promise:\n") : first.stdout.index("replay: ")]
     again = CliRunner().invoke(app, command.removeprefix("replay: kreplog ").split())
     assert again.exit_code == 1
     seed = command.split("--seeds ")[1].split()[0]
     assert f"seed {seed} breaks a promise" in again.stdout
-    assert broken
-    assert [line for line in again.stdout.splitlines() if line.startswith("  too early: ")] == broken
+    assert f"\n  {kind}: " in story
+    assert again.stdout[again.stdout.index(" breaks a promise:\n") : again.stdout.index("replay: ")] == story
     assert "1 seed broke a promise" in again.stdout
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert trace["seed"] == int(seed)
