@@ -141,7 +141,7 @@ class ReplicaLogs:
                 except StorageError as error:
                     _log.error("%s cannot be opened: %s", partition, error)
                     self._broken[partition] = directory, topic_id, error
-                recovery.opened()
+                recovery.opened(partition, self.size_of(partition))
 
     def _add(self, partition: TopicPartition, replica: _Replica) -> None:
         other = self._replicas.get(partition)
@@ -458,8 +458,10 @@ class _Recovery:
         self._bytes: dict[TopicPartition, int] = {}
         self._progress = progress
 
-    def opened(self) -> None:
+    def opened(self, partition: TopicPartition, size: int) -> None:
+        """One is; `size` bytes were in it, whatever room behind them was looked through."""
         self._done += 1
+        self._bytes[partition] = min(self._bytes.get(partition, 0), size)
         self._tell()
 
     def of(self, partition: TopicPartition) -> Callable[[int, int], None]:

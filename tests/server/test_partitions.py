@@ -15,7 +15,7 @@ from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import messages as m
 from kreplog.errors import LogFailedError, StorageError, UsageError
 from kreplog.server.directories import DataDirectory, read_topic_id
-from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.partitions import Progress, ReplicaLogs
 from kreplog.types import TopicPartition
 
 TP = TopicPartition("topic", 0)
@@ -38,12 +38,14 @@ class Life:
         self.pool = pool
         self.events: list[m.Event] = []
 
-    def open(self, *names: str, boot: str = "boot", complete: bool = True) -> ReplicaLogs:
+    def open(
+        self, *names: str, boot: str = "boot", complete: bool = True, progress: Progress | None = None
+    ) -> ReplicaLogs:
         directories = [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)]
         self.logs = ReplicaLogs(
             directories, LogConfig(replicated=True), self.events.append, self.pool, complete=complete
         )
-        self.logs.load(2)
+        self.logs.load(2, progress)
         return self.logs
 
     def crash(self) -> None:
@@ -108,6 +110,26 @@ def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
     assert not any(directory.was_clean or directory.unclean for directory in logs.directories)
     assert logs.close()
     assert all(directory.was_clean for directory in life.open("a", "b").directories)
+    life.crash()
+
+
+def test_recovery_tells_how_far_it_is_and_reads_nothing_after_a_clean_stop(life: Life, batch: bytes) -> None:
+    logs = life.open()
+    places = [TopicPartition("topic", number) for number in range(5)]
+    for place in places:
+        opened(logs, partition=place)
+        logs.answer(m.AppendAsLeader(place, batch, 0))
+    life.crash()
+
+    told: list[tuple[int, int, int]] = []
+    logs = life.open(progress=lambda *facts: told.append(facts))
+    assert told[-1] == (5, 5, 5 * len(batch))
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+    assert {done for done, _, _ in told} >= {1, 2, 3, 4, 5}
+    assert logs.close()
+    told.clear()
+    life.open(progress=lambda *facts: told.append(facts))
+    assert told == [(number, 5, 0) for number in range(1, 6)]
     life.crash()
 
 
