@@ -1,6 +1,6 @@
 """Every known flaw of the base design that concerns the cores is played by a test or a scenario that bears its name.
 
-The flaws are F1 to F34 and F41 of the reliability notes. A name bears `f<n>_` in a test (`test_f12_...`) or `f<n>-` in
+The flaws are F1 to F34, F39 and F41 of the reliability notes. A name bears `f<n>_` in a test (`test_f12_...`) or `f<n>-` in
 a file of tests/scenarios (`f1-kip-101-scenario-1.txt`). `python -m tests.test_flaws` prints which is where.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-FLAWS = [*range(1, 35), 41]
+FLAWS = [*range(1, 35), 39, 41]
 
 _TEST = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 _FLAW = re.compile(r"(?<![a-z0-9])f([0-9]+)(?=[_-])")

@@ -98,7 +98,7 @@ def test_a_fetch_that_waits_is_answered_at_once_when_somebody_waits_for_its_repl
     assert brokers[2].content() == ["d"]
 
 
-def test_all_that_is_committed_can_be_deleted_and_no_more() -> None:
+def test_f39_all_that_is_committed_can_be_deleted_and_no_more() -> None:
     brokers = running(1, 2)
     brokers.write(1, "e")
     assert delete(brokers[1], 5)[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -183,7 +183,7 @@ def test_a_consumer_below_the_log_start_is_out_of_range() -> None:
     assert at.error is ErrorCode.NONE and len(at.records)
 
 
-def test_a_follower_behind_the_log_start_begins_there() -> None:
+def test_f9_f39_a_follower_behind_the_log_start_begins_there() -> None:
     """F9: with its watermark."""
     brokers = running(1, 2, 3)
     brokers.write(1, "e", "f")
@@ -247,7 +247,7 @@ def test_retention_is_each_replicas_own_and_followers_tell() -> None:
     assert delete(brokers[1], 3)[0].low_watermark == 3
 
 
-def test_retention_of_the_leader_is_followed() -> None:
+def test_f39_retention_of_the_leader_is_followed() -> None:
     brokers = running(1, 2)
     brokers[1].log._segment_bytes = 1
     brokers.write(1, "e", "f", "g")
