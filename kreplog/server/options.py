@@ -12,7 +12,7 @@ from kreplog.errors import UsageError
 
 STYLE: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
 
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Machine-readable output.")]
 ClusterDir = Annotated[Path, typer.Argument(help="The cluster's directory.", envvar="KREPLOG_CLUSTER")]
 OptionalDir = Annotated[
     Path | None, typer.Option("--cluster", "-c", help="The cluster's directory.", envvar="KREPLOG_CLUSTER")

@@ -89,7 +89,7 @@ def carry_out(
                 "done": [_json(one) for one in sorted(progress.done)],
                 "moving": [_json(one) for one in moving],
                 "failed": [{**_json(one), "error": error} for one, error in sorted(failed.items())],
-                "bytes": progress.bytes,
+                "bytes_copied": progress.bytes,
             }
         )
     else:

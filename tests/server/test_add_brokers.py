@@ -68,7 +68,7 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     assert files(pair) == before and LocalCluster(pair).brokers == (0, 1)
 
     done = told(kreplog, "2", pair, "--execute")
-    assert done["executed"] and done["bytes"] == plan["bytes"] and done["partitions"] == plan["partitions"]
+    assert done["executed"] and done["bytes_copied"] == plan["bytes"] and done["partitions"] == plan["partitions"]
     assert len(done["done"]) == len(plan["partitions"]) and not done["moving"] + done["failed"]
     described = json.loads(kreplog("topic", "describe", "grown", "--json", *where).out)["partitions"]
     placed = [{"topic": "grown", "partition": one["partition"], "replicas": one["replicas"]} for one in described]

@@ -74,7 +74,7 @@ def test_a_file_in_kafkas_format(on_trio: Kreplog, tmp_path: Path) -> None:
         "done": [{"topic": "filed", "partition": 0}, {"topic": "filed", "partition": 1}],
         "moving": [],
         "failed": [],
-        "bytes": 0,
+        "bytes_copied": 0,
     }
     assert replicas(on_trio, "filed") == [[2], [0]]
 
