@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaConnectionError
 
 import kreplog
 from kreplog import Record
@@ -127,7 +128,7 @@ class Scenarios:
                 kill(cluster, leader)
                 killed_at = writer.acknowledged
                 eventually(lambda: writer.acknowledged > killed_at + 2 * self.round, "the producer does not go on")
-                assert leader not in {one["leader_id"] for one in states(cluster, topic)}
+                eventually(lambda: leader not in {one["leader_id"] for one in states(cluster, topic)}, "it still leads")
             finally:
                 cluster.start([leader])
             eventually(lambda: all(len(one["isr_nodes"]) == 3 for one in states(cluster, topic)), "it does not rejoin")
@@ -192,9 +193,19 @@ def made(cluster: LocalCluster, partitions: int = 1, replicas: int = 3) -> str:
 
 
 def states(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
-    with admin_of(cluster.bootstrap()) as admin:
-        (told,) = admin.describe_topics([topic])
-    return sorted(told["partitions"], key=lambda one: one["partition_index"])
+    """As any broker tells; again while one of them still names a broker that has just been killed."""
+    found: list[dict[str, Any]] = []
+
+    def told() -> bool:
+        try:
+            with admin_of(cluster.bootstrap()) as admin:
+                found[:] = admin.describe_topics([topic])[0]["partitions"]
+        except KafkaConnectionError:
+            return False
+        return True
+
+    eventually(told, "no broker answers")
+    return sorted(found, key=lambda one: int(one["partition_index"]))
 
 
 def end_offset(cluster: LocalCluster, topic: str, partition: int) -> int:
