@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -399,6 +400,62 @@ class TestDeletion:
             assert 5000 <= log.size < 7000
         with fill(LogConfig(segment_bytes=2000, retention_ms=0, replicated=True)) as log:
             assert log.enforce_retention() == 0  # nothing uncommitted is deleted
+
+    def test_other_settings_hold_from_now_on(self, path: Path) -> None:
+        with Log.open(path, LogConfig(segment_bytes=1000)) as log:
+            for _ in range(20):
+                log.append(b"x" * 100)
+            before = log.segments
+            config = LogConfig(segment_bytes=400, retention_bytes=1000, max_message_bytes=200)
+            log.configure(config)
+            assert log.config == config and log.segments == before
+            with pytest.raises(errors.RecordTooLargeError):
+                log.append(b"x" * 200)
+            for _ in range(20):
+                log.append(b"x" * 100)
+            sizes = [one.size for one in log.segments]
+            assert max(sizes[: len(before) - 1]) > 400 and max(sizes[len(before) :]) <= 400
+            assert log.enforce_retention() > 0 and 1000 <= log.size < 1400
+            with pytest.raises(errors.UsageError, match="replicated"):
+                log.configure(LogConfig(replicated=True))
+            assert log.config == config
+        with Log.open(path, read_only=True) as reader, pytest.raises(errors.UsageError, match="read-only"):
+            reader.configure(config)
+
+    def test_settings_flushes_deletions_and_appends_at_the_same_time(self, path: Path) -> None:
+        """F39: a flush meets segments that are deleted under it; segments change their size meanwhile."""
+        log = Log.open(path, LogConfig(replicated=True, segment_bytes=3000))
+        failures: list[BaseException] = []
+        done = threading.Event()
+
+        def until_done(work: Callable[[], object]) -> None:
+            try:
+                while not done.is_set():
+                    work()
+            except BaseException as error:
+                failures.append(error)
+
+        def configure() -> None:
+            for size in (1000, 3000):
+                log.configure(LogConfig(replicated=True, segment_bytes=size, retention_bytes=2 * size))
+
+        works = (log.flush, log.enforce_retention, lambda: log.delete_records_before(log.high_watermark - 7), configure)
+        threads = [threading.Thread(target=until_done, args=(work,)) for work in works]
+        log.append_many([b"x"] * 10)
+        log.advance_high_watermark(10)
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            log.append_many([b"x" * 50] * 5)
+            log.advance_high_watermark(log.log_end_offset)
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert log.log_end_offset == 1510 and log.verify().damages == ()
+        log.close()
+        with Log.open(path) as again:
+            assert again.log_end_offset == 1510 and again.cuts == ()
 
     def test_retention_of_records_without_a_timestamp(self, path: Path) -> None:
         """They are as old as their file, as in Kafka."""

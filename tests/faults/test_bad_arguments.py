@@ -83,6 +83,7 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], object], type[Exception]]] = {
     "fetch with a size of type str": (lambda log: log.fetch(5, max_bytes="1"), errors.ArgumentTypeError),
     "fetch with an isolation of type int": (lambda log: log.fetch(5, isolation=3), errors.UsageError),
     "ranges with a size of type None": (lambda log: log.offset_ranges(5, 6, None), errors.ArgumentTypeError),
+    "settings of another type": (lambda log: log.configure({"retention_ms": 5}), errors.ArgumentTypeError),
     "retention at a str": (lambda log: log.enforce_retention("now"), errors.ArgumentTypeError),
     "arrow with a strange column": (lambda log: list(log.to_arrow(columns=["price"])), errors.UsageError),
 }
@@ -197,6 +198,7 @@ WRITES: dict[str, Callable[[Log], object]] = {
     "advance_high_watermark": lambda log: log.advance_high_watermark(1),
     "assign_leader_epoch": lambda log: log.assign_leader_epoch(9),
     "enforce_retention": lambda log: log.enforce_retention(),
+    "configure": lambda log: log.configure(LogConfig()),
     "flush": lambda log: log.flush(),
 }
 READS: dict[str, Callable[[Log], object]] = {
