@@ -31,6 +31,9 @@ BACKLOG = 512
 READS_AT_ONCE = 8
 """Reads of one connection before others get their turn."""
 
+TURN_S = 0.002
+"""So long may the requests of one connection that came together be handled before others get theirs."""
+
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
 _ACCEPT_PAUSE_S = 0.5
 _scratch = bytearray(SCRATCH_BYTES)
@@ -130,9 +133,7 @@ class Connection:
     def pause(self) -> None:
         """Take no more frames until `resume`: the peer has to wait."""
         self._paused = True
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._sock)
+        self._stop_reading()
 
     def resume(self) -> None:
         if self._paused and not self.closed:
@@ -147,20 +148,33 @@ class Connection:
             self._reading = True
             self._loop.add_reader(self._sock, self._readable)
 
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock)
+
     def _hand_over(self, frames: Iterable[Frame]) -> None:
-        """These, after those that wait, as far as they are taken now; never within itself, whatever is answered."""
+        """These, after those that wait, as far as they are taken now; never within itself, whatever is answered. When
+        they take long the others get their turn first."""
         held = self._held
         held.extend(frames)
         self._handing = True
+        began = monotonic()
         try:
             while held and not self._paused and not self.closed:
                 self._on_frame(held.popleft())
+                if held and monotonic() - began > TURN_S:
+                    break
         except PeerProtocolError as error:
             _log.warning("%s: %s; its connection is closed", self.peer, error)
             self.close()
         finally:
             self._handing = False
-        self._read()
+        if held and not self._paused and not self.closed:
+            self._stop_reading()
+            self._loop.call_soon(self._hand_over, ())
+        else:
+            self._read()
 
     def _readable(self) -> None:
         try:

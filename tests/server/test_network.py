@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kreplog.errors import PeerProtocolError, StorageError
+from kreplog.server import network
 from kreplog.server.network import Connection, Frame, ListeningSocket
 from kreplog.server.peers import Peer
 from kreplog.server.serving import Exchange, Limits, Server
@@ -143,6 +144,28 @@ def test_what_came_with_too_much_waits_too() -> None:
             received = await receive(sock, 10)
             assert b"012345678".startswith(received), "refused, and closed with what was not sent yet"
             assert len(echo.seen) == 19
+        echo.server.close()
+
+    run(work)
+
+
+def test_requests_that_take_long_are_handled_in_turn_with_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "TURN_S", -1.0)
+
+    async def work() -> None:
+        echo = Echo()
+        with echo.connect() as one, echo.connect() as two:
+            for sock in (one, two):
+                await is_served(sock, echo, 0)
+            echo.seen.clear()
+            for sock, first in ((one, 100), (two, 200)):
+                sock.sendall(b"".join(request(first + number) for number in range(5)))
+            await until(lambda: len(echo.seen) == 10)
+            numbers = [exchange.header.correlation_id for exchange in echo.seen]
+            assert numbers == [100, 200, 101, 201, 102, 202, 103, 203, 104, 204]
+            for exchange in echo.seen:
+                exchange.answer([b"fine"])
+            assert await receive(one, 20) == await receive(two, 20) == b"fine" * 5
         echo.server.close()
 
     run(work)
