@@ -54,7 +54,7 @@ _CODEC = HeaderCodec(RequestHeader, FLEXIBLE_FROM, ApiKey.API_VERSIONS)
 class FrameReader:
     """Cuts what a connection receives into frames: receive into buffer(), then tell received() how much it was.
 
-    limit: bytes; a larger frame raises PeerProtocolError before any of it is kept. A size alone reserves 64 KiB at most,
+    limit: bytes; a larger frame raises PeerProtocolError before any of it is kept. A size alone reserves up to 64 KiB,
     and whoever has filled them 1 MiB: beyond that, memory is taken as bytes come in. scratch: where small frames are
     received; may be shared by readers that one thread serves in turn, since nothing stays in it.
     """
