@@ -45,14 +45,38 @@ cdef enum:
     READ_AHEAD = 8 << 20
     CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
     RETRIES = 1000
+    SETTLED_NS = 50_000_000
+    KEPT_CHECKPOINTS = 32
+
+
+cdef dict _read_before = {}  # path of a checkpoint file: (what its stat said, what was in it)
 
 
 cdef dict _checkpoint(SegmentedLog log, str name):
+    """What the file says of all partitions, not to be changed.
+
+    The logs of a data directory are opened one after the other, each for one line of it: unchanged, it is read once.
+    """
+    path = os.path.join(os.path.dirname(log.path), name)
     try:
-        return OffsetCheckpoint(os.path.join(os.path.dirname(log.path), name)).read()
+        status = os.stat(path)
+        identity = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+    except OSError:
+        identity = None
+    before = _read_before.get(path)
+    if before is not None and before[0] == identity:
+        return before[1]
+    try:
+        offsets = OffsetCheckpoint(path).read()
     except CorruptCheckpointError as error:
         _logger.warning("%s: %s; going by the log instead", log.name, error)
         return {}
+    # One written just now may be written again without its stat showing it: clocks of file systems tick slowly.
+    if identity is not None and identity[1] < time.time_ns() - SETTLED_NS:
+        if len(_read_before) >= KEPT_CHECKPOINTS:
+            _read_before.clear()
+        _read_before[path] = identity, offsets
+    return offsets
 
 
 def recover(SegmentedLog log, progress=None):

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from kreplog import Log, LogConfig, Record, errors
-from kreplog._native import batch
+from kreplog._native import batch, recovery
+from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog.types import TopicPartition
 from tests import reference
 from tests.faults.forked import result_of
 
@@ -479,3 +481,27 @@ def test_a_reader_outlives_a_broker_that_cuts_its_indexes(tmp_path: Path) -> Non
             return list(log.values(250))
 
     assert result_of(read) == [b"value-%d" % number for number in range(250, 500)]
+
+
+def test_the_logs_of_a_data_directory_read_its_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else opening them takes a time that grows with the square of their number. Written anew, it is read anew."""
+    reads: list[str] = []
+
+    class Counting(OffsetCheckpoint):
+        def read(self) -> dict[TopicPartition, int]:
+            reads.append(self.path)
+            return super().read()
+
+    path = tmp_path / "replication-offset-checkpoint"
+    long_ago = 1_000_000_000
+    for number in (1, 2):
+        path.write_bytes(reference.offset_checkpoint([("t", 0, number)]))
+        os.utime(path, ns=(long_ago + number, long_ago + number))
+        monkeypatch.setattr(recovery, "OffsetCheckpoint", Counting)
+        with (
+            Log.open(tmp_path / "t-0", LogConfig(replicated=True)),
+            Log.open(tmp_path / "t-1"),
+            Log.open(tmp_path / "t-2"),
+        ):
+            assert reads.count(str(path)) == number
+        path.unlink()
