@@ -11,7 +11,15 @@ import pytest
 from kreplog.server.local_cluster import LocalCluster
 from tests.integration.clusters import admin_of, running
 from tests.interop.clients import found_by_kreplog, served_to_java
-from tests.interop.jvm import CONSOLE_PRODUCER, CONSUMER_PERF, PRODUCER_PERF, Kafka
+from tests.interop.jvm import (
+    CONFIGS,
+    CONSOLE_PRODUCER,
+    CONSUMER_PERF,
+    DELETE_RECORDS,
+    GET_OFFSETS,
+    PRODUCER_PERF,
+    Kafka,
+)
 
 pytestmark = pytest.mark.interop
 
@@ -81,3 +89,24 @@ def test_consumer_performance(kafka: Kafka, cluster: LocalCluster) -> None:
         *("--timeout", "8000"),
     )
     assert told.splitlines()[-1].split(", ")[4] == str(COUNT), told
+
+
+def test_kafkas_tools_delete_records_and_change_settings(kafka: Kafka, cluster: LocalCluster, tmp_path: Path) -> None:
+    create(cluster, "tended")
+    kafka.run(
+        CONSOLE_PRODUCER,
+        *("--bootstrap-server", cluster.bootstrap(), "--topic", "tended"),
+        given=b"".join(b"%d\n" % number for number in range(10)),
+    )
+    wanted = tmp_path / "offsets.json"
+    wanted.write_text('{"partitions":[{"topic":"tended","partition":0,"offset":4}],"version":1}')
+    told = kafka.run(DELETE_RECORDS, "--bootstrap-server", cluster.bootstrap(), "--offset-json-file", wanted)
+    assert "low_watermark: 4" in told, told
+    for time, offset in (("-2", "4"), ("-1", "10"), ("-4", "4")):
+        told = kafka.run(GET_OFFSETS, *("--bootstrap-server", cluster.bootstrap(), "--topic", "tended", "--time", time))
+        assert f"tended:0:{offset}" in told, told
+    topic = ("--bootstrap-server", cluster.bootstrap(), "--entity-type", "topics", "--entity-name", "tended")
+    kafka.run(CONFIGS, *topic, "--alter", "--add-config", "retention.ms=1000000,min.insync.replicas=3")
+    kafka.run(CONFIGS, *topic, "--alter", "--delete-config", "min.insync.replicas")
+    told = kafka.run(CONFIGS, *topic, "--describe")
+    assert "retention.ms=1000000" in told and "min.insync.replicas" not in told, told
