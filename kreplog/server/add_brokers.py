@@ -143,9 +143,7 @@ def _names(text: str) -> Collection[str]:
 
 def _plan(asked: Brokers, racks: dict[int, str | None]) -> tuple[Plan, dict[str, Any]]:
     """What is still to be asked for, and the facts of it. What moves already counts as being where it goes."""
-    metadata = asked.metadata()
-    there = reassigning.assignment(metadata)
-    moving = reassigning.under_way(asked)
+    there, moving = _as_of_one_moment(asked)
     now: dict[TopicPartition, tuple[int, ...]] = {
         one: tuple(told.replica_nodes) for one, told in there.items() if told.replica_nodes
     }
@@ -184,6 +182,19 @@ def _plan(asked: Brokers, racks: dict[int, str | None]) -> tuple[Plan, dict[str,
             for one, replicas in sorted(plan.changed.items())
         ],
     }
+
+
+def _as_of_one_moment(
+    asked: Brokers,
+) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, reassigning.UnderWay]]:
+    """The metadata of all partitions, and what moves. A move that ended between the two questions would leave one with
+    its old replicas beside its new ones, as if it were to keep both."""
+    moving = reassigning.under_way(asked)
+    while True:
+        there = reassigning.assignment(asked.metadata())
+        before, moving = moving, reassigning.under_way(asked)
+        if moving == before:
+            return there, moving
 
 
 def _show(plan: Plan, facts: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kreplog.errors import UsageError
 from kreplog.log import Log
 from kreplog.server import asking
-from kreplog.server.add_brokers import _common, extend
+from kreplog.server.add_brokers import _as_of_one_moment, _common, extend
 from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.reassigning import UnderWay
 from kreplog.server.settings import parse
+from kreplog.types import TopicPartition
 from tests.integration.clusters import end, eventually, kill, pid_of
 from tests.server.conftest import Kreplog
 
@@ -144,3 +147,32 @@ def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
         LocalCluster(tmp_path)
     assert kreplog("cluster", "add-brokers", "1", tmp_path).code == 2
     assert not (root / "broker-1").exists()
+
+
+def test_a_move_that_ends_while_one_asks_does_not_add_replicas() -> None:
+    """Between the two questions: the partition still shows the replica that leaves."""
+    one = TopicPartition("t", 0)
+    moves = [{one: UnderWay((0, 1, 2), (2,), (0,))}, {}, {}, {}]
+    seen = [[0, 1, 2], [1, 2]]
+
+    class Asked:
+        def metadata(self) -> Any:
+            partition = SimpleNamespace(partition_index=0, replica_nodes=seen.pop(0))
+            return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[partition])])
+
+        def ask(self, *_: Any, **__: Any) -> Any:
+            found = moves.pop(0)
+            partitions = [
+                SimpleNamespace(
+                    partition_index=0,
+                    replicas=state.replicas,
+                    adding_replicas=state.adding,
+                    removing_replicas=state.removing,
+                )
+                for state in found.values()
+            ]
+            topics = [SimpleNamespace(name="t", partitions=partitions)] if found else []
+            return SimpleNamespace(error_code=0, error_message=None, topics=topics)
+
+    there, moving = _as_of_one_moment(Asked())  # type: ignore[arg-type]
+    assert (there[one].replica_nodes, moving) == ([1, 2], {})
