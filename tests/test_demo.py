@@ -102,7 +102,7 @@ def test_no_process_and_no_file_outlives_an_interruption(tmp_path: Path, ended_b
         assert len(pids) == 3 and all(pids)
         demo.send_signal(ended_by)
         _, errors = demo.communicate(timeout=60)
-    assert errors.splitlines()[-1] == "demo: interrupted; its processes are gone"
+    assert errors.splitlines()[-1] == "demo: interrupted; what it had started is ended"
     assert demo.returncode == 1
     assert not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
     assert not list(tmp_path.iterdir())

@@ -19,6 +19,7 @@ Leaves with 0 when all of it held, with 1 and one line on stderr when something 
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 import tempfile
@@ -39,17 +40,29 @@ from kreplog.server.local_cluster import LocalCluster
 
 def main() -> None:
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, _end)
+    _listen_to_signals()
     try:
         with tempfile.TemporaryDirectory(prefix="kreplog-demo-", ignore_cleanup_errors=True) as scratch:
             run(arguments.rows, arguments.directory or Path(scratch), arguments.chart)
-    except (DemoError, KafkaException, kreplog.errors.KreplogError) as error:
-        sys.exit(f"demo: {error}")
-    except KeyboardInterrupt:
-        sys.exit("demo: interrupted; its processes are gone")
+    except BaseException as error:
+        if _interrupted:  # Java gets a Ctrl-C as well, so that it may come out as any error
+            sys.exit("demo: interrupted; what it had started is ended")
+        if isinstance(error, (DemoError, KafkaException, kreplog.errors.KreplogError)):
+            sys.exit(f"demo: {error}")
+        raise
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+_interrupted: list[int] = []
+
+
+def _listen_to_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    _interrupted.append(number)
+    logging.disable()  # Spark's client would print a traceback
     raise KeyboardInterrupt
 
 
@@ -104,6 +117,7 @@ def queried(flights: pd.DataFrame, directory: Path, chart: Path, steps: Steps) -
     """The topic in `directory`, which is a running broker's."""
     with steps.step("Start Spark") as proved:
         spark = figures.start_spark()
+        _listen_to_signals()  # Spark has put a handler of its own there, which would talk to it once more
         proved.append(f"Spark {spark.version} is up")
     with steps.step("Query the files of that broker with Spark, compare with pandas") as proved:
         topic = figures.flights_of_topic(spark, directory)
