@@ -71,10 +71,15 @@ def create(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of every broker: '\"name\" = value', as in TOML.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the directory of a new cluster; starts nothing."""
     cluster = LocalCluster.create(directory, ids(brokers), port, settings or ())
-    print(f"{cluster.directory}: brokers {', '.join(map(str, cluster.brokers))} at {cluster.bootstrap()}")
+    if as_json:
+        facts = {"directory": str(cluster.directory), "brokers": cluster.brokers, "bootstrap": cluster.bootstrap()}
+        print_json(facts)
+    else:
+        print(f"{cluster.directory}: brokers {', '.join(map(str, cluster.brokers))} at {cluster.bootstrap()}")
 
 
 @cluster_app.command()

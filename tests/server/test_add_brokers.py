@@ -132,7 +132,8 @@ def test_new_brokers_get_what_all_others_have_alike(tmp_path: Path) -> None:
 
 def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
     root = tmp_path / "c"
-    LocalCluster.create(root, [0], 0)
+    made = json.loads(kreplog("cluster", "create", "--brokers", "0", "--port", "0", "--json", root).out)
+    assert made == {"directory": str(root), "brokers": [0], "bootstrap": LocalCluster(root).bootstrap()}
     for words, wanted in (
         (["1,1"], "brokers [1, 1]: give each id once"),
         (["x"], "brokers 'x': write ids with commas between"),
