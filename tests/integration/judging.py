@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from kreplog.server.directories import read_topic_id
 from kreplog.server.local_cluster import LocalCluster
 from kreplog.sim import final
 from kreplog.sim.checkers import Checkers
-from kreplog.sim.history import Event, Fail, History, Unknown
+from kreplog.sim.history import Event, Fail, History, Ok, Unknown
 from kreplog.sim.records import NativeCodec, Record
 from kreplog.types import TopicPartition
 from tests.integration.clusters import eventually
 from tests.integration.view import View, by_controller
-from tests.integration.workload import Load, parse
+from tests.integration.workload import UNKNOWN_OFFSET, Load, parse
 
 
 class _ByValue(NativeCodec):
@@ -114,6 +115,7 @@ class Verdict:
             eventually(lambda: _settled(cluster), "the replicas do not come to the same end, all of it committed", 60.0)
             self._dump = view.dump()
         self._disks = ReadDisks(cluster)
+        self._places: dict[tuple[TopicPartition, int, int], int] = {}
 
     def violations(self, events: Iterable[Event]) -> list[str]:
         """What speaks against these events, and against the cluster itself: "kind: text"."""
@@ -126,9 +128,21 @@ class Verdict:
             for partition, log in disk.logs.items():
                 checkers.committed(broker, partition, log, 0)
         for event in events:
-            history.add(event)
+            history.add(self._with_offset(event))
         found = final.judge(checkers, self._dump, None, at_rest=True, context_known=False)
         return [f"{one.kind}: {one.text}" for one in found]
+
+    def _with_offset(self, event: Event) -> Event:
+        """An acknowledgement that did not say where the record is: where it is found, if it is."""
+        if not isinstance(event, Ok) or event.base_offset != UNKNOWN_OFFSET:
+            return event
+        if not self._places:
+            for _, disk in self._disks.all():
+                for partition, log in disk.logs.items():
+                    for one in self._disks.codec.decode(log.read(0, log.high_watermark, 1 << 40)):
+                        self._places[partition, one.producer_id, one.sequence] = one.offset
+        place = self._places.get((event.partition, event.producer_id, event.sequence), UNKNOWN_OFFSET)
+        return replace(event, base_offset=place)
 
 
 def judge(cluster: LocalCluster, load: Load) -> Verdict:

@@ -21,6 +21,7 @@ from tests.integration.clusters import end, eventually, kill, pid_of
 from tests.integration.faults import SHORT, load_on, stopped
 from tests.integration.judging import judge
 from tests.integration.view import View
+from tests.integration.workload import UNKNOWN_OFFSET
 
 DISK_MB = 64
 CANNOT_MOUNT = faults.cannot_mount()
@@ -77,6 +78,7 @@ def test_leader_follower_and_controller_are_killed(cluster: LocalCluster, view: 
     heard = next(event for event in reversed(events) if isinstance(event, Watermark))
     for bad, kind in (
         (replace(acked, sequence=10**6, base_offset=10**6, values=("0/1000000/",)), "too early"),
+        (replace(acked, sequence=10**6, base_offset=UNKNOWN_OFFSET, values=("0/1000000/",)), "too early"),
         (replace(acked, base_offset=acked.base_offset + 1), "two values"),
         (replace(read, offset=9), "gap"),
         (replace(read, offset=10**6), "phantom"),

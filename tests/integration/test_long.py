@@ -22,7 +22,7 @@ from tests.integration.view import View
 pytestmark = pytest.mark.long
 
 SEED = 20261122
-KILLS = 30
+KILLS = 200
 RECORDS_PER_S = 300
 Figure = Callable[[str], None]
 
