@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 
 import kreplog
-from kreplog import log_commands
+from kreplog.commands import log
+from kreplog.commands.log import AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
-from kreplog.log_commands import AsJson
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(log_commands.app, name="log", help="Look at, check, mend and fill one partition directory.")
+app.add_typer(log.app, name="log", help="Look at, check, mend and fill one partition directory.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,7 +84,7 @@ def simulate(
 
 
 def _mount(name: str, help: str) -> None:
-    """A group of commands that kreplog.server has; it is imported when one of them is called."""
+    """A group of commands that need the extra `cluster`; it is imported when one of them is called."""
 
     @app.command(
         name,
@@ -94,12 +94,12 @@ def _mount(name: str, help: str) -> None:
     )
     def run(context: typer.Context) -> None:
         try:
-            from kreplog.server import commands
+            from kreplog.commands import clusters
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"kreplog {name} needs {error.name}, which is not installed: pip install 'kreplog[cluster]'"
             ) from error
-        commands.run(name, context.args)
+        clusters.run(name, context.args)
 
 
 _mount("broker", "Run one broker.")

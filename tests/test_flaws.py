@@ -1,7 +1,7 @@
 """Every known flaw of the base design that concerns the cores is played by a test or a scenario that bears its name.
 
-The flaws are F1 to F34, F39 and F41 of the reliability notes. A name bears `f<n>_` in a test (`test_f12_...`) or `f<n>-` in
-a file of tests/scenarios (`f1-kip-101-scenario-1.txt`). `python -m tests.test_flaws` prints which is where.
+The flaws are F1 to F34, F39 and F41. A name bears `f<n>_` in a test (`test_f12_...`) or `f<n>-` in a file of
+tests/scenarios (`f1-kip-101-scenario-1.txt`). `python -m tests.test_flaws` prints which is where.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from typer.testing import CliRunner
 
+from kreplog.commands import clusters
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
-from kreplog.server import commands
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
 from tests.integration.clusters import eventually
 
@@ -68,10 +68,10 @@ def test_a_pid_file_says_who_lives(tmp_path: Path) -> None:
 
 def test_commands(tmp_path: Path) -> None:
     runner = CliRunner()
-    made = runner.invoke(commands.cluster_app, ["create", str(tmp_path / "c"), "--brokers", "0,1", "--port", "0"])
+    made = runner.invoke(clusters.cluster_app, ["create", str(tmp_path / "c"), "--brokers", "0,1", "--port", "0"])
     assert made.exit_code == 0
     assert "brokers 0, 1 at 127.0.0.1:" in made.output
-    told = runner.invoke(commands.cluster_app, ["status", str(tmp_path / "c")])
+    told = runner.invoke(clusters.cluster_app, ["status", str(tmp_path / "c")])
     assert told.output.count("stopped") == 2
 
 
@@ -117,7 +117,7 @@ def test_settings_of_one_that_cannot_be_read(cluster: LocalCluster) -> None:
     assert f"the settings {cluster.home(0)}/broker.toml are no TOML" in first.detail
     assert (second.state, second.detail) == ("stopped", "")
     assert cluster.bootstrap() == sound
-    told = CliRunner().invoke(commands.cluster_app, ["status", str(cluster.directory)])
+    told = CliRunner().invoke(clusters.cluster_app, ["status", str(cluster.directory)])
     assert "unreadable" in told.output
     assert "stopped" in told.output
     assert "broker 0: the settings" in told.output
@@ -141,7 +141,7 @@ def test_a_start_that_fails_leaves_nothing_running(cluster: LocalCluster) -> Non
 def test_a_broker_that_runs_stays_when_the_start_of_another_fails(cluster: LocalCluster) -> None:
     cluster.start([0])
     (cluster.home(1) / "data").write_text("a file where the directory should be")
-    told = CliRunner().invoke(commands.cluster_app, ["start", str(cluster.directory)])
+    told = CliRunner().invoke(clusters.cluster_app, ["start", str(cluster.directory)])
     assert isinstance(told.exception, ClusterError)
     assert "broker 1 ended" in str(told.exception)
     assert "  " in told.output

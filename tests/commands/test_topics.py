@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.commands.replica_states import ReplicaState
+from kreplog.commands.topics import _replicas
 from kreplog.errors import ErrorCode
 from kreplog.server.local_cluster import LocalCluster
-from kreplog.server.replica_states import ReplicaState
-from kreplog.server.topic_commands import _replicas
 from kreplog.types import TopicPartition
+from tests.commands.conftest import Kreplog
 from tests.integration.clusters import eventually, kill
-from tests.server.conftest import Kreplog
 
 Described = dict[str, Any]
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from kreplog.commands.asking import Brokers, brokers_of
+from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
+from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
+from kreplog.commands.replica_states import ReplicaState, replica_states
 from kreplog.errors import ErrorCode, UsageError
-from kreplog.server.asking import Brokers, brokers_of
-from kreplog.server.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
-from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
-from kreplog.server.replica_states import ReplicaState, replica_states
 from kreplog.types import NO_LEADER, TopicPartition, check_topic
 from kreplog.wire import cold
 from kreplog.wire.versions import ApiKey

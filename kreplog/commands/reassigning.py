@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
 
-from kreplog.server.asking import Brokers
-from kreplog.server.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
-from kreplog.server.replica_states import replica_sizes
+from kreplog.commands.asking import Brokers
+from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
+from kreplog.commands.replica_states import replica_sizes
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 

@@ -14,16 +14,16 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.commands import asking
+from kreplog.commands.add_brokers import _as_of_one_moment, _common, extend
+from kreplog.commands.reassigning import UnderWay
 from kreplog.errors import UsageError
 from kreplog.log import Log
-from kreplog.server import asking
-from kreplog.server.add_brokers import _as_of_one_moment, _common, extend
 from kreplog.server.local_cluster import LocalCluster
-from kreplog.server.reassigning import UnderWay
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
+from tests.commands.conftest import Kreplog
 from tests.integration.clusters import end, eventually, kill, pid_of
-from tests.server.conftest import Kreplog
 
 
 @pytest.fixture

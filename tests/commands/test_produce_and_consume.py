@@ -17,12 +17,12 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.server import produce_command
-from kreplog.server.interruption import Interruption
+from kreplog.commands import produce
+from kreplog.commands.interruption import Interruption
+from kreplog.commands.produce import Sending
 from kreplog.server.local_cluster import LocalCluster
-from kreplog.server.produce_command import Sending
+from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually
-from tests.server.conftest import Kreplog
 
 ODD = [b"", b"plain", b"\xff\x00\xfe", b"a\tb", "\N{SNOWMAN}".encode(), b"x" * 100_000, b"cr\r"]
 
@@ -122,7 +122,7 @@ def test_a_record_that_is_refused_is_named_and_the_others_are_there(on_trio: Kre
 
 def test_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that no broker acknowledges are not read further and further; one that is larger than all goes alone."""
-    monkeypatch.setattr(produce_command, "MAX_UNACKNOWLEDGED_BYTES", 10)
+    monkeypatch.setattr(produce, "MAX_UNACKNOWLEDGED_BYTES", 10)
     held: list[int] = []
     acknowledge: list[Callable[[int], None]] = []
 

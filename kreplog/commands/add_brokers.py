@@ -15,14 +15,14 @@ from typing import Annotated, Any
 
 import typer
 
+from kreplog.commands import reassigning
+from kreplog.commands.asking import Brokers, brokers_of
+from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
+from kreplog.commands.partitions import carry_out
 from kreplog.core.controller.rebalance import Plan, rebalance
 from kreplog.errors import UsageError
-from kreplog.server import reassigning
-from kreplog.server.asking import Brokers, brokers_of
 from kreplog.server.cluster_files import HOST, broker_toml, check_settings, free_ports
 from kreplog.server.local_cluster import ClusterError, LocalCluster
-from kreplog.server.options import AsJson, ClusterDir, counted, ids, print_json
-from kreplog.server.partition_commands import carry_out
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
 

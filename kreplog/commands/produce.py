@@ -17,11 +17,11 @@ import typer
 from kafka import KafkaProducer
 from kafka import codec as codecs
 
+from kreplog.commands.asking import brokers_of
+from kreplog.commands.connecting import REACH_S, TopicRequestError, in_our_words
+from kreplog.commands.interruption import EXIT_CODE, Interruption
+from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
-from kreplog.server.asking import brokers_of
-from kreplog.server.connecting import REACH_S, TopicRequestError, in_our_words
-from kreplog.server.interruption import EXIT_CODE, Interruption
-from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
 
 MAX_UNACKNOWLEDGED_BYTES = 32 << 20
 """What kafka-python may hold that no broker has acknowledged: it knows no bound itself."""

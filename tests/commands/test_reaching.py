@@ -19,7 +19,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, RequestTimedOutError
 
 from kreplog.cli import main
-from kreplog.server import connecting
+from kreplog.commands import connecting
 from kreplog.server.local_cluster import LocalCluster, read_pid_file
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kreplog.commands.connecting import REACH_S, UnreachableError, reached, succeed
 from kreplog.errors import PeerProtocolError, UsageError
-from kreplog.server.connecting import REACH_S, UnreachableError, reached, succeed
 from kreplog.server.peers import Address, Peer
 from kreplog.types import check_topic
 from kreplog.wire import cold

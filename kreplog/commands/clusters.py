@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kreplog.server.add_brokers import add_brokers
-from kreplog.server.consume_command import consume_app
+from kreplog.commands.add_brokers import add_brokers
+from kreplog.commands.consume import consume_app
+from kreplog.commands.options import STYLE, AsJson, ClusterDir, ids, print_json
+from kreplog.commands.partitions import partition_app
+from kreplog.commands.produce import produce_app
+from kreplog.commands.topics import topic_app
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile
-from kreplog.server.options import STYLE, AsJson, ClusterDir, ids, print_json
-from kreplog.server.partition_commands import partition_app
-from kreplog.server.produce_command import produce_app
-from kreplog.server.topic_commands import topic_app
 
 broker_app = typer.Typer(help="Run one broker.", **STYLE)
 cluster_app = typer.Typer(help="Make, start, stop and see a cluster of brokers on this host.", **STYLE)

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from kreplog.commands import reassigning
+from kreplog.commands.asking import Brokers, brokers_of
+from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
+from kreplog.commands.interruption import EXIT_CODE
+from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
+from kreplog.commands.reassigning import Progress, Targets
 from kreplog.errors import UsageError
-from kreplog.server import reassigning
-from kreplog.server.asking import Brokers, brokers_of
-from kreplog.server.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
-from kreplog.server.interruption import EXIT_CODE
-from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
-from kreplog.server.reassigning import Progress, Targets
 from kreplog.types import TopicPartition, check_topic
 from kreplog.wire.versions import ApiKey
 

@@ -17,11 +17,11 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.server import asking, reassigning
+from kreplog.commands import asking, reassigning
 from kreplog.server.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
+from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually, pid_of
-from tests.server.conftest import Kreplog
 
 
 def replicas(run: Kreplog, topic: str) -> list[list[int]]:

@@ -18,11 +18,11 @@ import typer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
+from kreplog.commands.asking import brokers_of
+from kreplog.commands.connecting import REACH_S, in_our_words
+from kreplog.commands.interruption import Interruption
+from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted
 from kreplog.errors import UsageError
-from kreplog.server.asking import brokers_of
-from kreplog.server.connecting import REACH_S, in_our_words
-from kreplog.server.interruption import Interruption
-from kreplog.server.options import STYLE, AsJson, Bootstrap, OptionalDir, counted
 
 POLL_MS = 200
 
