@@ -73,6 +73,14 @@ class Net:
         """From everybody, its clients too."""
         _ip("link", "set", f"{self._name}v{broker}", "down")
 
+    @contextmanager
+    def healed(self) -> Iterator[None]:
+        """Whatever is cut meanwhile is healed at the end, even if the test fails: clients wait for it."""
+        try:
+            yield
+        finally:
+            self.heal()
+
     def heal(self) -> None:
         """All of it."""
         for broker in self.brokers:
