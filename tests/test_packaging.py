@@ -27,7 +27,7 @@ SDIST_TOP = {
 SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json)")
 WHEEL_FILE = re.compile(
     r"kreplog/\w+\.pyi?|kreplog/py\.typed"
-    r"|kreplog/(coord|core|core/controller|core/replication|server|sim|wire|wire/schemas)/\w+\.(py|json)"
+    r"|kreplog/(commands|coord|core|core/controller|core/replication|server|sim|wire|wire/schemas)/\w+\.(py|json)"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
     r"|kreplog-[\w.]+\.dist-info/.*"
@@ -104,6 +104,7 @@ def test_the_wheel_has_each_module_with_its_types_and_no_tests(built: Built) -> 
     needed = {"kreplog/__init__.py", "kreplog/py.typed", "pyspark_kreplog/__init__.py", "pyspark_kreplog/py.typed"}
     for module in MODULES:
         needed |= {f"kreplog/_native/{module}{suffix}", f"kreplog/_native/{module}.pyi"}
+    needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "kreplog").rglob("*.py")}
     assert needed <= built.wheel_files
     assert {name for name in built.wheel_files if not WHEEL_FILE.fullmatch(name)} == set()
 
