@@ -501,3 +501,19 @@ class TestDurability:
         assert first is not None and first == second != other
         for log in logs:
             log.close()
+
+
+def test_a_small_log_takes_little_room_while_it_is_open(tmp_path: Path) -> None:
+    """Blocks are had ahead, as many as are in use, and 4 MiB at most: a broker may have ten thousand logs."""
+
+    def room() -> int:
+        return (tmp_path / "t-0" / f"{0:020d}.log").stat().st_blocks * 512
+
+    with Log.open(tmp_path / "t-0") as log:
+        log.append(b"a")
+        assert room() <= 32 << 10
+        for _ in range(10):
+            log.append(b"v" * 1_000_000)
+            used = log.size
+            assert room() <= min(2 * used, used + (4 << 20)) + 8192
+    assert room() <= used + 8192  # the indexes are counted in `used`

@@ -36,7 +36,8 @@ _logger = logging.getLogger("kreplog")
 
 cdef enum:
     COPY_PIECE = 1 << 20
-    ALLOCATE = 4 << 20  # how far ahead of the end blocks are allocated
+    LEAST_AHEAD = 16 << 10  # how far ahead of the end blocks are allocated at first: there may be many small logs
+    MOST_AHEAD = 4 << 20  # and at most; between the two, as much as there is already
     SMALL = 2048  # up to here a copy into the mapped tail is cheaper than a system call
     RESYNC_WINDOW = 16 << 20  # how far ahead a sound batch is looked for in a segment that cannot be mapped
 
@@ -178,7 +179,9 @@ cdef class Segment:
 
         Raises StorageError, as when the disk is full.
         """
-        cdef int64_t wanted = max(min(self.size + length + ALLOCATE, self.map_size), self.size + length)
+        cdef int64_t end = self.size + length
+        cdef int64_t ahead = min(max(end, <int64_t> LEAST_AHEAD), <int64_t> MOST_AHEAD)
+        cdef int64_t wanted = max(min(end + ahead, self.map_size), end)
         if self.allocated < self.size:
             self.allocated = self.size
         try:
@@ -186,7 +189,7 @@ cdef class Segment:
                 self.allocated = -1
                 return 0
         except StorageError:
-            wanted = self.size + length  # just what is needed, if that much is left
+            wanted = end  # just what is needed, if that much is left
             if not self.file.allocate(self.allocated, wanted - self.allocated):
                 self.allocated = -1
                 return 0
