@@ -216,17 +216,19 @@ class DiskLog:
 
     def delete_records_before(self, offset: int) -> LogState:
         start = self._open().log_start
-        state = self._change(lambda files: files.delete_records_before(offset))
-        if self._disk.observer is not None and state.log_start > start:
-            self._disk.observer.deleted(self._disk.broker, self.partition, self, start)
-        return state
+        try:
+            return self._change(lambda files: files.delete_records_before(offset))
+        finally:  # what fails may have been done all the same
+            if self._disk.observer is not None and self._files.log_start > start:
+                self._disk.observer.deleted(self._disk.broker, self.partition, self, start)
 
     def enforce_retention(self) -> LogState:
         start = self._open().log_start
-        state = self._change(lambda files: files.enforce_retention(self._disk.retention_bytes))
-        if self._disk.observer is not None and state.log_start > start:
-            self._disk.observer.expired(self._disk.broker, self.partition, self, start)
-        return state
+        try:
+            return self._change(lambda files: files.enforce_retention(self._disk.retention_bytes))
+        finally:
+            if self._disk.observer is not None and self._files.log_start > start:
+                self._disk.observer.expired(self._disk.broker, self.partition, self, start)
 
     def read(self, offset: int, limit: int, max_bytes: int) -> Any:
         return self._open().read(offset, limit, max_bytes)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -342,6 +343,26 @@ def test_the_nth_write_fails(disks: Disks, torn: bool, kept: bool, found: int) -
     disk.crash(False, Random(0))
     opened = disk.open(TP, "id")
     assert (opened.state.leo, opened.high_watermark) == (found, 1)
+
+
+def test_a_deletion_that_fails_may_have_been_done_and_is_told(disks: Disks) -> None:
+    disk = disks.disk(1)
+    told = mock.Mock()
+    told.deleted = lambda broker, partition, log, start: seen.append((start, log.state().log_start))
+    disk.observer = told
+    seen: list[tuple[int, int]] = []
+    log = disk.open(TP, "id").log
+    for number in range(3):
+        log.append_as_leader(batch(disks, number), 0)
+    log.advance_high_watermark(3)
+    log.delete_records_before(1)
+    disk.fail_write(1, torn=True)
+    with pytest.raises(LogFailedError):
+        log.delete_records_before(2)
+    assert seen == [(0, 1), (1, 2)]
+    disk.repair()
+    disk.crash(False, Random(0))
+    assert disk.open(TP, "id").state.log_start == 2
 
 
 def test_a_replica_of_another_topic_id_is_set_aside(disks: Disks) -> None:
