@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Protocol
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from kreplog.server.cluster_files import free_ports
 from kreplog.server.local_cluster import LocalCluster, read_pid_file
 from tests.interop.jvm import BROKER, CLUSTER_ID, FORMAT, HOST, classpath, java
 
@@ -225,11 +225,3 @@ def wait_in_sync(cluster: Cluster, topic: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {in_sync(cluster, topic)}")
         time.sleep(POLL_S)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
