@@ -154,6 +154,29 @@ def test_cancelling_waits_while_only_a_newcomer_holds_what_is_committed() -> Non
     cluster.check()
 
 
+@pytest.mark.parametrize("target", [(), (1, 5)])
+def test_who_joined_stays_while_too_few_others_hold_what_is_committed(target: tuple[int, ...]) -> None:
+    """min.insync.replicas is what an acknowledged record is promised; a change of mind does not delete it below that."""
+    cluster = cluster_with(1, 2, config=TopicConfig(min_insync_replicas=2))
+    cluster.reassign(T0, (4, 3))
+    cluster.run()
+    cluster.brokers[1].write_isr(T0, (1, 4))
+    cluster.run()
+    if target:
+        cluster.write(*topics.reassign_operations(T0, target, target, pending=True))
+    else:
+        cluster.write(*topics.cancel_reassignment_operations(T0))
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (1, (1, 4))
+    assert T0 in cluster.brokers[4].replicas
+    cluster.brokers[1].write_isr(T0, (1, 2, 4))
+    cluster.run()
+    assert cluster.leader_and_isr(T0) == (1, (1, 2))
+    assert cluster.assignment(T0).replicas == ((1, 2, 5) if target else (1, 2))
+    assert T0 not in cluster.brokers[4].replicas
+    cluster.check()
+
+
 def test_another_target_replaces_the_first() -> None:
     cluster = cluster_with(1, 2)
     cluster.reassign(T0, (3, 4))

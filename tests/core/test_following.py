@@ -505,3 +505,21 @@ def test_a_follower_that_hears_of_flush_messages_1_in_its_epoch_fsyncs_and_goes_
     brokers[2].effects.clear()
     brokers.tell(1, 1, (1, 2), to=(2,), config=TopicConfig(flush_messages=1))
     assert [one for one in brokers[2].effects if isinstance(one, Flush)]
+
+
+def test_flush_messages_1_ends_for_a_follower_with_the_leader_epoch() -> None:
+    """Its leader may not have heard of the weaker setting, and counts what is asked for as fsynced."""
+    brokers = Brokers(1, 2)
+    durable, weaker = TopicConfig(flush_messages=1), TopicConfig(retention_ms=1000)
+    brokers.tell(1, 1, (1, 2), config=durable)
+    brokers.tell(1, 1, (1, 2), to=(2,), config=weaker)
+    assert brokers[2].partition.config == replace(weaker, flush_messages=1)
+    brokers.write(1, "a")
+    brokers.fetch(2)
+    assert brokers[2].partition.awaits_flush
+    brokers.fetch(2)
+    assert brokers[1].partition.high_watermark == 0
+    brokers.tell(1, 2, (1, 2), config=weaker)
+    assert brokers[2].partition.config == weaker
+    brokers.fetch(2)
+    assert brokers[1].partition.high_watermark == 1

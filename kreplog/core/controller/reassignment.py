@@ -136,19 +136,17 @@ class Reassignment:
         return None
 
     def _move(self, partition: TopicPartition, assignment: Assignment, last: bool) -> Move | None:
-        """A step that leaves nobody in the ISR who is no longer assigned; None while nobody who stays can lead."""
+        """A step that leaves nobody in the ISR who is no longer assigned; None while nobody who stays can lead, or while
+        too few who stay hold what is committed."""
         context, current = self._context, self._context.states[partition]
-        state = selectors.reassigned(
-            current,
-            assignment.replicas,
-            context.can_lead(partition),
-            context.epoch,
-            context.config(partition.topic).min_isr(len(assignment.replicas)),
-        )
+        min_isr = context.config(partition.topic).min_isr(len(assignment.replicas))
+        state = selectors.reassigned(current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr)
         if state is None and assignment.adding:
             staying = {*current.isr, *current.eligible, current.leader}.issubset({*assignment.replicas, -1})
             state = leadership.next_epoch(context, current) if staying else None
-        return None if state is None else Move(assignment, state, last)
+        if state is None or (state.isr != current.isr and len(state.isr) < min_isr):
+            return None
+        return Move(assignment, state, last)
 
     def _carry_out(self, name: str, moves: dict[TopicPartition, Move]) -> Steps[None]:
         """Write the moves of one topic; if somebody else wrote in between, only read anew."""

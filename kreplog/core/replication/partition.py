@@ -170,9 +170,10 @@ class Partition:
         wanted = self._role_in(told.state)
         if wanted is Role.LEADER and (self._has_led(told.state.leader_epoch) or self._needs_new_epoch(told)):
             return ErrorCode.FENCED_LEADER_EPOCH
-        if told.config != self.config:
-            self.config = told.config
-            yield ConfigureLog(self.topic_partition, told.config)
+        config = self._config_of(told)
+        if config != self.config:
+            self.config = config
+            yield ConfigureLog(self.topic_partition, config)
         self.assigned_replicas = told.replicas
         self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
         if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
@@ -207,6 +208,13 @@ class Partition:
             and told.state.leader_epoch == self.leader_epoch
             and told.config.flush_messages != self.config.flush_messages
         )
+
+    def _config_of(self, told: PartitionState) -> TopicConfig:
+        """A follower fsyncs before it asks for as long as an epoch lasts in which it once did: its leader, who may hear of
+        a weaker setting later, or never, counts on that."""
+        if told.state.leader_epoch == self.leader_epoch and self.config.flushes_every_record:
+            return replace(told.config, flush_messages=self.config.flush_messages)
+        return told.config
 
     def _reconsider(self) -> Steps[None]:
         """Settings or the ISR have changed, and neither leader nor epoch."""
