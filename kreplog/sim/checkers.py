@@ -36,7 +36,7 @@ whose last records are gone a new leader may know nothing. New settings count fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
@@ -114,14 +114,15 @@ class Line:
     values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
     or eligible by the store. lost: brokers whose power failed and who have not got back what they held. leaders,
     committers: broker by leader epoch. excused: why nothing is held against it any more, "" while all is.
-    configs: all settings it ever had, the newest last. released: below it everything may be deleted; all_asked: and
-    whatever a leader deletes is. durable_end: all below was committed with flush.messages=1.
+    configs: all settings its topic ever had, the newest last; a leader may be told late of some that are older than
+    the partition. released: below it everything may be deleted; all_asked: and whatever a leader deletes is.
+    durable_end: all below was committed with flush.messages=1.
     """
 
-    def __init__(self, partition: TopicPartition, topic_id: str, config: TopicConfig) -> None:
+    def __init__(self, partition: TopicPartition, topic_id: str, configs: Sequence[TopicConfig]) -> None:
         self.partition = partition
         self.topic_id = topic_id
-        self.configs = [config]
+        self.configs = configs
         self.released = 0
         self.all_asked = False
         self.durable_end = 0
@@ -186,7 +187,7 @@ class Checkers:
         self.history = history
         self.disks = disks
         self._replica_of = replica_of
-        self._configs: dict[str, TopicConfig] = {}
+        self._configs: dict[str, list[TopicConfig]] = {}
         self._topic_ids: dict[str, str] = {}
         self._deleted: dict[tuple[str, int], None] = {}
         self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
@@ -221,8 +222,8 @@ class Checkers:
     def line(self, partition: TopicPartition, topic_id: str) -> Line:
         found = self.lines.get((partition, topic_id))
         if found is None:
-            config = self._configs.get(topic_id, TopicConfig())
-            found = self.lines[partition, topic_id] = Line(partition, topic_id, config)
+            configs = self._configs.setdefault(topic_id, [TopicConfig()])
+            found = self.lines[partition, topic_id] = Line(partition, topic_id, configs)
             if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
                 self.excuse(found, _DELETION)
         return found
@@ -236,7 +237,7 @@ class Checkers:
     def topic_created(self, name: str, topic_id: str, config: TopicConfig) -> None:
         """Before it is in the store. The store tells it, too."""
         self._topic_ids[name] = topic_id
-        self._configs[topic_id] = config
+        self._configs[topic_id] = [config]
 
     def topic_deleted(self, name: str) -> None:
         """Its deletion is asked for. The store tells it, too."""
@@ -405,7 +406,7 @@ class Checkers:
                     self._topic_ids[name] = topic.topic_id
                     config = dump.get(nodes.topic_config(name))
                     if config is not None:
-                        self._configs[topic.topic_id] = nodes.decode_topic_config(nodes.topic_config(name), config)
+                        self._configured(topic.topic_id, nodes.decode_topic_config(nodes.topic_config(name), config))
                     for index, assignment in topic.partitions.items():
                         self._assigned[TopicPartition(name, index)] = assignment.replicas
                 case ["", "config", "topics", name]:
@@ -417,13 +418,14 @@ class Checkers:
             self._state_changed(line, nodes.decode_leader_and_isr(path, dump[path]))
 
     def _configured(self, topic_id: str, config: TopicConfig) -> None:
-        """A topic's settings were written."""
-        self._configs[topic_id] = config
+        """A topic's settings were written, or those of a new topic."""
+        configs = self._configs.setdefault(topic_id, [config])
+        if configs[-1] == config:
+            return
+        configs.append(config)
         for line in self.lines.values():
-            if line.topic_id == topic_id and line.config != config:
-                line.configs.append(config)
-                if config.flush_messages != 1:
-                    line.durable_end = 0
+            if line.topic_id == topic_id and config.flush_messages != 1:
+                line.durable_end = 0
 
     def _delete(self, name: str, number: int) -> None:
         """The deletion of a topic, or of one partition of it, is asked for. number: -1 for all."""

@@ -156,7 +156,8 @@ def test_cancelling_waits_while_only_a_newcomer_holds_what_is_committed() -> Non
 
 @pytest.mark.parametrize("target", [(), (1, 5)])
 def test_who_joined_stays_while_too_few_others_hold_what_is_committed(target: tuple[int, ...]) -> None:
-    """min.insync.replicas is what an acknowledged record is promised; a change of mind does not delete it below that."""
+    """min.insync.replicas is what an acknowledged record is promised; a change of mind does not delete so many of it
+    that fewer are left."""
     cluster = cluster_with(1, 2, config=TopicConfig(min_insync_replicas=2))
     cluster.reassign(T0, (4, 3))
     cluster.run()

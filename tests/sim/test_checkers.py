@@ -662,6 +662,22 @@ def test_a_leader_goes_by_the_settings_that_it_was_told_of() -> None:
     assert world.kinds == []
 
 
+def test_a_new_partition_may_be_told_of_settings_that_are_older_than_it() -> None:
+    world = World(TopicConfig())
+    world.put(nodes.topic_config("t"), nodes.encode_topic_config(TopicConfig(min_insync_replicas=2)))
+    added = TopicPartition("t", 1)
+    world.put(nodes.topic("t"), nodes.encode_topic(replace(world.topic, partitions={1: nodes.Assignment(BROKERS)})))
+    world.put(nodes.leader_and_isr(added), nodes.encode_leader_and_isr(LeaderAndIsr(1, 0, (1,))))
+    log = world.disks.disk(1).open(added, ID).log
+    core = world.leads(1, 0)
+    for offset, config in enumerate((TopicConfig(), TopicConfig(retention_ms=1))):
+        assert world.kinds == []
+        core.config = config
+        log.append_as_follower(world.records(offset, offset))
+        log.advance_high_watermark(offset + 1)
+    assert world.kinds == ["too few"]
+
+
 def test_what_was_committed_unflushed_need_not_be_flushed_later(world: World) -> None:
     flushed = TopicConfig(min_insync_replicas=2, flush_messages=1)
     core = world.leads(1, 0)

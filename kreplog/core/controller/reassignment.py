@@ -136,8 +136,8 @@ class Reassignment:
         return None
 
     def _move(self, partition: TopicPartition, assignment: Assignment, last: bool) -> Move | None:
-        """A step that leaves nobody in the ISR who is no longer assigned; None while nobody who stays can lead, or while
-        too few who stay hold what is committed."""
+        """A step that leaves nobody in the ISR who is no longer assigned; None while nobody who stays can lead, or
+        while too few who stay hold what is committed."""
         context, current = self._context, self._context.states[partition]
         min_isr = context.config(partition.topic).min_isr(len(assignment.replicas))
         state = selectors.reassigned(current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr)

@@ -77,8 +77,8 @@ def reassigned(
     """Hand the partition over to its `target` replicas: the leader if it stays and lives, else the first in the ISR.
 
     Whoever is not in the target leaves the ISR and the eligible replicas in the same write, so that no later election
-    can choose a replica that is about to be deleted. The caller asks once enough of the target are in the ISR to hold
-    min.insync.replicas. None: no live replica of the target is in the ISR. Source: the v3 design, section F.
+    can choose a replica that is about to be deleted. Where that leaves too few for min.insync.replicas the caller
+    waits. None: no live replica of the target is in the ISR. Source: the v3 design, section F.
     """
     order = (current.leader, *target) if current.leader in target else target
     leader = _first(order, live, current.isr)

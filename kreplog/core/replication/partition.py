@@ -210,8 +210,8 @@ class Partition:
         )
 
     def _config_of(self, told: PartitionState) -> TopicConfig:
-        """A follower fsyncs before it asks for as long as an epoch lasts in which it once did: its leader, who may hear of
-        a weaker setting later, or never, counts on that."""
+        """A follower that fsyncs before it asks does so until the epoch ends: its leader, who may hear of a weaker
+        setting later, or never, counts on that."""
         if told.state.leader_epoch == self.leader_epoch and self.config.flushes_every_record:
             return replace(told.config, flush_messages=self.config.flush_messages)
         return told.config
