@@ -24,6 +24,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogClosedError, StorageError, check
 from kreplog.sim.channels import ControlChannels
 from kreplog.sim.disk import Disk, DiskLog
+from kreplog.sim.records import sequence_of
 from kreplog.sim.scheduler import MS, Timer
 from kreplog.sim.store import StoreLink
 from kreplog.sim.trace import describe_effect, describe_event, partitions_of
@@ -239,7 +240,7 @@ class BrokerProcess:
             self._connected,
             self._session_lost,
         )
-        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk)
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, sequence_of)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
         broker = Broker(

@@ -40,7 +40,7 @@ from kreplog.core.messages import (
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.model_log import ModelLog
-from kreplog.sim.records import ModelCodec, ModelRecords
+from kreplog.sim.records import ModelCodec, ModelRecords, sequence_of
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 
 TP = TopicPartition("topic", 0)
@@ -73,7 +73,7 @@ class Shell:
 
     def start(self, epoch: int) -> None:
         """A new process over the same logs."""
-        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids))
+        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids), sequence_of=sequence_of)
         self.step(Registered(epoch, epoch))
         self.epoch = epoch
 
