@@ -378,6 +378,15 @@ def _settings_never_told() -> list[Patch]:
     return [(Partition, "apply", applied_without)]
 
 
+@_mutation("flush-messages-within-an-epoch")
+def _flush_messages_within_an_epoch() -> list[Patch]:
+    """What followers asked for under another flush.messages counts as fsynced."""
+    return [
+        (Partition, "_needs_new_epoch", lambda self, told: False),
+        (Partition, "_config_of", lambda self, told: told.config),
+    ]
+
+
 @_mutation("forgotten-epochs-trusted")
 def _forgotten_epochs_trusted() -> list[Patch]:
     """A follower keeps what parts from its leader's log before the leader's log begins (F3, KIP-107)."""

@@ -28,6 +28,7 @@ FOUND = {
     "deletion-forgets-offline-replica": 249,
     "eligible-forgotten": 2,
     "epoch-start-forgotten": 2,
+    "flush-messages-within-an-epoch": 27,
     "forgotten-epochs-trusted": 10,
     "isr-write-unconditional": 23,
     "joins-at-once": 8,

@@ -6,6 +6,9 @@
     done     when all of the target are in the ISR: one of them leads, the ISR and the assigned replicas are the target,
              and the request is deleted; then the old replicas are told to delete themselves
 
+Whoever leaves, nobody is taken out of an ISR that has fewer than min.insync.replicas left then: a request to cancel, or
+for another target, waits until those who stay have caught up.
+
 Where a reassignment stands can be read from the store alone, so it goes on after any failover. An old replica whose
 broker does not hear of it is deleted by the INIT that it gets when it returns, or from the next controller.
 
