@@ -111,11 +111,14 @@ class Log(SegmentedLog):
         read_only: bool = False,
         *,
         progress: Callable[[int, int], None] | None = None,
+        owned: bool = False,
     ) -> Log:
         """Open `<dir>/<topic>-<partition>`, making it where it is missing, and recover it if it was not closed.
 
         read_only: change nothing and take no lock; what the writer commits is seen as it commits it.
         progress: called with (bytes checked, bytes to check) during recovery.
+        owned: the caller looks after the data directory of many logs. It writes the checkpoints when it has closed
+        them, and calls `sync_files` for what is made and noted here before there are records: those wait for it.
         Raises InvalidTopicError (the directory's name), UsageError (it is no directory), LogLockedError (open for
         writing elsewhere), StorageError (it cannot be read, or, read-only, holds no log).
         """
@@ -124,7 +127,7 @@ class Log(SegmentedLog):
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
-        directory.prepare(log, path, config, read_only)
+        directory.prepare(log, path, config, read_only, owned)
         if read_only:
             recovery.attach(log)
         else:

@@ -1,4 +1,4 @@
-cpdef object atomic_write(str path, bytes data)
+cpdef object atomic_write(str path, bytes data, bint durable=*)
 
 
 cdef class EpochCache:
@@ -13,5 +13,5 @@ cdef class EpochCache:
     cpdef bint truncate_from_end(self, long long offset) except -1
     cpdef bint truncate_from_start(self, long long offset) except -1
     cpdef object clear(self)
-    cpdef object flush(self)
+    cpdef bint flush(self, bint durable=*) except -1
     cdef object _load(self)

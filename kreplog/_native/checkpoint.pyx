@@ -33,9 +33,11 @@ cdef long long _MAX_INT32 = 2**31 - 1
 cdef object _number = re.compile("0|[1-9][0-9]{0,18}")
 
 
-cpdef object atomic_write(str path, bytes data):
+cpdef object atomic_write(str path, bytes data, bint durable=True):
     """Make `data` the whole content of the file at `path`: durable on return, and never seen half done.
 
+    Not durable: the process may be killed all the same, but a crash of the host may leave the old content, or none,
+    until the caller has synced the file and its directory.
     One writer at a time: the temporary file beside it has a fixed name, so one that a crash left is reused. Raises
     StorageError, with the old content still in place.
     """
@@ -46,14 +48,16 @@ cpdef object atomic_write(str path, bytes data):
     try:
         if data:
             file.write_at(&view[0], len(data), 0)
-        file.sync()
+        if durable:
+            file.sync()
         os.replace(temporary, path)
     except BaseException as error:
         _unlink(temporary)
         if isinstance(error, OSError):
             raise StorageError(f"cannot replace {path}: {error}", path=path) from error
         raise
-    sync_directory(os.path.dirname(path) or ".")
+    if durable:
+        sync_directory(os.path.dirname(path) or ".")
 
 
 cdef class OffsetCheckpoint:
@@ -234,12 +238,14 @@ cdef class EpochCache:
         self._epochs.clear()
         self._starts.clear()
 
-    cpdef object flush(self):
-        """Write the file if anything changed since it was read or written; durable on return. Raises StorageError."""
+    cpdef bint flush(self, bint durable=True) except -1:
+        """Write the file if anything changed since it was read or written, and say whether; durable as of atomic_write.
+        Raises StorageError."""
         if not self._dirty or self.path is None:
-            return
-        _write_lines(self.path, [f"{epoch} {start}" for epoch, start in self.entries])
+            return False
+        _write_lines(self.path, [f"{epoch} {start}" for epoch, start in self.entries], durable)
         self._dirty = False
+        return True
 
     cdef object _load(self):
         cdef long long last_epoch = -1, last_start = -1, epoch, start
@@ -301,8 +307,8 @@ cdef list _read_lines(str path, str form):
     return [line.split(" ") for line in lines]
 
 
-cdef object _write_lines(str path, list lines):
-    atomic_write(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode("ascii"))
+cdef object _write_lines(str path, list lines, bint durable=True):
+    atomic_write(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode("ascii"), durable)
 
 
 cdef object _parse(str text, long long limit):

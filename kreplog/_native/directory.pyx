@@ -74,7 +74,7 @@ def configure(SegmentedLog log, object config):
         log.unlock()
 
 
-def prepare(SegmentedLog log, path, object config, bint read_only):
+def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
     """Check the path, read the settings, and for a writer lock the directory.
 
     Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
@@ -88,6 +88,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only):
     log.topic_partition = TopicPartition.parse(os.path.basename(log.path))
     log.name = str(log.topic_partition)
     log.read_only = read_only
+    log.owned = owned
     log.replicated = config.replicated
     adopt(log, config)
     if not os.path.isdir(log.path):

@@ -34,6 +34,9 @@ cdef class SegmentedLog(LogView):
     cdef bint directory_changed
     cdef int32_t last_epoch  # of the newest epoch entry, -1 when none
     cdef object producers
+    cdef bint owned  # somebody looks after the data directory: its checkpoints, and what sync_files makes durable
+    cdef int64_t unsynced  # files were replaced so many times, and not synced, since they last all were
+    cdef bint parent_unsynced
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
@@ -54,6 +57,8 @@ cdef class SegmentedLog(LogView):
         self, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
     ) except -1
     cdef int assign_epoch(self, int32_t epoch) except -1
+    cdef int write_epochs(self) except -1
+    cdef int sync_unsynced(self, FileHandle directory, object state) except -1
     cdef int roll_segment(self) except -1
     cdef int publish_epochs(self) except -1
     cdef int settle(self, int64_t offset) except -1

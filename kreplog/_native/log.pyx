@@ -30,8 +30,11 @@ from kreplog._native.batch cimport (
     wall_clock_ms,
 )
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
-from kreplog._native.files cimport FileHandle
+from posix.fcntl cimport O_RDONLY
+
+from kreplog._native.files cimport FileHandle, open_file, sync_directory
 from kreplog._native.segment cimport Segment, create_segment
+from kreplog._native.state cimport StateFile
 from kreplog._native.view cimport LogView, epochs_crc
 
 import logging
@@ -295,6 +298,12 @@ cdef class SegmentedLog(LogView):
     ) except -1:
         """Put whole batches at the end and publish them; the caller holds the lock. Raises LogFailedError."""
         cdef Segment segment = self.active
+        if self.unsynced:
+            try:
+                self.sync_unsynced(self.directory, self.state)
+            except BaseException as error:
+                self.fail(error)
+            self.unsynced = 0
         if segment.size > 0 and (
             segment.size + length > self.segment_bytes
             or segment.offsets.count >= self.max_index_entries
@@ -333,6 +342,59 @@ cdef class SegmentedLog(LogView):
         self.state.publish(&self.position)
         return 0
 
+    cdef int write_epochs(self) except -1:
+        """Replace the file of the epochs, for nothing that is in the log yet. Raises StorageError.
+
+        In an owned log it is not durable before `sync_files`, or the first record: a leader of thousands of partitions
+        would wait for thousands of fsyncs before it serves the first of them.
+        """
+        if self.owned and self.epochs.flush(False):
+            self.unsynced += 1
+        else:
+            self.epochs.flush()
+        return 0
+
+    def sync_files(self):
+        """Make durable what an owned log has left so; others may use the log meanwhile. Raises LogFailedError."""
+        cdef FileHandle directory
+        cdef int64_t unsynced
+        with nogil:
+            PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
+        try:
+            self.lock()
+            unsynced, directory, state = self.unsynced, self.directory, self.state
+            ended = self.closed or self.failure is not None
+            self.unlock()
+            if ended or not unsynced:
+                return
+            try:
+                self.sync_unsynced(directory, state)
+            except BaseException as error:
+                self.fail(error)
+            self.lock()
+            if self.unsynced == unsynced:
+                self.unsynced = 0
+            self.unlock()
+        finally:
+            PyThread_release_lock(self.sync_mutex)
+
+    cdef int sync_unsynced(self, FileHandle directory, object state) except -1:
+        """fsync what was replaced, and the names of it. Raises StorageError."""
+        for name in ("leader-epoch-checkpoint", "partition.metadata") if self.parent_unsynced else (
+            "leader-epoch-checkpoint",
+        ):
+            try:
+                open_file(f"{self.path}/{name}", O_RDONLY).sync()
+            except FileNotFoundError:
+                continue
+        if self.parent_unsynced:
+            (<StateFile> state).sync()
+        directory.sync()
+        if self.parent_unsynced:
+            sync_directory(self.path.rpartition("/")[0] or "/")
+            self.parent_unsynced = False
+        return 0
+
     def assign_leader_epoch(self, epoch):
         """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls."""
         cdef int32_t wanted = epoch_of(epoch)
@@ -343,7 +405,13 @@ cdef class SegmentedLog(LogView):
                     f"{self.name}: leader epoch {wanted} is older than the log's {self.current_epoch}",
                     partition=self.name,
                 )
-            self.assign_epoch(wanted)
+            try:
+                self.epochs.assign(wanted, self.position.leo)
+                self.write_epochs()
+            except BaseException as error:
+                self.fail(error)
+            self.current_epoch = wanted
+            self.publish_epochs()
         finally:
             self.unlock()
 
@@ -489,6 +557,8 @@ cdef class SegmentedLog(LogView):
     def close(self):
         """Flush, write indexes and checkpoints, and give the directory up. Closing twice does nothing.
 
+        The checkpoints of an owned log are its owner's: of thousands, each would write the lines of all.
+
         Raises LogFailedError when what was appended could not be made durable; the log is closed all the same.
         """
         if self.closed:
@@ -540,7 +610,10 @@ cdef class SegmentedLog(LogView):
             if self.position.has_producers:
                 self.producers.write_snapshot(self.path, self.position.leo)
             self.epochs.flush()
-            self.checkpoint()
+            if self.unsynced:
+                self.sync_unsynced(self.directory, self.state)
+            if not self.owned:
+                self.checkpoint()
             self.state.publish(&self.position)
         except BaseException as error:
             self.fail(error)

@@ -157,7 +157,10 @@ def recover(SegmentedLog log, progress=None):
     log.state.publish(position)
     if fresh:
         _write_topic_id(log)
-    if fresh_state:
+    if fresh_state and log.owned:
+        log.parent_unsynced = True
+        log.unsynced += 1
+    elif fresh_state:
         log.state.sync()
         log.directory.sync()
         sync_directory(os.path.dirname(log.path))

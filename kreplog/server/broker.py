@@ -285,7 +285,10 @@ class Broker:
             self.traffic.fetched(response, exchange.follower)
         elif isinstance(response, m.ProduceResponse):
             self.traffic.produced(response)
-        exchange.reply(response)
+        if isinstance(response, m.LeaderAndIsrResponse):
+            self.logs.sync_files(partial(exchange.reply, response))
+        else:
+            exchange.reply(response)
 
     # Where others are
 

@@ -132,14 +132,17 @@ class DataDirectory:
         return self.path / str(partition)
 
     def make(self, partition: TopicPartition, topic_id: str) -> Path:
-        """A folder for a new replica, which the checkpoints do not know. Raises StorageError."""
+        """A folder for a new replica, which the checkpoints do not know; durable once its log's files are synced.
+
+        Raises StorageError.
+        """
         self.forget(partition)
         folder = self.folder(partition)
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make {folder}: {error}", path=str(folder)) from error
-        atomic_write(str(folder / "partition.metadata"), f"version: 0\ntopic_id: {topic_id}\n".encode())
+        atomic_write(str(folder / "partition.metadata"), f"version: 0\ntopic_id: {topic_id}\n".encode(), False)
         return folder
 
     def set_aside(self, partition: TopicPartition) -> Path:

@@ -8,9 +8,11 @@ directory with it: every replica there is reported as failed, and nothing there 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,6 +49,9 @@ LOG_EFFECTS = frozenset(
 )
 """What ReplicaLogs.answer takes."""
 
+SYNCS_AT_ONCE = 4
+"""So many threads sync files that nobody may be waiting for; the others are there for those who wait."""
+
 HELD_FILES = 32
 """So many segments are deleted without a pause for everybody else."""
 
@@ -56,13 +61,15 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """flushing: an fsync is under way, in a thread. flush_again: more was appended since it began. gone: deleted or set
+    """flushing: an fsync is under way, in a thread. syncing: so many threads have its files to sync, or will.
+    flush_again: more was appended since the fsync began. gone: deleted or set
     aside; `when_still` is then called once no thread has its log in hand."""
 
     directory: DataDirectory
     topic_id: str
     log: Log
     flushing: bool = False
+    syncing: int = 0
     flush_again: bool = False
     gone: bool = False
     when_still: Callable[[], None] | None = field(default=None)
@@ -97,6 +104,9 @@ class ReplicaLogs:
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._nameless: dict[TopicPartition, DataDirectory] = {}
         self._broken: dict[TopicPartition, tuple[DataDirectory, str, StorageError]] = {}
+        self._held: Counter[DataDirectory] = Counter()
+        self._made: dict[_Replica, None] = {}
+        self._noted: dict[_Replica, None] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._answers: dict[type, Callable[[Any], Any]] = {
             m.OpenLog: self._open,
@@ -131,7 +141,9 @@ class ReplicaLogs:
         recovery = _Recovery(len(found), progress)
         with ThreadPoolExecutor(max(1, threads_per_directory * len(self.directories)), "kreplog-recovery") as pool:
             opening = {
-                pool.submit(Log.open, one[0].folder(one[1]), self._config, progress=recovery.of(one[1])): one
+                pool.submit(
+                    Log.open, one[0].folder(one[1]), self._config, progress=recovery.of(one[1]), owned=True
+                ): one
                 for one in found
             }
             for future in as_completed(opening):
@@ -151,6 +163,7 @@ class ReplicaLogs:
                 f"{partition} is in two directories, {other.directory.path} and {replica.directory.path}: move one away"
             )
         self._replicas[partition] = replica
+        self._held[replica.directory] += 1
         for cut in replica.log.cuts:
             _log.warning("%s: %d bytes cut from byte %d on: %s", cut.path, cut.bytes, cut.position, cut.reason)
 
@@ -205,14 +218,15 @@ class ReplicaLogs:
         live = [directory for directory in self.directories if not directory.failed]
         if not live:
             raise StorageError(f"{partition}: every log directory has failed")
-        held = [replica.directory for replica in self._replicas.values()]
-        directory = min(live, key=held.count)
+        directory = min(live, key=self._held.__getitem__)
         nameless = self._nameless.pop(partition, None)
         if nameless is not None:
             nameless.set_aside(partition)
         folder = directory.make(partition, topic_id)
-        replica = _Replica(directory, topic_id, Log.open(folder, self._config))
+        replica = _Replica(directory, topic_id, Log.open(folder, self._config, owned=True))
         self._replicas[partition] = replica
+        self._held[directory] += 1
+        self._made[replica] = None
         return replica
 
     def _append_as_leader(self, effect: m.AppendAsLeader) -> tuple[AppendInfo, m.LogState]:
@@ -228,11 +242,13 @@ class ReplicaLogs:
     def _assign_leader_epoch(self, effect: m.AssignLeaderEpoch) -> m.LogState:
         replica = self._of(effect.partition)
         replica.log.assign_leader_epoch(effect.leader_epoch)
+        self._noted[replica] = None
         return replica.state
 
     def _truncate_to(self, effect: m.TruncateTo) -> m.LogState:
         replica = self._of(effect.partition)
         replica.log.truncate_to(effect.offset)
+        self._noted[replica] = None
         return replica.state
 
     def _truncate_fully(self, effect: m.TruncateFullyAndStartAt) -> m.LogState:
@@ -334,13 +350,14 @@ class ReplicaLogs:
         """The replica is no longer one of ours, its folder moved. Raises StorageError, and nothing has changed."""
         moved = move(partition)
         del self._replicas[partition]
+        self._held[replica.directory] -= 1
         replica.gone = True
         self._settle(replica)
         return moved
 
     def _settle(self, replica: _Replica) -> None:
-        """A replica that is gone: drop its log, and go on with its files, unless a thread is still flushing it."""
-        if replica.gone and not replica.flushing:
+        """A replica that is gone: drop its log, and go on with its files, unless a thread still has it in hand."""
+        if replica.gone and not replica.flushing and not replica.syncing:
             if not replica.log.closed:
                 replica.log._abandon()
             then, replica.when_still = replica.when_still, None
@@ -380,6 +397,41 @@ class ReplicaLogs:
         if replica.flush_again and not replica.directory.failed:
             replica.flushing = True
             self._start(partition, replica)
+
+    # Files
+
+    def sync_files(self, then: Callable[[], None]) -> None:
+        """Make durable, in threads, what was made and noted since the last call; `then()` once what was made is.
+
+        Nobody waits for the epochs: they were written, so that the end of this process takes none of them, and the
+        log syncs them itself before the first record of an epoch (KAFKA-7415). A host that was booted since trusts
+        nothing of this broker's before the controller has dealt with it.
+        """
+        made, self._made = list(self._made), {}
+        noted, self._noted = list(self._noted), {}
+        if made:
+            self._run_task(self._sync(made, then))
+        else:
+            then()
+        if noted:
+            self._run_task(self._sync(noted, None))
+
+    async def _sync(self, replicas: list[_Replica], then: Callable[[], None] | None) -> None:
+        loop = asyncio.get_running_loop()
+        due = deque(replica for replica in replicas if not replica.gone and not replica.directory.failed)
+        taken = list(due)
+        for replica in taken:
+            replica.syncing += 1
+        threads = [loop.run_in_executor(self._pool, _sync_each, due) for _ in range(min(SYNCS_AT_ONCE, len(due)))]
+        failed = await asyncio.gather(*threads)
+        for replica in taken:
+            replica.syncing -= 1
+            self._settle(replica)
+        for replica, error in itertools.chain.from_iterable(failed):
+            _log.error("%s", error)
+            self._fail(replica.directory)
+        if then is not None:
+            then()
 
     # Failure
 
@@ -426,13 +478,28 @@ class ReplicaLogs:
     def close(self, *, mark: bool = True) -> bool:
         """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean. What
         was clean in a directory is marked there, if `mark`, whatever became of the other directories."""
-        replicas = list(self._replicas.values())
         with ThreadPoolExecutor(8, "kreplog-close") as pool:
-            closed = list(pool.map(_close_quietly, replicas))
-        unclean = {replica.directory for replica, clean in zip(replicas, closed, strict=True) if not clean}
+            closed = dict(zip(self._replicas, pool.map(_close_quietly, self._replicas.values()), strict=True))
+        unclean = {self._replicas[partition].directory for partition, offsets in closed.items() if offsets is None}
         for directory in self.directories:
+            if not directory.failed:
+                offsets = {
+                    partition: at
+                    for partition, at in closed.items()
+                    if at is not None and self._replicas[partition].directory is directory
+                }
+                try:
+                    directory.write_checkpoints(offsets.copy)
+                except StorageError as error:
+                    _log.error("%s: %s", directory.path, error)
+                    unclean.add(directory)
             directory.close(mark and self._complete and directory not in unclean)
         return mark and self._complete and not unclean
+
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _run(self, call: Callable[..., None], *arguments: Any) -> None:
         """In a thread, with nobody waiting for it."""
@@ -488,13 +555,30 @@ def _flush_log(log: Log) -> int:
     return log.recovery_point
 
 
-def _close_quietly(replica: _Replica) -> bool:
+def _sync_each(due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:
+    """Of those that other threads leave; the ones that failed."""
+    failed: list[tuple[_Replica, StorageError]] = []
+    while True:
+        try:
+            replica = due.popleft()
+        except IndexError:
+            return failed
+        try:
+            replica.log.sync_files()
+        except StorageError as error:
+            failed.append((replica, error))
+
+
+def _close_quietly(replica: _Replica) -> Offsets | None:
+    """What the checkpoints are to say of it, None where it was not closed cleanly."""
+    log = replica.log
     if replica.directory.failed:
-        replica.log._abandon()
-        return False
+        log._abandon()
+        return None
     try:
-        replica.log.close()
+        offsets = log.log_end_offset, log.high_watermark, log.log_start_offset
+        log.close()
     except StorageError as error:
         _log.error("%s", error)
-        return False
-    return True
+        return None
+    return offsets

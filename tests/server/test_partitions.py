@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -356,4 +358,112 @@ def test_a_failed_log_keeps_its_settings(life: Life) -> None:
     log._abandon()
     logs.answer(m.ConfigureLog(TP, TopicConfig(retention_ms=5)))
     assert log.config.retention_ms == -1
+    life.crash()
+
+
+def test_the_end_writes_the_checkpoints_of_a_directory_once(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each log took minutes for thousands of them."""
+    logs = life.open()
+    places = [TopicPartition("topic", number) for number in range(20)]
+    for place in places:
+        opened(logs, partition=place)
+        logs.answer(m.AppendAsLeader(place, batch, 0))
+        logs.answer(m.AdvanceHighWatermark(place, 3))
+    replaced: list[str] = []
+    replace = os.replace
+
+    def counted(source: str, target: str) -> None:
+        replaced.append(target.rpartition("/")[2])
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", counted)
+    assert logs.close()
+    assert sorted(name for name in replaced if name.endswith("-offset-checkpoint")) == [
+        "log-start-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ]
+    for name in ("recovery-point", "replication"):
+        text = (life.root / "data" / f"{name}-offset-checkpoint").read_text()
+        assert text.splitlines()[1:] == ["20", *sorted((f"topic {one.partition} 3" for one in places), key=by_number)]
+
+
+def by_number(line: str) -> int:
+    return int(line.split()[1])
+
+
+def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nobody waits for an epoch that was only noted; a log that cannot be synced fails with its directory."""
+    logs = life.open()
+    told: list[str] = []
+    sync_files = kreplog.Log.sync_files
+
+    def noted(log: kreplog.Log) -> None:
+        sync_files(log)
+        told.append(str(log.topic_partition))
+
+    def fail(log: kreplog.Log) -> None:
+        raise LogFailedError("the disk is gone")
+
+    monkeypatch.setattr(kreplog.Log, "sync_files", noted)
+
+    async def answered() -> None:
+        answer = asyncio.Event()
+
+        def then() -> None:
+            told.append("answer")
+            answer.set()
+
+        logs.sync_files(then)
+        await answer.wait()
+
+    async def work() -> None:
+        for number in range(3):
+            opened(logs, partition=TopicPartition("topic", number))
+        await answered()
+        assert sorted(told[:3]) == ["topic-0", "topic-1", "topic-2"] and told[3:] == ["answer"]
+        told.clear()
+        logs.answer(m.AssignLeaderEpoch(TP, 1))
+        await answered()
+        assert told[0] == "answer", "the epoch is synced later"
+        while told != ["answer", "topic-0"]:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(kreplog.Log, "sync_files", fail)
+        logs.answer(m.AssignLeaderEpoch(TP, 2))
+        await answered()
+        while m.LogFailed(TP) not in life.events:
+            await asyncio.sleep(0.01)
+
+    run(work)
+    life.crash()
+
+
+def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = life.open()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(log: kreplog.Log) -> None:
+        begun.set()
+        assert go_on.wait(10) and not log.closed, "dropped under the thread that syncs it"
+
+    monkeypatch.setattr(kreplog.Log, "sync_files", slow)
+
+    async def work() -> None:
+        opened(logs)
+        answer = asyncio.Event()
+        logs.sync_files(answer.set)
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        logs.answer(m.DeleteLog(TP))
+        go_on.set()
+        await answer.wait()
+        while list((life.root / "data").glob("topic-*")):
+            await asyncio.sleep(0.01)
+
+    run(work)
+    assert life.events == []
     life.crash()

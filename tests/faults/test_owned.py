@@ -1,0 +1,15 @@
+"""Logs of which a broker has thousands: what they do not sync one by one is durable before a record needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.shim import run_driver
+
+
+@pytest.mark.parametrize("how", ["append", "sync_files"])
+def test_a_record_waits_for_the_epoch_and_the_names(tmp_path: Path, shim: Path, how: str) -> None:
+    """KAFKA-7415, for epochs that were noted without an fsync."""
+    run_driver("owned", tmp_path, how, shim=shim)
