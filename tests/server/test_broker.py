@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
+from kreplog._native.batch import build
 from kreplog.core.messages import (
     CONSUMER,
     FetchPartition,
@@ -21,6 +22,7 @@ from kreplog.core.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from kreplog.core.replication import refusals
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.server.broker import Broker
 from kreplog.server.directories import BOOT_MARK
@@ -238,3 +240,23 @@ def test_a_broken_core_stops_the_broker(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tmp_path: Path, how: str) -> None:
     library = shim.build(tmp_path)
     assert "replicas offline" in shim.run_driver("broker_disk", tmp_path, how, shim=library)
+
+
+def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_refused_as_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "HELD_FOR_MS", 10**9)
+
+    async def work(client: Client) -> None:
+        async def send(sequence: int) -> ErrorCode:
+            records = build([b"value"], producer_id=7, producer_epoch=0, base_sequence=sequence)
+            (answer,) = (await client.produce(records)).partitions
+            return answer.error
+
+        assert await send(0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await client.create("topic") == 0
+        assert await send(1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [await send(0), await send(1)] == [ErrorCode.NONE] * 2
+        assert await send(3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    with_broker(tmp_path, work)
