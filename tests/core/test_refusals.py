@@ -82,6 +82,10 @@ def test_it_ends_by_itself() -> None:
     assert held.before(one(6), HELD_FOR_MS) is None
     held.add(one(9), REFUSED, HELD_FOR_MS)
     assert held.before(one(6), HELD_FOR_MS) is None, "what was refused long ago is no reason any more"
+    held.add(one(5, producer=8), REFUSED, HELD_FOR_MS + 1)
+    assert len(held) == 2
+    held.before_first(one(0, producer=9), 2 * HELD_FOR_MS)
+    assert len(held) == 1, "and nobody needs to look for it"
 
 
 def test_however_many_producers_are_refused_only_the_latest_are_remembered() -> None:

@@ -47,12 +47,13 @@ class Refusals:
 
     def add(self, one: ProducePartition, error: ErrorCode, now_ms: int) -> None:
         """A batch was refused; of several the first counts."""
+        self._forget(now_ms)
         if (sequence := self._sequence_of(one.records)) is None:
             return
         key = (one.partition, sequence.producer_id)
         known = self._refused.pop(key, None)
         first = sequence.base_sequence
-        if known is not None and now_ms < known.until_ms and _is_at_or_behind(sequence, known):
+        if known is not None and _is_at_or_behind(sequence, known):
             first = known.base_sequence
         self._refused[key] = _Refused(sequence.epoch, first, error, now_ms + HELD_FOR_MS)
         if len(self._refused) > MOST:
@@ -75,13 +76,22 @@ class Refusals:
         return self._before(one, now_ms, first_only=True)
 
     def _before(self, one: ProducePartition, now_ms: int, first_only: bool) -> ErrorCode | None:
+        self._forget(now_ms)
         if not self._refused or (sequence := self._sequence_of(one.records)) is None:
             return None
         known = self._refused.get((one.partition, sequence.producer_id))
-        if known is None or now_ms >= known.until_ms or (first_only and known.base_sequence != 0):
+        if known is None or (first_only and known.base_sequence != 0):
             return None
         is_behind = sequence.base_sequence != known.base_sequence and _is_at_or_behind(sequence, known)
         return known.error if is_behind else None
+
+    def _forget(self, now_ms: int) -> None:
+        """Those whose time is over; the oldest stand first."""
+        while self._refused:
+            key = next(iter(self._refused))
+            if now_ms < self._refused[key].until_ms:
+                break
+            del self._refused[key]
 
 
 def _is_at_or_behind(sequence: ProducerSequence, known: _Refused) -> bool:
