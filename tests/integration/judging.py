@@ -20,7 +20,7 @@ from kreplog.server.local_cluster import LocalCluster
 from kreplog.sim import final
 from kreplog.sim.checkers import Checkers
 from kreplog.sim.history import Event, Fail, History, Ok, Unknown
-from kreplog.sim.records import NativeCodec, Record
+from kreplog.sim.records import NativeCodec, Record, batches, sequence_of
 from kreplog.types import TopicPartition
 from tests.integration.clusters import eventually
 from tests.integration.view import View, by_controller
@@ -132,6 +132,17 @@ class Verdict:
         found = final.judge(checkers, self._dump, None, at_rest=True, context_known=False)
         return [f"{one.kind}: {one.text}" for one in found]
 
+    def new_epochs(self) -> list[tuple[int, int]]:
+        """(producer id, epoch) of those that a producer began anew. What had no answer then, it numbered and sent again: a
+        record that is there twice may be there under two epochs."""
+        found = set()
+        for _, disk in self._disks.all():
+            for log in disk.logs.values():
+                data = log.read(0, log.high_watermark, 1 << 40)
+                places = [sequence_of(data[start:stop]) for start, stop, _ in batches(data)]
+                found |= {(one.producer_id, one.epoch) for one in places if one is not None and one.epoch > 0}
+        return sorted(found)
+
     def _with_offset(self, event: Event) -> Event:
         """An acknowledgement that did not say where the record is: where it is found, if it is."""
         if not isinstance(event, Ok) or event.base_offset != UNKNOWN_OFFSET:
@@ -149,7 +160,7 @@ def judge(cluster: LocalCluster, load: Load) -> Verdict:
     """Fail with whatever promise was broken, or was not put to the test."""
     verdict = Verdict(cluster, load)
     violations = verdict.violations(load.history.events)
-    assert not violations, "\n".join(violations)
+    assert not violations, "\n".join([*violations, f"producers' new epochs: {verdict.new_epochs()}"])
     failed = [event for event in load.history.events if isinstance(event, Fail | Unknown)]
     assert not failed, f"{len(failed)} records were not acknowledged, such as {failed[0]}"
     counts = Counter(type(event).__name__ for event in load.history.events)

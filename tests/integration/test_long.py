@@ -53,8 +53,11 @@ def test_kills_under_load(cluster: LocalCluster, view: View, figure: Figure) -> 
             if chosen.random() < 0.5:
                 view.await_replicated(load.topic)
                 load.goes_on(5)
-    judge(cluster, load)
-    figure(f"{KILLS} kills, {load.acked} records acknowledged, none lost, none twice, replicas identical (seed {SEED})")
+    begun = len(judge(cluster, load).new_epochs())
+    figure(
+        f"{KILLS} kills, {load.acked} records acknowledged, none lost, none twice, replicas identical, "
+        f"{begun} producer epochs begun anew (seed {SEED})"
+    )
 
 
 def test_leaders_are_killed_one_after_the_other(cluster: LocalCluster, view: View, figure: Figure) -> None:
