@@ -133,8 +133,8 @@ class Verdict:
         return [f"{one.kind}: {one.text}" for one in found]
 
     def new_epochs(self) -> list[tuple[int, int]]:
-        """(producer id, epoch) of those that a producer began anew. What had no answer then, it numbered and sent again: a
-        record that is there twice may be there under two epochs."""
+        """(producer id, epoch) of those that producers began anew: what had no answer then was numbered and sent again,
+        so that a record which is there twice may be there under two of them."""
         found = set()
         for _, disk in self._disks.all():
             for log in disk.logs.values():
