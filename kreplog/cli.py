@@ -6,6 +6,7 @@ wrongly.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -75,8 +76,7 @@ def simulate(
     from kreplog.sim import mutations, report
 
     if list_mutations:
-        for name in mutations.names():
-            print(name)
+        print(json.dumps(mutations.names()) if as_json else "\n".join(mutations.names()))
         return
     options = report.options_of(brokers, faults, log, mutate, only)
     if not report.run(report.seeds_of(seeds), options, jobs, trace, as_json, keep_going):

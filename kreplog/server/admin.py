@@ -41,6 +41,9 @@ PRODUCER_IDS = "/latest_producer_id_block"
 """In the store: the first producer id that no broker has taken yet, decimal."""
 PRODUCER_ID_BLOCK = 1000
 
+MAX_NEW_PARTITIONS = 10_000
+"""Of one request, as in Kafka: a number with a zero too many would hold up the broker, then the whole cluster."""
+
 Fields = dict[str, Any]
 
 
@@ -117,10 +120,11 @@ class Admin:
     # Topics
 
     async def create_topics(self, request: Any) -> Fields:
+        asked = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in request.topics)
         results = [
             await answer_one(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
-                self._create_topic(topic, request.validate_only),
+                self._create_topic(topic, asked, request.validate_only),
             )
             for topic in request.topics
         ]
@@ -129,7 +133,9 @@ class Admin:
             await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, 1))
         return {"topics": results}
 
-    async def _create_topic(self, topic: Any, validate_only: bool) -> Fields:
+    async def _create_topic(self, topic: Any, asked: int, validate_only: bool) -> Fields:
+        """asked: partitions of all topics of the request."""
+        _check_new(asked)
         brokers = self._placeable()
         if topic.assignments:
             placed = {one.partition_index: tuple(one.broker_ids) for one in topic.assignments}
@@ -207,6 +213,7 @@ class Admin:
                 ErrorCode.INVALID_PARTITIONS,
                 f"topic {topic.name} has {first} partitions: ask for more than that in all",
             )
+        _check_new(topic.count - first)
         brokers = self._placeable()
         if topic.assignments:
             given = [tuple(one.broker_ids) for one in topic.assignments]
@@ -384,6 +391,14 @@ class Admin:
             view is not None
             and len(view.partitions) >= partitions
             and all(one.state.leader != NO_LEADER for one in view.partitions.values())
+        )
+
+
+def _check_new(partitions: int) -> None:
+    if partitions > MAX_NEW_PARTITIONS:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions:,} new partitions are more than the {MAX_NEW_PARTITIONS:,} of one request",
         )
 
 

@@ -105,6 +105,7 @@ def test_an_alteration_is_refused_as_a_whole(trio: LocalCluster, on_trio: Kreplo
         (["--config", "retention.ms"], "--config 'retention.ms': write name=value"),
         (["--config", "retention.ms=1", "--delete-config", "retention.ms"], "each setting can be given once"),
         (["--partitions", "1"], "topic refused has 2 partitions: ask for more than that in all"),
+        (["--partitions", "10003"], "10,001 new partitions are more than the 10,000 of one request"),
         (["--partitions", "3", "--config", "no.such=1"], "no.such"),
         (["--partitions", "2", "--config", "retention.ms=1"], "topic refused has 2 partitions"),
     ):
@@ -113,6 +114,13 @@ def test_an_alteration_is_refused_as_a_whole(trio: LocalCluster, on_trio: Kreplo
         assert answer.err.startswith("kreplog: ") and answer.err.count("\n") == 1
     assert len(described(on_trio, "refused")) == 2
     assert "retention.ms" not in configs(trio, "refused")
+
+
+def test_a_topic_of_far_too_many_partitions_harms_nobody(on_trio: Kreplog) -> None:
+    answer = on_trio("topic", "create", "enormous", "-p", 100_000)
+    assert answer.code == 1
+    assert answer.err == ("kreplog: topic enormous: 100,000 new partitions are more than the 10,000 of one request\n")
+    assert "enormous" not in on_trio("topic", "list").out.decode().split()
 
 
 def test_there_is_no_such_topic(on_trio: Kreplog) -> None:

@@ -7,6 +7,7 @@ faults have moved it, all seeds are tried in order, as `kreplog simulate --seeds
 from __future__ import annotations
 
 import inspect
+import json
 
 import pytest
 from typer.testing import CliRunner
@@ -94,8 +95,10 @@ def test_an_unknown_mutation_is_refused() -> None:
         pass
 
 
-def test_the_names_are_listed_one_a_line() -> None:
+def test_the_names_are_listed_one_a_line_or_as_json() -> None:
     done = CliRunner().invoke(app, ["simulate", "--list-mutations"])
     assert done.exit_code == 0
     assert done.stdout.splitlines() == mutations.names()
+    done = CliRunner().invoke(app, ["simulate", "--list-mutations", "--json"])
+    assert json.loads(done.stdout) == mutations.names()
     assert len(mutations.names()) >= 24
