@@ -95,9 +95,9 @@ class DataDirectory:
                 path=str(self.path),
             )
 
-    def _load(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:
+    def _load(self, checkpoint: OffsetCheckpoint) -> Mapping[TopicPartition, int]:
         try:
-            return checkpoint.read()
+            return checkpoint.latest()
         except CorruptCheckpointError as error:
             _log.warning("%s; it is written anew", error)
             return {}

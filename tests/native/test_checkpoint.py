@@ -130,6 +130,18 @@ def test_an_update_that_changes_nothing_writes_nothing(path: str) -> None:
         assert os.stat(path) == before
 
 
+def test_the_latest_is_not_read_again_unless_somebody_else_wrote_it(path: str) -> None:
+    """A broker of thousands of partitions asks every few seconds."""
+    checkpoint = OffsetCheckpoint(path)
+    assert checkpoint.latest() == {}
+    checkpoint.write({FLIGHTS_0: 1})
+    assert checkpoint.latest() is checkpoint.latest() and checkpoint.latest() == {FLIGHTS_0: 1}
+    OffsetCheckpoint(path).write({FLIGHTS_0: 1, FLIGHTS_1: 2})
+    assert checkpoint.latest() == {FLIGHTS_0: 1, FLIGHTS_1: 2}
+    os.unlink(path)
+    assert checkpoint.latest() == {}
+
+
 def test_an_update_sees_what_another_wrote_in_between(path: str) -> None:
     checkpoint = OffsetCheckpoint(path)
     checkpoint.update(FLIGHTS_0, 5)
