@@ -437,6 +437,20 @@ class TestAppend:
         assert run("append", tmp_path / "flights-0", "-k", "", stdin=b"x\n").code == 2
         assert not any(tmp_path.iterdir())
 
+    def test_what_was_appended_before_an_interruption_is_told(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-m", "kreplog", "log", "append", str(tmp_path / "flights-0"), "--json"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+            assert writer.stdin is not None
+            line = b"x" * 8192 + b"\n"  # so that those before the last are not held back by a buffer
+            writer.stdin.write(line * 1000)  # more than a pipe holds: it has begun when this is taken
+            writer.stdin.flush()
+            writer.send_signal(signal.SIGINT)
+            out, errors = writer.communicate(timeout=30)
+        told = json.loads(out)
+        assert (writer.returncode, errors) == (130, b"")
+        with kreplog.Log.open(tmp_path / "flights-0", read_only=True) as log:
+            assert 0 < told["records"] == told["next_offset"] == log.log_end_offset <= 1000
+
 
 class TestTail:
     @pytest.mark.parametrize(("count", "expected"), [(0, []), (3, [97, 98, 99]), (1000, list(range(100)))])

@@ -32,6 +32,7 @@ import kreplog
 from kreplog._native import batch
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
+from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.errors import CorruptBatchError, StorageError, UsageError
 from kreplog.types import TopicPartition
 
@@ -242,7 +243,7 @@ def append(
         _progress(progress) as bar,
     ):
         first = log.log_end_offset
-        bytes_read = _append_lines(log, lines, first_line, parse, bar)
+        bytes_read, interrupted = _append_lines(log, lines, first_line, parse, bar)
         facts: dict[str, Any] = {
             "path": str(path),
             "first_offset": first,
@@ -258,6 +259,8 @@ def append(
             f"{path}: {_counted(facts['records'], 'record')} appended, {_span(first, facts['next_offset'])}, "
             f"{_counted(bytes_read, 'byte')} read in {facts['seconds']:.3f} s"
         )
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -490,28 +493,32 @@ def _check_first(line: bytes, parse: Callable[[bytes], _Line]) -> None:
 
 def _append_lines(
     log: kreplog.Log, lines: IO[bytes], first_line: bytes, parse: Callable[[bytes], _Line], bar: Progress
-) -> int:
-    """Append a record per line, of which the first was read already; return the bytes read.
+) -> tuple[int, bool]:
+    """Append a record per line, of which the first was read already; return the bytes read and if Ctrl-C ended it.
 
     Raises UsageError for a line that cannot be a record, naming it; the lines before it are appended."""
     task = bar.add_task("append", total=_size_of(lines))
     bytes_read = 0
+    interrupted = False
     with log.appender() as out:
-        for number, line in enumerate(chain([first_line] if first_line else [], lines), 1):
-            try:
-                out.append(*parse(line.removesuffix(b"\n")))
-            except UsageError as error:
-                out.flush()
-                raise UsageError(
-                    f"line {number}: {error}; appended: {_counted(number - 1, 'line')} before it, so that the next "
-                    f"offset is {log.log_end_offset:,}",
-                    path=log.path,
-                ) from error
-            bytes_read += len(line)
-            if number % PROGRESS_EVERY_LINES == 0:
-                bar.update(task, completed=bytes_read)
+        try:
+            for number, line in enumerate(chain([first_line] if first_line else [], lines), 1):
+                try:
+                    out.append(*parse(line.removesuffix(b"\n")))
+                except UsageError as error:
+                    out.flush()
+                    raise UsageError(
+                        f"line {number}: {error}; appended: {_counted(number - 1, 'line')} before it, so that the next "
+                        f"offset is {log.log_end_offset:,}",
+                        path=log.path,
+                    ) from error
+                bytes_read += len(line)
+                if number % PROGRESS_EVERY_LINES == 0:
+                    bar.update(task, completed=bytes_read)
+        except KeyboardInterrupt:
+            interrupted = True
         bar.update(task, completed=bytes_read)
-    return bytes_read
+    return bytes_read, interrupted
 
 
 def _size_of(lines: IO[bytes]) -> int | None:
