@@ -13,8 +13,9 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,10 @@ class Broker:
         )
         self.api = Api(self)
         self.server = Server(self.api.handle, limits_of(settings))
-        bound = [self._listen(listener) for listener in settings.listeners]
+        bound = []
+        for listener in settings.listeners:
+            with self._named("listeners", listener):
+                bound.append(self.server.listen(listener))
         first = settings.advertised or next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
         unclean = any(directory.unclean or directory.is_new for directory in directories)
@@ -146,18 +150,21 @@ class Broker:
             "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
         )
         if settings.metrics_listener is not None:
-            await self.metrics.start(settings.metrics_listener)
+            with self._named("metrics.listener", settings.metrics_listener):
+                await self.metrics.start(settings.metrics_listener)
             _log.info("metrics are told at http://%s/metrics", self.metrics.address)
         _log.info("broker %d listens on %s", self.id, ", ".join(str(listener) for listener in bound))
 
-    def _listen(self, listener: Listener) -> Listener:
+    @contextmanager
+    def _named(self, setting: str, listener: Listener) -> Iterator[None]:
+        """An address that cannot be listened on is one of that setting. Raises UsageError."""
         try:
-            return self.server.listen(listener)
+            yield
         except OSError as error:
             what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
             raise UsageError(
                 f"broker {self.id} cannot listen on {listener}: {what}; give it another address in its setting "
-                "listeners, or end what has this one"
+                f"{setting}, or end what has this one"
             ) from error
 
     # Events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client,
 
 import kreplog
 from kreplog.core.messages import Send
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
 from kreplog.server.counters import Requests
 from kreplog.server.exporter import AT_ONCE
 from kreplog.server.metrics import request_name
+from kreplog.server.settings import load
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving
@@ -191,6 +193,23 @@ def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
             assert not broker.metrics.address.host
 
     asyncio.run(main())
+
+
+def test_an_address_that_is_taken_is_told_with_its_setting(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {
+            "broker.id": 1,
+            "listeners": "127.0.0.1:0",
+            "log.dirs": f"{tmp_path}/data",
+            "coordination": f"embedded:{tmp_path}/store",
+            "metrics.listener": f"127.0.0.1:{taken.getsockname()[1]}",
+        }
+
+        async def main() -> None:
+            await Broker(load(names, None, {})).run()
+
+        with pytest.raises(UsageError, match=r"another process listens there; .* setting metrics\.listener"):
+            asyncio.run(main())
 
 
 def test_every_request_has_a_name_and_every_time_a_class() -> None:
