@@ -26,8 +26,10 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
-    "kreplog.commands.log": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log"},
-    "kreplog.commands": EVERYWHERE | {"kreplog.core", "kreplog.core.controller", "kreplog.wire", "kreplog.server"},
+    "kreplog.commands.interruption": EVERYWHERE,
+    "kreplog.commands.log": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.commands.interruption"},
+    "kreplog.commands": EVERYWHERE
+    | {"kreplog.commands.interruption", "kreplog.core", "kreplog.core.controller", "kreplog.wire", "kreplog.server"},
     "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog.commands", "kreplog.commands.log", "kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -174,7 +174,7 @@ class _Range:
             return cls(
                 tuple(
                     (replace(whole, start=piece.start, stop=piece.stop), max(1, piece.bytes) * factor)
-                    for piece in log.offset_ranges(start, stop, piece_bytes)
+                    for piece in _pieces(log, start, stop, piece_bytes)
                 )
             )
 
@@ -192,6 +192,18 @@ class _Range:
                 first = replace(first, start=piece.stop)
         if first.start < self.pieces[-1][0].stop:
             yield replace(first, stop=self.pieces[-1][0].stop)
+
+
+def _pieces(log: kreplog.Log, start: int, stop: int, piece_bytes: int) -> Sequence[kreplog.OffsetRange]:
+    """[start, stop) in pieces of about that size. What is deleted meanwhile is a piece too: its task tells of it."""
+    while True:
+        kept = min(max(start, log.log_start_offset), stop)
+        gone = [kreplog.OffsetRange(start, kept, 0)] if kept > start else []
+        try:
+            return [*gone, *(log.offset_ranges(kept, stop, piece_bytes) if kept < stop else ())]
+        except kreplog.errors.OffsetOutOfRangeError:
+            if log.log_start_offset <= kept:
+                raise
 
 
 def _is_compressed(log: kreplog.Log, offset: int) -> bool:

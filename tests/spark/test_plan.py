@@ -274,3 +274,22 @@ def test_tasks_hold_absolute_paths(data: Path, monkeypatch: pytest.MonkeyPatch) 
     (task, _) = plan(parse({"path": data.name, "subscribe": "t"}), 1)
     assert isinstance(task, Task)
     assert task.path == str(data / "t-0")
+
+
+@pytest.mark.parametrize(("times", "kept"), [(1, 30), (2, 60), (4, 100)])
+def test_records_that_are_deleted_while_it_is_made_stay_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, kept: int
+) -> None:
+    """The task of what is gone tells of it, or passes it over, as its option says."""
+    with kreplog.Log.open(tmp_path / "t-0") as log:
+        for _ in range(10):
+            log.append_many([b"x"] * 10)
+        real, deletions = kreplog.Log.offset_ranges, iter([30, 60, 90, 100][:times])
+
+        def meanwhile(reader: kreplog.Log, start: int, stop: int, max_bytes: int) -> list[kreplog.OffsetRange]:
+            log.delete_records_before(next(deletions, 0))
+            return real(reader, start, stop, max_bytes)
+
+        monkeypatch.setattr(kreplog.Log, "offset_ranges", meanwhile)
+        assert planned(tmp_path) == [("t-0", 0, 100)]
+        assert log.log_start_offset == kept
