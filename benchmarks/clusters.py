@@ -221,7 +221,10 @@ def in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:
 def wait_in_sync(cluster: Cluster, topic: str) -> None:
     """Until every partition has a leader and all its replicas in sync."""
     deadline = time.monotonic() + READY_S
-    while not all(leader >= 0 and len(isr) == len(BROKERS) for leader, isr in in_sync(cluster, topic).values()):
+    while True:
+        found = in_sync(cluster, topic)  # nothing at all by a broker that has not heard of the topic yet
+        if found and all(leader >= 0 and len(isr) == len(BROKERS) for leader, isr in found.values()):
+            return
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {in_sync(cluster, topic)}")
+            raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {found}")
         time.sleep(POLL_S)
