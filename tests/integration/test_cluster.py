@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import KafkaConnectionError, TopicAlreadyExistsError
 
 import kreplog
 from kreplog.server.local_cluster import LocalCluster
@@ -29,8 +29,15 @@ def create(cluster: LocalCluster, name: str, partitions: int = 1, replicas: int 
 
 
 def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str, Any]:
-    with admin_of(cluster.bootstrap()) as admin:
-        (told,) = admin.describe_topics([topic])
+    """kafka-python gives up where a broker that it was told of has just been killed: it asks again, then."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            with admin_of(cluster.bootstrap()) as admin:
+                (told,) = admin.describe_topics([topic])
+            break
+        except KafkaConnectionError:
+            assert time.monotonic() < deadline, f"nobody tells of {topic}"
     found: dict[str, Any] = next(one for one in told["partitions"] if one["partition_index"] == partition)
     return found
 
