@@ -244,8 +244,11 @@ class Life:
         missing = _bytes(self.cluster.data(leader) / "behind-0")
         before = _bytes(where)
         self.cluster.spawn([follower])
+        deadline = time.monotonic() + clusters.READY_S
         while _bytes(where) <= before:
-            time.sleep(clusters.POLL_S)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.cluster.name}: broker {follower} fetches nothing in {clusters.READY_S} s")
+            time.sleep(clusters.POLL_S)  # another process's file grows, and nobody tells
         began = time.perf_counter()
         clusters.wait_in_sync(self.cluster, "behind")
         rate = (missing - before) / (time.perf_counter() - began)
@@ -254,7 +257,7 @@ class Life:
     def _idle(self) -> None:
         for number in range(0, self.scale.idle_partitions, 100):
             clusters.create_topic(self.cluster, f"idle-{number}", min(100, self.scale.idle_partitions - number))
-        time.sleep(SETTLE_S)
+        time.sleep(SETTLE_S)  # what a new topic makes brokers do is done then
         before, started = clusters.cpu_s(self.cluster), time.perf_counter()
         time.sleep(IDLE_S)  # nothing happens, and that is measured
         taken = clusters.cpu_s(self.cluster) - before

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -170,7 +171,7 @@ def kill(cluster: Cluster, broker: int) -> None:
     while Path(f"/proc/{pid}").exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} of broker {broker} outlives SIGKILL")
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # it need not be a child of ours, whose end we would be told
 
 
 def resident_mb(cluster: Cluster) -> float:
@@ -203,12 +204,12 @@ def create_topic(cluster: Cluster, topic: str, partitions: int) -> None:
         try:
             future.result()
             return
-        except Exception as error:
-            if "exists" in str(error).lower():
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:  # by a request whose answer was lost
                 return
             if time.monotonic() > deadline:
                 raise
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # brokers that start tell nobody when they have all found one another
 
 
 def in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:
@@ -227,4 +228,4 @@ def wait_in_sync(cluster: Cluster, topic: str) -> None:
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {found}")
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # brokers tell nobody

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,9 +111,7 @@ class Brokers:
 
         async def each() -> dict[int, T]:
             asked = [one for one in dict.fromkeys(brokers) if one in self.known]
-            answers = await asyncio.gather(
-                *(_asked(self.known[one], lambda line, at=one: question(at, line), REACH_S) for one in asked)  # type: ignore[misc]
-            )
+            answers = await asyncio.gather(*(_asked(self.known[one], partial(question, one), REACH_S) for one in asked))
             return {
                 one: answer for one, answer in zip(asked, answers, strict=True) if not isinstance(answer, Exception)
             }

@@ -282,7 +282,7 @@ def tail(
         try:
             while follow:
                 sys.stdout.flush()
-                time.sleep(FOLLOW_POLL_S)
+                time.sleep(FOLLOW_POLL_S)  # a writer in another process tells nobody
                 start, end = max(end, log.log_start_offset), max(end, log.high_watermark)
                 for record in log.read(start, end) if start < end else ():
                     show(record)

@@ -193,7 +193,7 @@ class LocalCluster:
                     return None
                 if time.monotonic() > deadline:
                     return missing or wanted
-                time.sleep(POLL_S)
+                time.sleep(POLL_S)  # a process that ends is no news of the store's
 
     def _ended(self, broker: int, status: int, before: telling.Marks, others: bool) -> ClusterError:
         home = self.home(broker)
@@ -239,7 +239,7 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 why = f": its process is suspended; {_wake(pid)}" if _is_suspended(pid) else ""
                 raise ClusterError(f"broker {broker} (pid {pid}) still runs after {timeout_s:g} s{why}")
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # it is no child of this process
 
     def status(self) -> list[BrokerStatus]:
         """Every broker, by id. A store that cannot be asked knows of none."""
@@ -357,8 +357,8 @@ def read_pid_file(home: Path) -> tuple[int, str, int]:
         except FileNotFoundError:
             return 0, "", 0
         except (ValueError, KeyError, TypeError):
-            pass  # it is being written
-        time.sleep(POLL_S)
+            pass
+        time.sleep(POLL_S)  # it is being written, which takes a moment
     raise ClusterError(f"{home / 'broker.pid'} is locked, but does not say by which process")
 
 
