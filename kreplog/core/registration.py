@@ -12,20 +12,8 @@ from dataclasses import replace
 from enum import Enum
 
 from kreplog.core import nodes
-from kreplog.core.messages import (
-    Event,
-    GetNodes,
-    Multi,
-    Nodes,
-    Registered,
-    SessionLost,
-    SessionStarted,
-    StateChange,
-    Steps,
-    Stopping,
-    Tick,
-    WatchFired,
-)
+from kreplog.core.effects import GetNodes, Multi, Nodes, StateChange, Steps
+from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
 from kreplog.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError, SessionExpiredError
 from kreplog.types import Broker, Create, Delete, Node, SetData, StoreOperation
 

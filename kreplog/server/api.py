@@ -15,14 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from kreplog.core.messages import (
-    ControlledShutdownRequest,
-    Event,
-    FetchResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    Received,
-)
+from kreplog.core.events import Event, Received
+from kreplog.core.messages import ControlledShutdownRequest, FetchResponse, LeaderAndIsrRequest, LeaderAndIsrResponse
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
 from kreplog.server.admin import Admin, Fields

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
-from kreplog.core import nodes
 from kreplog.core.controller.controller import Controller
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
@@ -145,7 +145,7 @@ class Broker:
         self.registration = Registration(
             Registered(self.id, -1, first.host, first.port, settings.rack, unclean=unclean)
         )
-        self._registered: m.Registered | None = None
+        self._registered: events.Registered | None = None
         self.register = Awaiting(
             "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
         )
@@ -170,13 +170,13 @@ class Broker:
     # Events
 
     def _session_started(self, session_id: int) -> None:
-        self.register.put(m.SessionStarted(session_id))
+        self.register.put(events.SessionStarted(session_id))
 
     def _session_lost(self) -> None:
         _log.warning("the session with the coordination store has ended")
         self.happenings.expired += 1
         for runner in (self.replicas, self.control, self.register):
-            runner.put(m.SessionLost())
+            runner.put(events.SessionLost())
         self.channels.close()
 
     def _registration_stepped(self) -> None:
@@ -216,25 +216,25 @@ class Broker:
 
     # Effects
 
-    def _apply(self, effect: m.Effect) -> Any:
+    def _apply(self, effect: effects.Effect) -> Any:
         """Those of the replication core."""
         kind = type(effect)
         if kind in LOG_EFFECTS:
             answer = self.logs.answer(effect)
-            if isinstance(effect, m.AppendAsLeader):
+            if isinstance(effect, effects.AppendAsLeader):
                 self.traffic.bytes_in += len(effect.records)
                 self.traffic.messages_in += answer[0].records
-            elif isinstance(effect, m.AppendAsFollower):
+            elif isinstance(effect, effects.AppendAsFollower):
                 self.traffic.bytes_in_replicas += len(effect.records)
             return answer
-        if isinstance(effect, m.Reply):
+        if isinstance(effect, effects.Reply):
             self._answer(effect)
-        elif isinstance(effect, m.Send):
+        elif isinstance(effect, effects.Send):
             self.fetches.send(effect)
-        elif isinstance(effect, m.SubmitMulti):
+        elif isinstance(effect, effects.SubmitMulti):
             operations = effect.operations
             self.store.submit(lambda session: session.multi(operations), partial(self._store_replied, effect.tag))
-        elif isinstance(effect, m.SubmitRead):
+        elif isinstance(effect, effects.SubmitRead):
             paths = effect.paths
             self.store.submit(lambda session: session.get_many(paths), partial(self._store_replied, effect.tag))
         else:
@@ -243,7 +243,7 @@ class Broker:
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
         change = self._isr_change(tag)
-        self.replicas.put(m.StoreReplied(tag, tuple(results or ()), error))
+        self.replicas.put(events.StoreReplied(tag, tuple(results or ()), error))
         if change is not None:
             partition, before = change
             self.happenings.isr_changed(before, partition.isr, error is not None)
@@ -254,27 +254,27 @@ class Broker:
         partition = self.manager.partitions.get(place) if isinstance(place, TopicPartition) else None
         return None if partition is None else (partition, partition.isr)
 
-    async def _apply_awaited(self, runner: Any, effect: m.Effect) -> Any:
+    async def _apply_awaited(self, runner: Any, effect: effects.Effect) -> Any:
         """Those of the controller and of the registration."""
         on_watch: Callable[[Any], None] = runner.on_watch
-        if isinstance(effect, m.Multi):
+        if isinstance(effect, effects.Multi):
             return await self.store.multi(effect.operations)
-        if isinstance(effect, m.GetNodes):
+        if isinstance(effect, effects.GetNodes):
             return await self.store.get_nodes(effect.paths, on_watch if effect.watch else None)
-        if isinstance(effect, m.GetChildren):
+        if isinstance(effect, effects.GetChildren):
             return await self.store.get_children(effect.path, on_watch if effect.watch else None)
-        if isinstance(effect, m.SendControl):
+        if isinstance(effect, effects.SendControl):
             self.channels.send(effect)
-        elif isinstance(effect, m.Reply):
+        elif isinstance(effect, effects.Reply):
             self._answer(effect)
         else:
             self._note(effect)
         return None
 
-    def _note(self, effect: m.Effect) -> None:
-        if isinstance(effect, m.StateChange):
+    def _note(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.StateChange):
             log_state_change(effect.level, effect.text)
-        elif isinstance(effect, m.UncleanElection):
+        elif isinstance(effect, effects.UncleanElection):
             self.happenings.unclean_elections += 1
             text = (
                 f"{effect.partition}: UNCLEAN ELECTION of {effect.leader} in epoch {effect.leader_epoch}: data is lost"
@@ -284,7 +284,7 @@ class Broker:
         else:
             raise InvariantError(f"a broker cannot carry out {type(effect).__name__}")
 
-    def _answer(self, effect: m.Reply) -> None:
+    def _answer(self, effect: effects.Reply) -> None:
         exchange, response = effect.reply_to, effect.response
         if not isinstance(exchange, Exchange):
             raise InvariantError(f"{type(response).__name__} answers nobody: {exchange!r}")
@@ -327,7 +327,7 @@ class Broker:
         while True:
             await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)  # ended by cancelling the task
             for partition in self.logs.limited():
-                self.replicas.put(m.RetentionDue(partition))
+                self.replicas.put(events.RetentionDue(partition))
                 await asyncio.sleep(0)
 
     # Stop
@@ -335,7 +335,7 @@ class Broker:
     async def _hand_over(self) -> None:
         """Have the controller move this broker's leaders; what it cannot move in time stops with the broker."""
         _log.info("broker %d stops", self.id)
-        self.register.put(m.Stopping())
+        self.register.put(events.Stopping())
         try:
             async with asyncio.timeout(self.settings.controlled_shutdown_max_wait_ms / 1000):
                 while self._failure is None:

@@ -10,13 +10,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from kreplog.core.messages import (
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    ControlReplied,
-    ControlRequest,
-    SendControl,
-)
+from kreplog.core.effects import SendControl
+from kreplog.core.events import ControlReplied
+from kreplog.core.messages import ControlledShutdownRequest, ControlledShutdownResponse, ControlRequest
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.server.logs import log_sent
 from kreplog.server.peers import Address, Peer

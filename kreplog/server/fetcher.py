@@ -7,7 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from kreplog.core.messages import Fetched, FetchResponse, Send
+from kreplog.core.effects import Send
+from kreplog.core.events import Fetched
+from kreplog.core.messages import FetchResponse
 from kreplog.errors import CoordinationError, PeerProtocolError
 from kreplog.server.peers import Address, Peer
 from kreplog.wire import fetch

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import LogConfig, TopicConfig
+from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
@@ -30,21 +31,21 @@ _log = logging.getLogger("kreplog.server")
 
 LOG_EFFECTS = frozenset(
     {
-        m.OpenLog,
-        m.AppendAsLeader,
-        m.AppendAsFollower,
-        m.AssignLeaderEpoch,
-        m.TruncateTo,
-        m.TruncateFullyAndStartAt,
-        m.DeleteRecordsBefore,
-        m.EnforceRetention,
-        m.ConfigureLog,
-        m.ReadLog,
-        m.OffsetForTimestamp,
-        m.AdvanceHighWatermark,
-        m.Flush,
-        m.CloseLog,
-        m.DeleteLog,
+        effects.OpenLog,
+        effects.AppendAsLeader,
+        effects.AppendAsFollower,
+        effects.AssignLeaderEpoch,
+        effects.TruncateTo,
+        effects.TruncateFullyAndStartAt,
+        effects.DeleteRecordsBefore,
+        effects.EnforceRetention,
+        effects.ConfigureLog,
+        effects.ReadLog,
+        effects.OffsetForTimestamp,
+        effects.AdvanceHighWatermark,
+        effects.Flush,
+        effects.CloseLog,
+        effects.DeleteLog,
     }
 )
 """What ReplicaLogs.answer takes."""
@@ -75,9 +76,9 @@ class _Replica:
     when_still: Callable[[], None] | None = field(default=None)
 
     @property
-    def state(self) -> m.LogState:
+    def state(self) -> effects.LogState:
         log = self.log
-        return m.LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
+        return effects.LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
 
 
 class ReplicaLogs:
@@ -91,7 +92,7 @@ class ReplicaLogs:
         self,
         directories: Sequence[DataDirectory],
         config: LogConfig,
-        put: Callable[[m.Event], None],
+        put: Callable[[events.Event], None],
         pool: Executor,
         *,
         complete: bool = True,
@@ -109,21 +110,21 @@ class ReplicaLogs:
         self._noted: dict[_Replica, None] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._answers: dict[type, Callable[[Any], Any]] = {
-            m.OpenLog: self._open,
-            m.AppendAsLeader: self._append_as_leader,
-            m.AppendAsFollower: self._append_as_follower,
-            m.AssignLeaderEpoch: self._assign_leader_epoch,
-            m.TruncateTo: self._truncate_to,
-            m.TruncateFullyAndStartAt: self._truncate_fully,
-            m.DeleteRecordsBefore: self._delete_records,
-            m.EnforceRetention: self._enforce_retention,
-            m.ConfigureLog: self._configure,
-            m.ReadLog: self._read,
-            m.OffsetForTimestamp: self._offset_for_timestamp,
-            m.AdvanceHighWatermark: self._advance_high_watermark,
-            m.Flush: self._flush,
-            m.CloseLog: self._close_log,
-            m.DeleteLog: self._delete,
+            effects.OpenLog: self._open,
+            effects.AppendAsLeader: self._append_as_leader,
+            effects.AppendAsFollower: self._append_as_follower,
+            effects.AssignLeaderEpoch: self._assign_leader_epoch,
+            effects.TruncateTo: self._truncate_to,
+            effects.TruncateFullyAndStartAt: self._truncate_fully,
+            effects.DeleteRecordsBefore: self._delete_records,
+            effects.EnforceRetention: self._enforce_retention,
+            effects.ConfigureLog: self._configure,
+            effects.ReadLog: self._read,
+            effects.OffsetForTimestamp: self._offset_for_timestamp,
+            effects.AdvanceHighWatermark: self._advance_high_watermark,
+            effects.Flush: self._flush,
+            effects.CloseLog: self._close_log,
+            effects.DeleteLog: self._delete,
         }
 
     # Start
@@ -175,7 +176,7 @@ class ReplicaLogs:
 
     # Effects
 
-    def answer(self, effect: m.Effect) -> Any:
+    def answer(self, effect: effects.Effect) -> Any:
         """Carry out one effect on a log; its answer. Throws what the effect's docstring says."""
         try:
             return self._answers[type(effect)](effect)
@@ -189,7 +190,7 @@ class ReplicaLogs:
         assert replica is not None
         return replica
 
-    def _open(self, effect: m.OpenLog) -> m.OpenedLog:
+    def _open(self, effect: effects.OpenLog) -> effects.OpenedLog:
         partition = effect.partition
         if partition in self._broken:
             directory, topic_id, error = self._broken[partition]
@@ -207,7 +208,7 @@ class ReplicaLogs:
         if replica.directory.failed:
             raise LogFailedError(f"{partition}: the log directory {replica.directory.path} has failed")
         self._apply(replica, effect.config)
-        return m.OpenedLog(replica.state, replica.log.high_watermark)
+        return effects.OpenedLog(replica.state, replica.log.high_watermark)
 
     def _make(self, partition: TopicPartition, topic_id: str) -> _Replica:
         """A replica from nothing, in the directory that has the fewest."""
@@ -229,40 +230,40 @@ class ReplicaLogs:
         self._made[replica] = None
         return replica
 
-    def _append_as_leader(self, effect: m.AppendAsLeader) -> tuple[AppendInfo, m.LogState]:
+    def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
         replica = self._of(effect.partition)
         info = replica.log.append_batches(effect.records, effect.leader_epoch)
         return info, replica.state
 
-    def _append_as_follower(self, effect: m.AppendAsFollower) -> m.LogState:
+    def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.append_as_follower(effect.records)
         return replica.state
 
-    def _assign_leader_epoch(self, effect: m.AssignLeaderEpoch) -> m.LogState:
+    def _assign_leader_epoch(self, effect: effects.AssignLeaderEpoch) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.assign_leader_epoch(effect.leader_epoch)
         self._noted[replica] = None
         return replica.state
 
-    def _truncate_to(self, effect: m.TruncateTo) -> m.LogState:
+    def _truncate_to(self, effect: effects.TruncateTo) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.truncate_to(effect.offset)
         self._noted[replica] = None
         return replica.state
 
-    def _truncate_fully(self, effect: m.TruncateFullyAndStartAt) -> m.LogState:
+    def _truncate_fully(self, effect: effects.TruncateFullyAndStartAt) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.truncate_fully_and_start_at(effect.offset)
         return replica.state
 
-    def _delete_records(self, effect: m.DeleteRecordsBefore) -> m.LogState:
+    def _delete_records(self, effect: effects.DeleteRecordsBefore) -> effects.LogState:
         replica = self._of(effect.partition)
         with self._held_files(replica.log):
             replica.log.delete_records_before(effect.offset)
         return replica.state
 
-    def _enforce_retention(self, effect: m.EnforceRetention) -> m.LogState:
+    def _enforce_retention(self, effect: effects.EnforceRetention) -> effects.LogState:
         replica = self._of(effect.partition)
         with self._held_files(replica.log):
             replica.log.enforce_retention()
@@ -281,7 +282,7 @@ class ReplicaLogs:
             if held:
                 self._pool.submit(_close_all, held)
 
-    def _configure(self, effect: m.ConfigureLog) -> None:
+    def _configure(self, effect: effects.ConfigureLog) -> None:
         try:
             self._apply(self._of(effect.partition), effect.config)
         except (StorageError, LogClosedError) as error:  # a log that has failed is reported as such by whoever finds it
@@ -301,7 +302,7 @@ class ReplicaLogs:
             and (replica.log.config.retention_ms >= 0 or replica.log.config.retention_bytes >= 0)
         ]
 
-    def _read(self, effect: m.ReadLog) -> memoryview:
+    def _read(self, effect: effects.ReadLog) -> memoryview:
         """A view of the mapped segment, which lives as long as the view does; a cut replaces the file under it."""
         log = self._of(effect.partition).log
         isolation = "log_end" if effect.limit >= log.log_end_offset else "committed"
@@ -312,7 +313,7 @@ class ReplicaLogs:
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
         return fetched.data
 
-    def _offset_for_timestamp(self, effect: m.OffsetForTimestamp) -> tuple[int, int]:
+    def _offset_for_timestamp(self, effect: effects.OffsetForTimestamp) -> tuple[int, int]:
         """None too for what no record has: a time below 0, with which newer Kafkas mean other questions."""
         log = self._of(effect.partition).log
         timestamp = effect.timestamp
@@ -326,13 +327,13 @@ class ReplicaLogs:
             return -1, -1
         return (-1, -1) if record is None else (record.offset, record.timestamp_ms)
 
-    def _advance_high_watermark(self, effect: m.AdvanceHighWatermark) -> None:
+    def _advance_high_watermark(self, effect: effects.AdvanceHighWatermark) -> None:
         self._of(effect.partition).log.advance_high_watermark(effect.offset)
 
-    def _close_log(self, effect: m.CloseLog) -> None:
+    def _close_log(self, effect: effects.CloseLog) -> None:
         """Its files are open until they are deleted or set aside, or the broker stops: nobody else may write them."""
 
-    def _delete(self, effect: m.DeleteLog) -> None:
+    def _delete(self, effect: effects.DeleteLog) -> None:
         partition = effect.partition
         if partition in self._broken:
             directory = self._broken[partition][0]
@@ -366,7 +367,7 @@ class ReplicaLogs:
 
     # Flush
 
-    def _flush(self, effect: m.Flush) -> None:
+    def _flush(self, effect: effects.Flush) -> None:
         """One fsync at a time for each log; those asked for meanwhile share the next."""
         replica = self._of(effect.partition)
         if replica.flushing:
@@ -387,7 +388,7 @@ class ReplicaLogs:
             self._settle(replica)
             return
         try:
-            self._put(m.Flushed(partition, done.result()))
+            self._put(events.Flushed(partition, done.result()))
         except LogClosedError:
             return
         except StorageError as error:
@@ -449,7 +450,7 @@ class ReplicaLogs:
         )
         for partition, replica in list(self._replicas.items()):
             if replica.directory is directory:
-                self._put(m.LogFailed(partition))
+                self._put(events.LogFailed(partition))
 
     # Checkpoints, and the end
 

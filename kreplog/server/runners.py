@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kreplog.core.messages import Effect, Event, Steps, Tick, WatchFired
+from kreplog.core.effects import Effect, Steps
+from kreplog.core.events import Event, Tick, WatchFired
 from kreplog.errors import CoordinationError, InvariantError, KreplogError
 from kreplog.types import WatchEvent
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kreplog.config import ReplicationConfig
+from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.controller.controller import Controller
 from kreplog.core.nodes import CONTROLLER
@@ -44,7 +45,7 @@ SHUTDOWN_WAIT_MS = 300
 class Core(Protocol):
     """What the three cores have in common."""
 
-    def step(self, event: Any, now_ms: int) -> m.Steps[None]: ...
+    def step(self, event: Any, now_ms: int) -> effects.Steps[None]: ...
 
     def next_wakeup(self, now_ms: int) -> int | None: ...
 
@@ -86,9 +87,9 @@ class Runner:
         self.core = core
         self.who = f"{name} {process.id}"
         self._process = process
-        self._inbox: deque[m.Event] = deque()
-        self.event: m.Event | None = None
-        self._steps: m.Steps[None] | None = None
+        self._inbox: deque[events.Event] = deque()
+        self.event: events.Event | None = None
+        self._steps: effects.Steps[None] | None = None
         self._answer: Any = None
         self._error: BaseException | None = None
         self._awaiting = False
@@ -99,14 +100,14 @@ class Runner:
     def idle(self) -> bool:
         return self._steps is None and not self._inbox
 
-    def put(self, event: m.Event) -> None:
+    def put(self, event: events.Event) -> None:
         """Queue an event; it is stepped now if nothing is before it."""
         self._inbox.append(event)
         if not self._running:
             self.run()
 
     def on_watch(self, event: WatchEvent) -> None:
-        self.put(m.WatchFired(event))
+        self.put(events.WatchFired(event))
 
     def run(self) -> None:
         """Go on as far as it goes."""
@@ -156,14 +157,14 @@ class Runner:
         now_ms = process.now_ms
         wakeup_ms = self.core.next_wakeup(now_ms)
         if wakeup_ms is not None and wakeup_ms <= now_ms:
-            self.put(m.Tick())
+            self.put(events.Tick())
         else:
             self.arm()
 
-    def _begin(self, event: m.Event) -> None:
+    def _begin(self, event: events.Event) -> None:
         process = self._process
         trace = process.cluster.trace
-        if trace.enabled and not isinstance(event, m.Tick):
+        if trace.enabled and not isinstance(event, events.Tick):
             trace.note(self.who, describe_event(event), *partitions_of(event))
         self.event = event
         self._steps = self.core.step(event, process.now_ms)
@@ -200,8 +201,8 @@ class Runner:
                 self._answer, self._error = answer, error
                 return
 
-    def _note(self, effect: m.Effect, answer: Any, error: BaseException | None) -> None:
-        if isinstance(effect, m.GetNodes | m.GetChildren):
+    def _note(self, effect: effects.Effect, answer: Any, error: BaseException | None) -> None:
+        if isinstance(effect, effects.GetNodes | effects.GetChildren):
             return
         answer = None if answer is AWAITED else answer
         self._process.cluster.trace.note(self.who, describe_effect(effect, answer, error), *partitions_of(effect))
@@ -247,7 +248,7 @@ class BrokerProcess:
             self.id, -1, f"host{self.id}", 9092, machine.rack, unclean=self.disk.unclean or machine.new_disk
         )
         self.registration = Registration(broker)
-        self._registered: m.Registered | None = None
+        self._registered: events.Registered | None = None
         self.replicas = Runner(self, "broker", self.manager)
         self.control = Runner(self, "controller", self.controller)
         self.register = Runner(self, "registration", self.registration)
@@ -256,19 +257,19 @@ class BrokerProcess:
         self._flushing: dict[TopicPartition, bool] = {}
         self._effects: dict[type, Callable[[Runner, Any], Any]] = {
             **dict.fromkeys(_LOG_EFFECTS, self._log),
-            m.AdvanceHighWatermark: self._advance_high_watermark,
-            m.Flush: self._flush,
-            m.CloseLog: self._close_log,
-            m.Send: self._send,
-            m.Reply: self._reply,
-            m.SendControl: self._send_control,
-            m.SubmitMulti: self._submit_multi,
-            m.SubmitRead: self._submit_read,
-            m.Multi: self._multi,
-            m.GetNodes: self._get_nodes,
-            m.GetChildren: self._get_children,
-            m.StateChange: self._state_change,
-            m.UncleanElection: self._unclean_election,
+            effects.AdvanceHighWatermark: self._advance_high_watermark,
+            effects.Flush: self._flush,
+            effects.CloseLog: self._close_log,
+            effects.Send: self._send,
+            effects.Reply: self._reply,
+            effects.SendControl: self._send_control,
+            effects.SubmitMulti: self._submit_multi,
+            effects.SubmitRead: self._submit_read,
+            effects.Multi: self._multi,
+            effects.GetNodes: self._get_nodes,
+            effects.GetChildren: self._get_children,
+            effects.StateChange: self._state_change,
+            effects.UncleanElection: self._unclean_election,
         }
 
     # Clock
@@ -336,7 +337,7 @@ class BrokerProcess:
     def shut_down(self, done: Callable[[], None]) -> None:
         """Announce it, hand over the leaders, close the logs, exit; `done` is called at the end, unless it crashes."""
         self.stopping = True
-        self.register.put(m.Stopping())
+        self.register.put(events.Stopping())
         self._ask_to_stop(SHUTDOWN_TRIES, done)
 
     def _ask_to_stop(self, tries: int, done: Callable[[], None]) -> None:
@@ -393,9 +394,9 @@ class BrokerProcess:
         if isinstance(request, MetadataRequest):
             self._tell_metadata(reply_to)
         elif isinstance(request, m.ControlledShutdownRequest):
-            self.control.put(m.Received(reply_to, request))
+            self.control.put(events.Received(reply_to, request))
         else:
-            self.replicas.put(m.Received(reply_to, request))
+            self.replicas.put(events.Received(reply_to, request))
 
     def _tell_metadata(self, reply_to: int) -> None:
         if self.paused:
@@ -404,7 +405,7 @@ class BrokerProcess:
             self.cluster.network.reply(reply_to, self.cluster.metadata_of(self))
 
     def _connected(self, session_id: int) -> None:
-        self.register.put(m.SessionStarted(session_id))
+        self.register.put(events.SessionStarted(session_id))
 
     def stepped(self, runner: Runner) -> None:
         """A step has ended: what the shell must look at then."""
@@ -433,14 +434,14 @@ class BrokerProcess:
         if not self.alive:
             return
         for runner in self.runners:
-            runner.put(m.SessionLost())
+            runner.put(events.SessionLost())
         self.channels.close()
         if not self.stopping:
             self.link.connect(int(300 * MS * self._scheduler.random.random()))
 
     # Effects
 
-    def apply(self, runner: Runner, effect: m.Effect) -> Any:
+    def apply(self, runner: Runner, effect: effects.Effect) -> Any:
         """Carry out one effect; its answer, AWAITED if that comes later, None if there is none. Throws KreplogError."""
         handler = self._effects.get(type(effect))
         return handler(runner, effect) if handler is not None else None
@@ -462,15 +463,15 @@ class BrokerProcess:
             raise error
         return answer
 
-    def _advance_high_watermark(self, _runner: Runner, effect: m.AdvanceHighWatermark) -> None:
+    def _advance_high_watermark(self, _runner: Runner, effect: effects.AdvanceHighWatermark) -> None:
         log = self.disk.log(effect.partition)
         if log is not None:
             log.advance_high_watermark(effect.offset)
 
-    def _close_log(self, _runner: Runner, effect: m.CloseLog) -> None:
+    def _close_log(self, _runner: Runner, effect: effects.CloseLog) -> None:
         self.disk.close(effect.partition)
 
-    def _flush(self, _runner: Runner, effect: m.Flush) -> None:
+    def _flush(self, _runner: Runner, effect: effects.Flush) -> None:
         """One fsync at a time for each log; those asked for meanwhile share the next."""
         partition = effect.partition
         if partition in self._flushing:
@@ -486,24 +487,24 @@ class BrokerProcess:
         again = self._flushing.pop(partition)
         try:
             if log is not None:
-                self.replicas.put(m.Flushed(partition, log.flush()))
+                self.replicas.put(events.Flushed(partition, log.flush()))
         except LogClosedError:
             pass  # the replica was stopped or deleted
         except StorageError:
-            self.replicas.put(m.LogFailed(partition))
+            self.replicas.put(events.LogFailed(partition))
         if again and self.alive:
-            self._flush(self.replicas, m.Flush(partition))
+            self._flush(self.replicas, effects.Flush(partition))
 
-    def _send(self, _runner: Runner, effect: m.Send) -> None:
+    def _send(self, _runner: Runner, effect: effects.Send) -> None:
         def answered(response: m.FetchResponse | None) -> None:
-            self.replicas.put(m.Fetched(effect.leader, effect.correlation, response))
+            self.replicas.put(events.Fetched(effect.leader, effect.correlation, response))
 
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
 
-    def _reply(self, runner: Runner, effect: m.Reply) -> None:
+    def _reply(self, runner: Runner, effect: effects.Reply) -> None:
         assert isinstance(effect.reply_to, int)
-        if self.registration.broker.unclean and isinstance(runner.event, m.Received):
+        if self.registration.broker.unclean and isinstance(runner.event, events.Received):
             self._may_be_clean(runner.event.request, effect.response)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
@@ -516,29 +517,29 @@ class BrokerProcess:
                 self.disk.unclean = self.machine.new_disk = False
                 self.registration.know_safe()
 
-    def _send_control(self, _runner: Runner, effect: m.SendControl) -> None:
+    def _send_control(self, _runner: Runner, effect: effects.SendControl) -> None:
         self.channels.put(effect)
 
-    def _submit_multi(self, runner: Runner, effect: m.SubmitMulti) -> None:
+    def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
         self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag))
 
-    def _submit_read(self, runner: Runner, effect: m.SubmitRead) -> None:
+    def _submit_read(self, runner: Runner, effect: effects.SubmitRead) -> None:
         self.link.get_nodes(effect.paths, None, partial(self._store_replied, runner, effect.tag))
 
     def _store_replied(self, runner: Runner, tag: Hashable, results: Any, error: CoordinationError | None) -> None:
         if self.alive:
-            runner.put(m.StoreReplied(tag, () if results is None else tuple(results), error))
+            runner.put(events.StoreReplied(tag, () if results is None else tuple(results), error))
 
-    def _multi(self, runner: Runner, effect: m.Multi) -> Any:
+    def _multi(self, runner: Runner, effect: effects.Multi) -> Any:
         self.link.multi(effect.operations, partial(self._resume, runner))
         return AWAITED
 
-    def _get_nodes(self, runner: Runner, effect: m.GetNodes) -> Any:
+    def _get_nodes(self, runner: Runner, effect: effects.GetNodes) -> Any:
         watcher = runner.on_watch if effect.watch else None
         self.link.get_nodes(effect.paths, watcher, partial(self._resume, runner))
         return AWAITED
 
-    def _get_children(self, runner: Runner, effect: m.GetChildren) -> Any:
+    def _get_children(self, runner: Runner, effect: effects.GetChildren) -> Any:
         watcher = runner.on_watch if effect.watch else None
         self.link.get_children(effect.path, watcher, partial(self._resume, runner))
         return AWAITED
@@ -547,10 +548,10 @@ class BrokerProcess:
         if self.alive:
             runner.resume(answer, error)
 
-    def _state_change(self, _runner: Runner, effect: m.StateChange) -> None:
+    def _state_change(self, _runner: Runner, effect: effects.StateChange) -> None:
         pass  # in the trace it is
 
-    def _unclean_election(self, _runner: Runner, effect: m.UncleanElection) -> None:
+    def _unclean_election(self, _runner: Runner, effect: effects.UncleanElection) -> None:
         self.cluster.unclean_election(effect)
 
     # The high watermark checkpoint
@@ -565,9 +566,9 @@ class BrokerProcess:
             self._checkpoint_later()
 
 
-def _open_log(disk: Disk, effect: m.OpenLog) -> m.OpenedLog:
+def _open_log(disk: Disk, effect: effects.OpenLog) -> effects.OpenedLog:
     opened = disk.open(effect.partition, effect.topic_id)
-    return m.OpenedLog(opened.state, opened.high_watermark)
+    return effects.OpenedLog(opened.state, opened.high_watermark)
 
 
 def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
@@ -578,15 +579,15 @@ def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
 
 
 _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
-    m.OpenLog: _open_log,
-    m.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(e.records, e.leader_epoch),
-    m.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),
-    m.AssignLeaderEpoch: lambda disk, e: _on(disk, e.partition).assign_leader_epoch(e.leader_epoch),
-    m.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),
-    m.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
-    m.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
-    m.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
-    m.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
-    m.OffsetForTimestamp: lambda disk, e: _on(disk, e.partition).offset_for_timestamp(e.timestamp),
-    m.DeleteLog: lambda disk, e: disk.delete(e.partition),
+    effects.OpenLog: _open_log,
+    effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(e.records, e.leader_epoch),
+    effects.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),
+    effects.AssignLeaderEpoch: lambda disk, e: _on(disk, e.partition).assign_leader_epoch(e.leader_epoch),
+    effects.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),
+    effects.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
+    effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
+    effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
+    effects.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
+    effects.OffsetForTimestamp: lambda disk, e: _on(disk, e.partition).offset_for_timestamp(e.timestamp),
+    effects.DeleteLog: lambda disk, e: disk.delete(e.partition),
 }

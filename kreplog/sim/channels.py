@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from kreplog.core.messages import ControlReplied, ControlRequest, ControlResponse, SendControl
+from kreplog.core.effects import SendControl
+from kreplog.core.events import ControlReplied
+from kreplog.core.messages import ControlRequest, ControlResponse
 from kreplog.errors import ErrorCode
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler

@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
-from kreplog.core import messages, nodes
+from kreplog.core import effects, nodes
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
@@ -249,7 +249,7 @@ class Checkers:
             now_ms = self.history.now_ms()
             self.history.add(PowerLost(now_ms, loss.partition, loss.topic_id, loss.broker, loss.start, loss.end))
 
-    def unclean_election(self, effect: messages.UncleanElection) -> None:
+    def unclean_election(self, effect: effects.UncleanElection) -> None:
         """A controller has declared one."""
         topic_id = self._topic_ids.get(effect.partition.topic, "")
         now_ms = self.history.now_ms()

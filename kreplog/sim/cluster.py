@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 
 from kreplog.config import TopicConfig
+from kreplog.core import effects, nodes
 from kreplog.core import messages as m
-from kreplog.core import nodes
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.errors import ErrorCode
 from kreplog.sim import final, workload
@@ -271,7 +271,7 @@ class Cluster:
     def partition_removed(self, partition: TopicPartition) -> None:
         self.trace.note("admin", f"partition {partition} is to be removed", partition)
 
-    def unclean_election(self, effect: m.UncleanElection) -> None:
+    def unclean_election(self, effect: effects.UncleanElection) -> None:
         """Declared by a controller."""
         self.checkers.unclean_election(effect)
 

@@ -21,7 +21,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from kreplog.core.messages import LogState
+from kreplog.core.effects import LogState
 from kreplog.errors import LogClosedError, LogFailedError
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.native_log import NativeLog
@@ -34,7 +34,7 @@ _HALF = 2  # of a batch is left behind the cut; see NativeLog.lose
 
 
 class ReplicaLog(Protocol):
-    """What a broker does with a replica's log: the answers are those of the log effects of `kreplog.core.messages`.
+    """What a broker does with a replica's log: the answers are those of the log effects of `kreplog.core.effects`.
 
     All that write raise LogFailedError once the disk or the log has failed; LogClosedError when this handle is no
     longer the open one (its process is dead, the replica was stopped).

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
-from kreplog.core.messages import RetentionDue
+from kreplog.core.events import RetentionDue
 from kreplog.sim.faults import Action
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import STORE

@@ -18,14 +18,8 @@ from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.context import Replica as ControllerReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
-from kreplog.core.messages import (
-    FetchedPartition,
-    FetchPartition,
-    LogState,
-    OpenedLog,
-    PartitionState,
-    Steps,
-)
+from kreplog.core.effects import LogState, OpenedLog, Steps
+from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.replication import epochs, isr
 from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
 from kreplog.core.replication.isr import Replica

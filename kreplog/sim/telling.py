@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kreplog.config import ReplicationConfig
+from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
-from kreplog.core import nodes
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.broker import AWAITED, BrokerProcess, Machine, Runner
@@ -21,7 +21,7 @@ from kreplog.types import TopicPartition as Tp
 if TYPE_CHECKING:
     from kreplog.sim.stage import Stage
 
-_CHANGES = (m.AppendAsLeader, m.AppendAsFollower, m.TruncateTo, m.TruncateFullyAndStartAt)
+_CHANGES = (effects.AppendAsLeader, effects.AppendAsFollower, effects.TruncateTo, effects.TruncateFullyAndStartAt)
 
 
 class StagedProcess(BrokerProcess):
@@ -31,7 +31,7 @@ class StagedProcess(BrokerProcess):
         self.stage = stage
         self._acting: Runner | None = None
         self._roles: dict[Tp, tuple[Role, int, int]] = {}
-        self._was_registered: m.Registered | None = None
+        self._was_registered: events.Registered | None = None
         self._was_active = False
         self._refused: dict[tuple[Tp, int], ErrorCode] = {}
         super().__init__(stage, machine, config)
@@ -42,7 +42,7 @@ class StagedProcess(BrokerProcess):
 
     # What the shell does
 
-    def apply(self, runner: Runner, effect: m.Effect) -> Any:
+    def apply(self, runner: Runner, effect: effects.Effect) -> Any:
         self._acting = runner
         end = self._end_of(effect)
         try:
@@ -84,7 +84,7 @@ class StagedProcess(BrokerProcess):
         if self.stage.states and not old.startswith("NonExistent"):
             self.tell(f"takes {_thing(thing)} from {old} to {new}")
 
-    def _multi(self, runner: Runner, effect: m.Multi) -> Any:
+    def _multi(self, runner: Runner, effect: effects.Multi) -> Any:
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
                 self._tell_written(effect.operations, error)
@@ -93,7 +93,7 @@ class StagedProcess(BrokerProcess):
         self.link.multi(effect.operations, answered)
         return AWAITED
 
-    def _submit_multi(self, runner: Runner, effect: m.SubmitMulti) -> None:
+    def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
                 outcome = "is written" if error is None else f"is refused: {_refusal(error)}"
@@ -105,50 +105,50 @@ class StagedProcess(BrokerProcess):
             self.tell(f"asks the store for {what}")
         self.link.multi(effect.operations, answered)
 
-    def _unclean_election(self, runner: Runner, effect: m.UncleanElection) -> None:
+    def _unclean_election(self, runner: Runner, effect: effects.UncleanElection) -> None:
         self.tell(f"elects {effect.leader} for {effect.partition} uncleanly")
         super()._unclean_election(runner, effect)
 
     # What is told of it
 
-    def _end_of(self, effect: m.Effect) -> int:
+    def _end_of(self, effect: effects.Effect) -> int:
         log = self.disk.log(effect.partition) if isinstance(effect, _CHANGES) else None
         return -1 if log is None else log.state().leo
 
-    def _tell_effect(self, runner: Runner, effect: m.Effect, answer: Any, end: int) -> None:
+    def _tell_effect(self, runner: Runner, effect: effects.Effect, answer: Any, end: int) -> None:
         match effect:
-            case m.AppendAsLeader(partition=partition):
+            case effects.AppendAsLeader(partition=partition):
                 info = answer[0]
                 if info.duplicate:
                     self.tell(f"has {partition} [{info.first_offset}, {info.last_offset + 1}) already")
                 else:
                     self._tell_records("appends", partition, end)
-            case m.AppendAsFollower(partition=partition):
+            case effects.AppendAsFollower(partition=partition):
                 self._tell_records("copies", partition, end)
-            case m.TruncateTo(partition=partition) if answer.leo < end:
+            case effects.TruncateTo(partition=partition) if answer.leo < end:
                 self.tell(f"cuts {partition} from {end} to {answer.leo}")
-            case m.TruncateFullyAndStartAt(partition=partition, offset=offset):
+            case effects.TruncateFullyAndStartAt(partition=partition, offset=offset):
                 self.tell(f"empties {partition}, which ended at {end}, and starts it at {offset}")
-            case m.DeleteRecordsBefore(partition=partition):
+            case effects.DeleteRecordsBefore(partition=partition):
                 self.tell(f"deletes {partition} below {answer.log_start}")
-            case m.EnforceRetention(partition=partition):
+            case effects.EnforceRetention(partition=partition):
                 self.tell(f"keeps {partition} from {answer.log_start} on")
-            case m.ConfigureLog(partition=partition):
+            case effects.ConfigureLog(partition=partition):
                 self.tell(f"goes by other settings for {partition}")
-            case m.AdvanceHighWatermark(partition=partition, offset=offset):
+            case effects.AdvanceHighWatermark(partition=partition, offset=offset):
                 self.tell(f"moves the high watermark of {partition} to {offset}")
-            case m.CloseLog(partition=partition):
+            case effects.CloseLog(partition=partition):
                 self.tell(f"stops {partition}")
-            case m.DeleteLog(partition=partition):
+            case effects.DeleteLog(partition=partition):
                 self.tell(f"deletes {partition}")
-            case m.StateChange(level=level, text=text) if level != "info":
+            case effects.StateChange(level=level, text=text) if level != "info":
                 self.tell(f"{level}: {text}")
-            case m.SendControl(broker=broker, request=request):
+            case effects.SendControl(broker=broker, request=request):
                 if self.stage.messages:
                     self.tell(f"queues for b{broker}: {describe(request)}")
-            case m.Reply(reply_to=reply_to, response=response):
+            case effects.Reply(reply_to=reply_to, response=response):
                 event = runner.event
-                if isinstance(event, m.Received) and event.reply_to == reply_to:
+                if isinstance(event, events.Received) and event.reply_to == reply_to:
                     self._tell_refusals(event.request, response)
             case _:
                 pass
@@ -200,14 +200,14 @@ class StagedProcess(BrokerProcess):
             self.tell(f"is refused a write: {_refusal(error)}")
 
 
-def _is_data(event: m.Event | None) -> bool:
+def _is_data(event: events.Event | None) -> bool:
     """One of those that come all the time and change nobody's role."""
-    return isinstance(event, m.Fetched | m.Tick) or (
-        isinstance(event, m.Received) and isinstance(event.request, m.FetchRequest)
+    return isinstance(event, events.Fetched | events.Tick) or (
+        isinstance(event, events.Received) and isinstance(event.request, m.FetchRequest)
     )
 
 
-def _verb(effect: m.Effect) -> str:
+def _verb(effect: effects.Effect) -> str:
     return f"{type(effect).__name__} {getattr(effect, 'partition', '')}".strip()
 
 

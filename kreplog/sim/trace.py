@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.sim import history as h
 from kreplog.sim.scheduler import Scheduler
@@ -96,17 +97,17 @@ _IDLE = (" 0 bytes", "by a consumer", " reads ", "sends broker", "UpdateMetadata
 
 def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
     """The partitions that an event, effect, request or response is about."""
-    if isinstance(message, m.Received):
+    if isinstance(message, events.Received):
         return partitions_of(message.request)
-    if isinstance(message, m.Fetched | m.ControlReplied):
+    if isinstance(message, events.Fetched | events.ControlReplied):
         return () if message.response is None else partitions_of(message.response)
-    if isinstance(message, m.Send | m.SendControl):
+    if isinstance(message, effects.Send | effects.SendControl):
         return partitions_of(message.request)
-    if isinstance(message, m.Reply):
+    if isinstance(message, effects.Reply):
         return partitions_of(message.response)
-    if isinstance(message, m.SubmitMulti | m.Multi):
+    if isinstance(message, effects.SubmitMulti | effects.Multi):
         return _partitions_of_paths(operation.path for operation in message.operations)
-    if isinstance(message, m.SubmitRead | m.GetNodes):
+    if isinstance(message, effects.SubmitRead | effects.GetNodes):
         return _partitions_of_paths(message.paths)
     single = getattr(message, "partition", None)
     if isinstance(single, TopicPartition):
@@ -131,98 +132,98 @@ def _partitions_of_paths(paths: Iterable[str]) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-def describe_event(event: m.Event) -> str:
+def describe_event(event: events.Event) -> str:
     """What a core is told."""
     match event:
-        case m.Received(request=request):
+        case events.Received(request=request):
             return f"receives {describe(request)}"
-        case m.Fetched(leader=leader, response=None):
+        case events.Fetched(leader=leader, response=None):
             return f"gets no answer to its fetch from broker {leader}"
-        case m.Fetched(leader=leader, response=response):
+        case events.Fetched(leader=leader, response=response):
             return f"gets from broker {leader}: {describe(response)}"
-        case m.Flushed(partition=partition, recovery_point=point):
+        case events.Flushed(partition=partition, recovery_point=point):
             return f"has fsynced {partition} below {point}"
-        case m.RetentionDue(partition=partition):
+        case events.RetentionDue(partition=partition):
             return f"is to look at the retention of {partition}"
-        case m.LogFailed(partition=partition):
+        case events.LogFailed(partition=partition):
             return f"loses the log of {partition}"
-        case m.StoreReplied(tag=tag, error=None):
+        case events.StoreReplied(tag=tag, error=None):
             return f"hears from the store ({tag}): done"
-        case m.StoreReplied(tag=tag, error=error):
+        case events.StoreReplied(tag=tag, error=error):
             return f"hears from the store ({tag}): {type(error).__name__}"
-        case m.Registered(broker_epoch=epoch):
+        case events.Registered(broker_epoch=epoch):
             return f"is registered, broker epoch {epoch}"
-        case m.SessionLost():
+        case events.SessionLost():
             return "has lost its session"
-        case m.WatchFired(event=fired):
+        case events.WatchFired(event=fired):
             return f"sees {fired.path} {fired.kind}"
-        case m.ControlReplied(broker=broker, response=response):
+        case events.ControlReplied(broker=broker, response=response):
             return f"hears from broker {broker}: {describe(response)}"
         case _:
             return "looks at the clock"
 
 
-def describe_effect(effect: m.Effect, answer: Any = None, error: BaseException | None = None) -> str:
+def describe_effect(effect: effects.Effect, answer: Any = None, error: BaseException | None = None) -> str:
     """What a core has done, and what came of it."""
     failed = f", which fails: {type(error).__name__}" if error is not None else ""
     return _effect(effect, answer) + failed
 
 
-def _effect(effect: m.Effect, answer: Any) -> str:
+def _effect(effect: effects.Effect, answer: Any) -> str:
     match effect:
-        case m.OpenLog(partition=partition):
+        case effects.OpenLog(partition=partition):
             state = f": {_log(answer.state)}, high watermark {answer.high_watermark}" if answer is not None else ""
             return f"opens {partition}{state}"
-        case m.AppendAsLeader(partition=partition, leader_epoch=epoch):
+        case effects.AppendAsLeader(partition=partition, leader_epoch=epoch):
             if answer is None:
                 return f"appends to {partition} in epoch {epoch}"
             info: AppendInfo = answer[0]
             repeated = " (a repeated batch, nothing written)" if info.duplicate else ""
             offsets = f"[{info.first_offset}, {info.last_offset + 1})"
             return f"appends {offsets} to {partition} as leader in epoch {epoch}{repeated}"
-        case m.AppendAsFollower(partition=partition):
+        case effects.AppendAsFollower(partition=partition):
             return f"appends to {partition} as follower" + (f": {_log(answer)}" if answer is not None else "")
-        case m.AssignLeaderEpoch(partition=partition, leader_epoch=epoch):
+        case effects.AssignLeaderEpoch(partition=partition, leader_epoch=epoch):
             return f"begins epoch {epoch} of {partition}" + (f" at offset {answer.leo}" if answer is not None else "")
-        case m.TruncateTo(partition=partition, offset=offset):
+        case effects.TruncateTo(partition=partition, offset=offset):
             return f"truncates {partition} to {offset}" + (f": {_log(answer)}" if answer is not None else "")
-        case m.TruncateFullyAndStartAt(partition=partition, offset=offset):
+        case effects.TruncateFullyAndStartAt(partition=partition, offset=offset):
             return f"empties {partition} and starts it at {offset}"
-        case m.DeleteRecordsBefore(partition=partition, offset=offset):
+        case effects.DeleteRecordsBefore(partition=partition, offset=offset):
             return f"deletes records of {partition} before {offset}"
-        case m.EnforceRetention(partition=partition):
+        case effects.EnforceRetention(partition=partition):
             return f"enforces the retention of {partition}" + (f": {_log(answer)}" if answer is not None else "")
-        case m.ConfigureLog(partition=partition, config=config):
+        case effects.ConfigureLog(partition=partition, config=config):
             return f"goes by other settings for {partition}: {config}"
-        case m.ReadLog(partition=partition, offset=offset, limit=limit):
+        case effects.ReadLog(partition=partition, offset=offset, limit=limit):
             return f"reads {partition} from {offset}, below {limit}"
-        case m.AdvanceHighWatermark(partition=partition, offset=offset):
+        case effects.AdvanceHighWatermark(partition=partition, offset=offset):
             return f"moves the high watermark of {partition} to {offset}"
-        case m.Flush(partition=partition):
+        case effects.Flush(partition=partition):
             return f"begins to fsync {partition}"
-        case m.CloseLog(partition=partition):
+        case effects.CloseLog(partition=partition):
             return f"closes {partition}"
-        case m.DeleteLog(partition=partition):
+        case effects.DeleteLog(partition=partition):
             return f"deletes {partition}"
-        case m.SubmitMulti(tag=tag, operations=operations):
+        case effects.SubmitMulti(tag=tag, operations=operations):
             return f"asks the store ({tag}) to {_operations(operations)}"
-        case m.Multi(operations=operations):
+        case effects.Multi(operations=operations):
             return f"writes to the store: {_operations(operations)}"
-        case m.SubmitRead(tag=tag, paths=paths):
+        case effects.SubmitRead(tag=tag, paths=paths):
             return f"asks the store ({tag}) for {', '.join(paths)}"
-        case m.GetNodes(paths=paths):
+        case effects.GetNodes(paths=paths):
             return f"reads {', '.join(paths)}"
-        case m.GetChildren(path=path):
+        case effects.GetChildren(path=path):
             return f"lists {path}"
-        case m.Send(leader=leader, request=request):
+        case effects.Send(leader=leader, request=request):
             return f"sends broker {leader} {describe(request)}"
-        case m.SendControl(broker=broker, request=request):
+        case effects.SendControl(broker=broker, request=request):
             return f"queues for broker {broker}: {describe(request)}"
-        case m.Reply(response=response):
+        case effects.Reply(response=response):
             return f"answers {describe(response)}"
-        case m.StateChange(level=level, text=text):
+        case effects.StateChange(level=level, text=text):
             return f"{level}: {text}"
-        case m.UncleanElection(partition=partition, leader=leader, leader_epoch=epoch):
+        case effects.UncleanElection(partition=partition, leader=leader, leader_epoch=epoch):
             return f"elects broker {leader} for {partition} uncleanly, epoch {epoch}"
         case _:
             return f"does {type(effect).__name__}"
@@ -316,7 +317,7 @@ def _state(state: LeaderAndIsr) -> str:
     )
 
 
-def _log(state: m.LogState) -> str:
+def _log(state: effects.LogState) -> str:
     return f"log [{state.log_start}, {state.leo}), epochs {dict(state.epochs)}"
 
 

@@ -23,32 +23,19 @@ from kreplog.core.controller.transitions import (
     PartitionStatus,
     ReplicaStatus,
 )
+from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi, Reply, SendControl, StateChange, UncleanElection
+from kreplog.core.events import ControlReplied, Event, Received, Registered, SessionLost, Tick, WatchFired
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    ControlReplied,
     ControlRequest,
-    Effect,
-    Event,
-    GetChildren,
-    GetNodes,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    Multi,
     PartitionState,
-    Received,
-    Registered,
-    Reply,
-    SendControl,
-    SessionLost,
-    StateChange,
     StopReplicaRequest,
     StopReplicaResponse,
-    Tick,
-    UncleanElection,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
-    WatchFired,
 )
 from kreplog.errors import ErrorCode, KreplogError, NoNodeError
 from kreplog.types import (

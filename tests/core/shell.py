@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from kreplog.config import ReplicationConfig, TopicConfig
-from kreplog.core.messages import (
+from kreplog.core.effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
     AppendAsLeader,
@@ -17,17 +17,12 @@ from kreplog.core.messages import (
     DeleteRecordsBefore,
     Effect,
     EnforceRetention,
-    Event,
     Flush,
-    LeaderAndIsrRequest,
     LogState,
     OffsetForTimestamp,
     OpenedLog,
     OpenLog,
-    PartitionState,
     ReadLog,
-    Received,
-    Registered,
     Reply,
     Send,
     StateChange,
@@ -35,8 +30,9 @@ from kreplog.core.messages import (
     SubmitRead,
     TruncateFullyAndStartAt,
     TruncateTo,
-    UpdateMetadataRequest,
 )
+from kreplog.core.events import Event, Received, Registered
+from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.model_log import ModelLog

@@ -11,13 +11,12 @@ from kreplog.core import nodes
 from kreplog.core.controller.context import Replica
 from kreplog.core.controller.controller import SETTLE_MS
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
+from kreplog.core.effects import Effect, Multi
+from kreplog.core.events import ControlReplied
 from kreplog.core.messages import (
     ControlledShutdownResponse,
-    ControlReplied,
-    Effect,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    Multi,
     PartitionState,
     StopReplicaRequest,
     UpdateMetadataRequest,

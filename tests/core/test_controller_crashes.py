@@ -13,7 +13,7 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core.controller import topics
-from kreplog.core.messages import Effect, GetChildren, GetNodes, Multi
+from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
 from kreplog.errors import ConnectionLossError
 from kreplog.types import TopicPartition
 from tests.core.controlled import Box, Cluster

@@ -9,19 +9,11 @@ import pytest
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
 from kreplog.core.controller.controller import RETRY_MS, Controller
+from kreplog.core.effects import Effect, GetNodes, Multi, SendControl, StateChange
+from kreplog.core.events import ControlReplied, Received, Registered, SessionLost, Tick
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    ControlReplied,
-    Effect,
-    GetNodes,
-    Multi,
-    Received,
-    Registered,
-    SendControl,
-    SessionLost,
-    StateChange,
-    Tick,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )

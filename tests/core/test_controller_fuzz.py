@@ -16,16 +16,9 @@ from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import topics
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import (
-    ControlledShutdownRequest,
-    Effect,
-    GetChildren,
-    GetNodes,
-    Multi,
-    Received,
-    Registered,
-    SessionLost,
-)
+from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
+from kreplog.core.events import Received, Registered, SessionLost
+from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.errors import ConnectionLossError, CoordinationError, UsageError
 from kreplog.types import Create, TopicPartition
 from tests.core.controlled import Box, Cluster, FakeBroker

@@ -7,7 +7,8 @@ import pytest
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import topics
-from kreplog.core.messages import Effect, Multi, StopReplicaRequest
+from kreplog.core.effects import Effect, Multi
+from kreplog.core.messages import StopReplicaRequest
 from kreplog.core.nodes import Assignment
 from kreplog.types import NO_LEADER, Create, Delete, SetData, TopicPartition
 from tests.core.controlled import Box, Cluster

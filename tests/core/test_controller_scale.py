@@ -7,7 +7,8 @@ from collections import Counter
 
 from kreplog.core import nodes
 from kreplog.core.controller.assignment import assign
-from kreplog.core.messages import Effect, LeaderAndIsrRequest, Multi, SendControl, UpdateMetadataRequest
+from kreplog.core.effects import Effect, Multi, SendControl
+from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.types import Create, LeaderAndIsr, TopicPartition
 from tests.core.controlled import Box, Cluster
 

@@ -13,7 +13,8 @@ from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.context import Replica
 from kreplog.core.controller.reading import STRICTEST
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import Effect, LeaderAndIsrRequest, Multi, StopReplicaRequest, UpdateMetadataRequest
+from kreplog.core.effects import Effect, Multi
+from kreplog.core.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from kreplog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,

@@ -10,17 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from kreplog.config import ReplicationConfig
-from kreplog.core.messages import (
-    Effect,
-    Fetched,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    Send,
-    StateChange,
-    Steps,
-)
+from kreplog.core.effects import Effect, Send, StateChange, Steps
+from kreplog.core.events import Fetched
+from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import epochs
 from kreplog.core.replication.follower import AFTER, Fetcher, FetchOutcome, FetchPosition, State
 from kreplog.core.replication.sessions import FetchContext, FetchSessions

@@ -11,30 +11,22 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
+from kreplog.core.effects import AppendAsFollower, Flush, Reply, Send, SubmitMulti
+from kreplog.core.events import Fetched, Flushed, Received, Registered, Tick
 from kreplog.core.messages import (
     DEBUGGING,
     EARLIEST,
     LATEST,
-    AppendAsFollower,
-    Fetched,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    Flush,
-    Flushed,
     LeaderAndIsrRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
     PartitionState,
     ProducePartition,
     ProduceRequest,
-    Received,
-    Registered,
-    Reply,
-    Send,
-    SubmitMulti,
-    Tick,
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.manager import ReplicaManager

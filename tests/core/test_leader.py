@@ -9,15 +9,14 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
+from kreplog.core.effects import AppendAsLeader, Flush, Reply, SubmitMulti, SubmitRead
+from kreplog.core.events import Flushed, Registered, SessionLost, StoreReplied, Tick
 from kreplog.core.messages import (
     EARLIEST,
     LATEST,
-    AppendAsLeader,
     EpochPartition,
     FetchPartition,
     FetchRequest,
-    Flush,
-    Flushed,
     LeaderAndIsrRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -27,13 +26,6 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    Registered,
-    Reply,
-    SessionLost,
-    StoreReplied,
-    SubmitMulti,
-    SubmitRead,
-    Tick,
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.partition import Role

@@ -10,32 +10,32 @@ from typing import Any
 import pytest
 
 from kreplog.config import TopicConfig
+from kreplog.core.effects import (
+    ConfigureLog,
+    DeleteRecordsBefore,
+    EnforceRetention,
+    Reply,
+    Send,
+    TruncateFullyAndStartAt,
+)
+from kreplog.core.events import Fetched, RetentionDue, Tick
 from kreplog.core.messages import (
     CONSUMER,
     EARLIEST_LOCAL,
     MAX_TIMESTAMP,
     UP_TO_HIGH_WATERMARK,
-    ConfigureLog,
     DeletedRecords,
-    DeleteRecordsBefore,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    EnforceRetention,
-    Fetched,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    Reply,
-    RetentionDue,
-    Send,
     StopReplica,
     StopReplicaRequest,
-    Tick,
-    TruncateFullyAndStartAt,
 )
 from kreplog.errors import ErrorCode, LogFailedError
 from kreplog.types import EpochEndOffset, TopicPartition

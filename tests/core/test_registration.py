@@ -11,19 +11,8 @@ import pytest
 
 from kreplog.coord.memory import MemorySession, MemoryStore
 from kreplog.core import nodes, registration
-from kreplog.core.messages import (
-    Effect,
-    Event,
-    GetNodes,
-    Multi,
-    Registered,
-    SessionLost,
-    SessionStarted,
-    StateChange,
-    Stopping,
-    Tick,
-    WatchFired,
-)
+from kreplog.core.effects import Effect, GetNodes, Multi, StateChange
+from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
 from kreplog.core.registration import Registration, State
 from kreplog.errors import ConnectionLossError, CoordinationError
 from kreplog.types import Broker, Delete, Node, WatchEvent

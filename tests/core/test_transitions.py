@@ -16,7 +16,7 @@ from kreplog.core.controller.transitions import (
     ReplicaStatus,
     table,
 )
-from kreplog.core.messages import Effect, Multi, StateChange, Steps
+from kreplog.core.effects import Effect, Multi, StateChange, Steps
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 
 PARTITION = TopicPartition("t", 0)

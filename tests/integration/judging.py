@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kreplog.core.messages import LogState
+from kreplog.core.effects import LogState
 from kreplog.errors import KreplogError
 from kreplog.log import Log
 from kreplog.server.directories import read_topic_id

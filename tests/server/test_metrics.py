@@ -12,7 +12,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client, the extra `dev`")
 
 import kreplog
-from kreplog.core.messages import Send
+from kreplog.core.effects import Send
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
 from kreplog.server.counters import Requests

@@ -14,6 +14,7 @@ import pytest
 
 import kreplog
 from kreplog.config import LogConfig, TopicConfig
+from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.errors import LogFailedError, StorageError, UsageError
 from kreplog.server.directories import DataDirectory, read_topic_id
@@ -38,7 +39,7 @@ class Life:
     def __init__(self, root: Path, pool: ThreadPoolExecutor) -> None:
         self.root = root
         self.pool = pool
-        self.events: list[m.Event] = []
+        self.events: list[events.Event] = []
 
     def open(
         self, *names: str, boot: str = "boot", complete: bool = True, progress: Progress | None = None
@@ -71,28 +72,32 @@ def run(work: Callable[[], Awaitable[Any]]) -> None:
     asyncio.run(bounded())
 
 
-def opened(logs: ReplicaLogs, topic_id: str = ID, partition: TopicPartition = TP) -> m.OpenedLog:
-    answer: m.OpenedLog = logs.answer(m.OpenLog(partition, topic_id, TopicConfig()))
+def opened(logs: ReplicaLogs, topic_id: str = ID, partition: TopicPartition = TP) -> effects.OpenedLog:
+    answer: effects.OpenedLog = logs.answer(effects.OpenLog(partition, topic_id, TopicConfig()))
     return answer
 
 
 def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     logs = life.open()
-    assert opened(logs) == m.OpenedLog(m.LogState(0, 0, ()), 0)
-    assert logs.answer(m.AssignLeaderEpoch(TP, 5)) == m.LogState(0, 0, ((5, 0),))
-    info, state = logs.answer(m.AppendAsLeader(TP, batch, 5))
-    assert (info.first_offset, info.last_offset, state) == (0, 2, m.LogState(3, 0, ((5, 0),)))
-    assert len(logs.answer(m.ReadLog(TP, 0, 0, 100))) == 0
-    assert len(logs.answer(m.ReadLog(TP, 0, 3, 1))) == len(batch)
-    logs.answer(m.AdvanceHighWatermark(TP, 3))
-    assert len(logs.answer(m.ReadLog(TP, 0, 3, 1 << 20))) == len(batch)
-    offset, timestamp = logs.answer(m.OffsetForTimestamp(TP, 0))
+    assert opened(logs) == effects.OpenedLog(effects.LogState(0, 0, ()), 0)
+    assert logs.answer(effects.AssignLeaderEpoch(TP, 5)) == effects.LogState(0, 0, ((5, 0),))
+    info, state = logs.answer(effects.AppendAsLeader(TP, batch, 5))
+    assert (info.first_offset, info.last_offset, state) == (0, 2, effects.LogState(3, 0, ((5, 0),)))
+    assert len(logs.answer(effects.ReadLog(TP, 0, 0, 100))) == 0
+    assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1))) == len(batch)
+    logs.answer(effects.AdvanceHighWatermark(TP, 3))
+    assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1 << 20))) == len(batch)
+    offset, timestamp = logs.answer(effects.OffsetForTimestamp(TP, 0))
     assert offset == 0 and timestamp > 0
-    assert logs.answer(m.OffsetForTimestamp(TP, m.MAX_TIMESTAMP)) == (0, timestamp)
-    assert logs.answer(m.OffsetForTimestamp(TP, -9)) == logs.answer(m.OffsetForTimestamp(TP, 2**62)) == (-1, -1)
-    assert logs.answer(m.DeleteRecordsBefore(TP, 2)).log_start == 2
-    assert logs.answer(m.TruncateTo(TP, 2)).leo <= 2
-    assert logs.answer(m.TruncateFullyAndStartAt(TP, 9)) == m.LogState(9, 9, ())
+    assert logs.answer(effects.OffsetForTimestamp(TP, m.MAX_TIMESTAMP)) == (0, timestamp)
+    assert (
+        logs.answer(effects.OffsetForTimestamp(TP, -9))
+        == logs.answer(effects.OffsetForTimestamp(TP, 2**62))
+        == (-1, -1)
+    )
+    assert logs.answer(effects.DeleteRecordsBefore(TP, 2)).log_start == 2
+    assert logs.answer(effects.TruncateTo(TP, 2)).leo <= 2
+    assert logs.answer(effects.TruncateFullyAndStartAt(TP, 9)) == effects.LogState(9, 9, ())
     life.crash()
 
 
@@ -103,12 +108,12 @@ def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
     opened(logs)
     opened(logs, OTHER_ID, TopicPartition("other", 3))
     assert [len(logs.in_directory(directory)) for directory in logs.directories] == [1, 1]
-    logs.answer(m.AppendAsLeader(TP, batch, 0))
-    logs.answer(m.AdvanceHighWatermark(TP, 3))
+    logs.answer(effects.AppendAsLeader(TP, batch, 0))
+    logs.answer(effects.AdvanceHighWatermark(TP, 3))
     life.crash()
     logs = life.open("a", "b")
     assert logs.on_disk() == {TopicPartition("other", 3): OTHER_ID, TP: ID}
-    assert opened(logs) == m.OpenedLog(m.LogState(3, 0, ((0, 0),)), 3)
+    assert opened(logs) == effects.OpenedLog(effects.LogState(3, 0, ((0, 0),)), 3)
     assert not any(directory.was_clean or directory.unclean for directory in logs.directories)
     assert logs.close()
     assert all(directory.was_clean for directory in life.open("a", "b").directories)
@@ -120,7 +125,7 @@ def test_recovery_tells_how_far_it_is_and_reads_nothing_after_a_clean_stop(life:
     places = [TopicPartition("topic", number) for number in range(5)]
     for place in places:
         opened(logs, partition=place)
-        logs.answer(m.AppendAsLeader(place, batch, 0))
+        logs.answer(effects.AppendAsLeader(place, batch, 0))
     life.crash()
 
     told: list[tuple[int, int, int]] = []
@@ -177,13 +182,13 @@ def test_a_replica_of_another_topic_is_set_aside_and_its_checkpoints_forgotten(l
 
     async def work() -> None:
         opened(logs)
-        logs.answer(m.AppendAsLeader(TP, batch, 4))
-        logs.answer(m.AdvanceHighWatermark(TP, 3))
+        logs.answer(effects.AppendAsLeader(TP, batch, 4))
+        logs.answer(effects.AdvanceHighWatermark(TP, 3))
         await logs.write_checkpoints()
         checkpoint = life.root / "data" / "replication-offset-checkpoint"
         assert "topic 0 3" in checkpoint.read_text()
-        logs.answer(m.CloseLog(TP))
-        assert opened(logs, OTHER_ID) == m.OpenedLog(m.LogState(0, 0, ()), 0)
+        logs.answer(effects.CloseLog(TP))
+        assert opened(logs, OTHER_ID) == effects.OpenedLog(effects.LogState(0, 0, ()), 0)
         assert "topic 0" not in checkpoint.read_text()
 
     run(work)
@@ -198,10 +203,10 @@ def test_a_deleted_replica_is_gone_at_once_and_its_files_soon(life: Life, batch:
 
     async def work() -> None:
         opened(logs)
-        logs.answer(m.AppendAsLeader(TP, batch, 0))
-        view = logs.answer(m.ReadLog(TP, 0, 3, 1 << 20))
-        logs.answer(m.Flush(TP))
-        logs.answer(m.DeleteLog(TP))
+        logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        view = logs.answer(effects.ReadLog(TP, 0, 3, 1 << 20))
+        logs.answer(effects.Flush(TP))
+        logs.answer(effects.DeleteLog(TP))
         assert logs.on_disk() == {}
         assert not (life.root / "data" / "topic-0").exists()
         opened(logs, OTHER_ID)
@@ -229,9 +234,9 @@ def test_fsyncs_are_shared(life: Life, batch: bytes) -> None:
     async def work() -> None:
         opened(logs)
         for _ in range(5):
-            logs.answer(m.AppendAsLeader(TP, batch, 0))
-            logs.answer(m.Flush(TP))
-        while m.Flushed(TP, 15) not in life.events:
+            logs.answer(effects.AppendAsLeader(TP, batch, 0))
+            logs.answer(effects.Flush(TP))
+        while events.Flushed(TP, 15) not in life.events:
             await asyncio.sleep(0.01)
 
     run(work)
@@ -247,8 +252,8 @@ def test_a_checkpoint_never_drops_a_replica_that_is_on_disk(life: Life, batch: b
         await life.logs.write_checkpoints()
 
     opened(logs)
-    logs.answer(m.AppendAsLeader(TP, batch, 0))
-    logs.answer(m.AdvanceHighWatermark(TP, 3))
+    logs.answer(effects.AppendAsLeader(TP, batch, 0))
+    logs.answer(effects.AdvanceHighWatermark(TP, 3))
     run(write)
     life.crash()
     folder = life.root / "data" / "topic-0"
@@ -279,9 +284,9 @@ def test_a_failed_log_takes_its_directory_with_it_and_no_other(life: Life, monke
 
         monkeypatch.setattr(kreplog.Log, "append_batches", fail)
         with pytest.raises(LogFailedError):
-            logs.answer(m.AppendAsLeader(TP, b"", 0))
+            logs.answer(effects.AppendAsLeader(TP, b"", 0))
         await asyncio.sleep(0)
-        assert set(life.events) == {m.LogFailed(TP), m.LogFailed(neighbour)}
+        assert set(life.events) == {events.LogFailed(TP), events.LogFailed(neighbour)}
         with pytest.raises(LogFailedError):
             opened(logs)
         assert opened(logs, ID, elsewhere).state.leo == 0
@@ -327,26 +332,26 @@ def test_what_kafka_left_without_an_id_is_never_deleted(life: Life, batch: bytes
 
 def test_a_log_goes_by_its_topics_settings_from_its_opening_on_and_when_they_change(life: Life, batch: bytes) -> None:
     logs = life.open()
-    logs.answer(m.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+    logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
     ((_, log),) = logs.in_directory(logs.directories[0])
     assert log.config == LogConfig(replicated=True, segment_bytes=300)
     assert logs.limited() == []
     for _ in range(9):
-        logs.answer(m.AppendAsLeader(TP, batch, 0))
-    logs.answer(m.AdvanceHighWatermark(TP, 27))
+        logs.answer(effects.AppendAsLeader(TP, batch, 0))
+    logs.answer(effects.AdvanceHighWatermark(TP, 27))
     before = len(log.segments)
-    assert logs.answer(m.EnforceRetention(TP)).log_start == 0
-    logs.answer(m.ConfigureLog(TP, TopicConfig(retention_bytes=0, max_message_bytes=128)))
+    assert logs.answer(effects.EnforceRetention(TP)).log_start == 0
+    logs.answer(effects.ConfigureLog(TP, TopicConfig(retention_bytes=0, max_message_bytes=128)))
     assert logs.limited() == [TP]
-    state = logs.answer(m.EnforceRetention(TP))
+    state = logs.answer(effects.EnforceRetention(TP))
     after = len(log.segments)
     assert (before, after) == (3, 1)
-    assert state == m.LogState(27, log.segments[0].base_offset, ((0, state.log_start),))
-    logs.answer(m.ConfigureLog(TP, TopicConfig()))
+    assert state == effects.LogState(27, log.segments[0].base_offset, ((0, state.log_start),))
+    logs.answer(effects.ConfigureLog(TP, TopicConfig()))
     assert log.config == LogConfig(replicated=True) and logs.limited() == []
     life.crash()
     reopened = life.open()
-    reopened.answer(m.OpenLog(TP, ID, TopicConfig(retention_ms=5)))
+    reopened.answer(effects.OpenLog(TP, ID, TopicConfig(retention_ms=5)))
     assert reopened.limited() == [TP]
     life.crash()
 
@@ -356,7 +361,7 @@ def test_a_failed_log_keeps_its_settings(life: Life) -> None:
     opened(logs)
     ((_, log),) = logs.in_directory(logs.directories[0])
     log._abandon()
-    logs.answer(m.ConfigureLog(TP, TopicConfig(retention_ms=5)))
+    logs.answer(effects.ConfigureLog(TP, TopicConfig(retention_ms=5)))
     assert log.config.retention_ms == -1
     life.crash()
 
@@ -369,8 +374,8 @@ def test_the_end_writes_the_checkpoints_of_a_directory_once(
     places = [TopicPartition("topic", number) for number in range(20)]
     for place in places:
         opened(logs, partition=place)
-        logs.answer(m.AppendAsLeader(place, batch, 0))
-        logs.answer(m.AdvanceHighWatermark(place, 3))
+        logs.answer(effects.AppendAsLeader(place, batch, 0))
+        logs.answer(effects.AdvanceHighWatermark(place, 3))
     replaced: list[str] = []
     replace = os.replace
 
@@ -425,15 +430,15 @@ def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pyt
         await answered()
         assert sorted(told[:3]) == ["topic-0", "topic-1", "topic-2"] and told[3:] == ["answer"]
         told.clear()
-        logs.answer(m.AssignLeaderEpoch(TP, 1))
+        logs.answer(effects.AssignLeaderEpoch(TP, 1))
         await answered()
         assert told[0] == "answer", "the epoch is synced later"
         while told != ["answer", "topic-0"]:
             await asyncio.sleep(0.01)
         monkeypatch.setattr(kreplog.Log, "sync_files", fail)
-        logs.answer(m.AssignLeaderEpoch(TP, 2))
+        logs.answer(effects.AssignLeaderEpoch(TP, 2))
         await answered()
-        while m.LogFailed(TP) not in life.events:
+        while events.LogFailed(TP) not in life.events:
             await asyncio.sleep(0.01)
 
     run(work)
@@ -458,7 +463,7 @@ def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
         logs.sync_files(answer.set)
         while not begun.is_set():
             await asyncio.sleep(0.01)
-        logs.answer(m.DeleteLog(TP))
+        logs.answer(effects.DeleteLog(TP))
         go_on.set()
         await answer.wait()
         while list((life.root / "data").glob("topic-*")):

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from kreplog.core import messages as m
+from kreplog.core import effects, events
 from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.types import TopicPartition
 
-ONE, TWO = m.LogFailed(TopicPartition("t", 1)), m.LogFailed(TopicPartition("t", 2))
-LOST = m.SessionLost()
+ONE, TWO = events.LogFailed(TopicPartition("t", 1)), events.LogFailed(TopicPartition("t", 2))
+LOST = events.SessionLost()
 
 
 class Core:
     """Runs a script for each event: a generator function of the event."""
 
-    def __init__(self, script: Callable[[Any], m.Steps[None]]) -> None:
+    def __init__(self, script: Callable[[Any], effects.Steps[None]]) -> None:
         self.script = script
         self.wakeup_ms: int | None = None
         self.ticks = 0
 
-    def step(self, event: Any, now_ms: int) -> m.Steps[None]:
-        if isinstance(event, m.Tick):
+    def step(self, event: Any, now_ms: int) -> effects.Steps[None]:
+        if isinstance(event, events.Tick):
             self.ticks += 1
             self.wakeup_ms = None
             return
@@ -48,12 +48,12 @@ def test_a_step_ends_before_the_next_event_is_stepped() -> None:
     async def work() -> None:
         done: list[Any] = []
 
-        def script(event: Any) -> m.Steps[None]:
+        def script(event: Any) -> effects.Steps[None]:
             done.append(("begins", event))
-            done.append((yield m.StateChange("info", "x")))
+            done.append((yield effects.StateChange("info", "x")))
             done.append(("ends", event))
 
-        def apply(effect: m.Effect) -> str:
+        def apply(effect: effects.Effect) -> str:
             if len(done) == 1:
                 runner.put(TWO)  # from within the step of ONE
             return "answer"
@@ -69,12 +69,12 @@ def test_a_failure_of_an_effect_is_thrown_into_the_step() -> None:
     async def work() -> None:
         caught: list[BaseException] = []
 
-        def script(event: Any) -> m.Steps[None]:
+        def script(event: Any) -> effects.Steps[None]:
             try:
-                yield m.StateChange("info", "x")
+                yield effects.StateChange("info", "x")
             except StorageError as error:
                 caught.append(error)
-                yield m.StateChange("info", "y")
+                yield effects.StateChange("info", "y")
 
         def apply(effect: Any) -> None:
             if effect.text == "x":
@@ -91,9 +91,9 @@ def test_a_broken_core_is_stepped_no_more() -> None:
         failures: list[str] = []
         stepped: list[Any] = []
 
-        def script(event: Any) -> m.Steps[None]:
+        def script(event: Any) -> effects.Steps[None]:
             stepped.append(event)
-            yield m.StateChange("info", "x")
+            yield effects.StateChange("info", "x")
 
         def apply(effect: Any) -> None:
             raise InvariantError("broken")
@@ -130,9 +130,9 @@ def test_a_core_that_waits_keeps_its_events_in_order() -> None:
         done: list[Any] = []
         go_on = asyncio.Event()
 
-        def script(event: Any) -> m.Steps[None]:
+        def script(event: Any) -> effects.Steps[None]:
             try:
-                done.append((event, (yield m.GetNodes(("/",)))))
+                done.append((event, (yield effects.GetNodes(("/",)))))
             except CoordinationError as error:
                 done.append((event, type(error)))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kreplog.config import ReplicationConfig, TopicConfig
-from kreplog.core import messages, nodes
+from kreplog.core import effects, nodes
 from kreplog.core.controller.context import ControllerContext, Replica
 from kreplog.core.controller.transitions import (
     PARTITION_TRANSITIONS,
@@ -325,7 +325,7 @@ def test_unclean_elections_are_for_topics_that_allow_them(world: World) -> None:
 
 
 def test_a_declared_unclean_election_must_be_allowed_too(world: World) -> None:
-    world.checkers.unclean_election(messages.UncleanElection(TP, 3, 2))
+    world.checkers.unclean_election(effects.UncleanElection(TP, 3, 2))
     assert world.kinds == ["unclean election"]
 
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kreplog.core.messages import LogState
+from kreplog.core.effects import LogState
 from kreplog.errors import KreplogError, LogClosedError, LogFailedError
 from kreplog.sim.disk import Disk, DiskLog, Disks, Loss
 from kreplog.sim.records import ModelCodec, NativeCodec, Record

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kreplog.core.messages import (
-    DeletedRecords,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-)
+from kreplog.core.messages import DeletedRecords, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.types import TopicPartition
 from kreplog.wire import cold, deletion

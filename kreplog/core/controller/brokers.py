@@ -14,7 +14,7 @@ from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reading import Registration
 from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import StateChange, Steps
+from kreplog.core.effects import StateChange, Steps
 from kreplog.types import Broker, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
 

@@ -26,26 +26,15 @@ from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reassignment import Reassignment
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus
+from kreplog.core.effects import GetNodes, Multi, Nodes, Reply, StateChange, Steps
+from kreplog.core.events import ControlReplied, Event, Received, Registered, SessionLost, Tick, WatchFired
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    ControlReplied,
-    Event,
-    GetNodes,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    Multi,
-    Nodes,
-    Received,
-    Registered,
-    Reply,
-    SessionLost,
-    StateChange,
-    Steps,
     StopReplicaRequest,
     StopReplicaResponse,
-    Tick,
-    WatchFired,
 )
 from kreplog.errors import (
     BadVersionError,
@@ -79,7 +68,7 @@ class _Reign:
 
 
 class Controller:
-    """The controller core of one broker; see kreplog.core.messages for how a step is run.
+    """The controller core of one broker; see kreplog.core.effects for how a step is run.
 
     active: whether it is the controller, as far as it knows. epoch: of its controllership, the last one when passive.
     context: what it knows, empty when passive. on_transition: called with every change of state of a replica or

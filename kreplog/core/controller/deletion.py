@@ -20,7 +20,8 @@ from kreplog.core.controller.context import Replica, named
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import GetChildren, StateChange, Steps, StopReplicaRequest, StopReplicaResponse
+from kreplog.core.effects import GetChildren, StateChange, Steps
+from kreplog.core.messages import StopReplicaRequest, StopReplicaResponse
 from kreplog.errors import BadVersionError, ErrorCode, NoNodeError, NotEmptyError
 from kreplog.types import Delete, SetData, StoreOperation, TopicPartition
 

@@ -10,7 +10,7 @@ from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reassignment import is_under_way
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus
-from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
+from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
 from kreplog.errors import CoordinationError
 from kreplog.types import TopicPartition
 

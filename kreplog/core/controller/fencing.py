@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext
-from kreplog.core.messages import Multi, Steps
+from kreplog.core.effects import Multi, Steps
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError
 from kreplog.types import Check, StoreOperation
 

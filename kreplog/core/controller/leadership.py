@@ -14,8 +14,8 @@ from kreplog.core.controller import fencing, selectors
 from kreplog.core.controller.context import ControllerContext, named
 from kreplog.core.controller.requests import ControllerBrokerRequestBatch
 from kreplog.core.controller.selectors import Election
+from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps, UncleanElection
 from kreplog.core.eligible import shrink
-from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps, UncleanElection
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError
 from kreplog.types import NO_LEADER, LeaderAndIsr, SetData, TopicPartition
 

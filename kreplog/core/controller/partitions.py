@@ -10,7 +10,7 @@ from kreplog.core.controller.context import ControllerContext, named
 from kreplog.core.controller.leadership import Choice, Leadership
 from kreplog.core.controller.requests import FIRST_LEADER_EPOCH, ControllerBrokerRequestBatch
 from kreplog.core.controller.transitions import PARTITION_TRANSITIONS, PartitionStatus
-from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
+from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
 from kreplog.errors import NodeExistsError, NoNodeError
 from kreplog.types import Create, LeaderAndIsr, TopicPartition
 

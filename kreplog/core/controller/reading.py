@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
-from kreplog.core.messages import GetChildren, GetNodes, Nodes, StateChange, Steps
+from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Topic
 from kreplog.errors import CoordinationError
 from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition

@@ -30,7 +30,7 @@ from kreplog.core.controller.reading import tree
 from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import GetNodes, Nodes, StateChange, Steps
+from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Assignment
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError, UsageError
 from kreplog.types import Delete, LeaderAndIsr, Node, SetData, StoreOperation, TopicPartition

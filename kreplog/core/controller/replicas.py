@@ -10,7 +10,7 @@ from kreplog.core.controller.leadership import Leadership
 from kreplog.core.controller.requests import ControllerBrokerRequestBatch
 from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.transitions import REPLICA_TRANSITIONS, ReplicaStatus
-from kreplog.core.messages import StateChange, Steps
+from kreplog.core.effects import StateChange, Steps
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 

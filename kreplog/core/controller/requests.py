@@ -11,12 +11,11 @@ from collections.abc import Iterable
 
 from kreplog.core.controller.context import ControllerContext, Replica
 from kreplog.core.controller.transitions import ReplicaStatus
+from kreplog.core.effects import SendControl, Steps
 from kreplog.core.messages import (
     ControlRequest,
     LeaderAndIsrRequest,
     PartitionState,
-    SendControl,
-    Steps,
     StopReplica,
     StopReplicaRequest,
     UpdateMetadataRequest,

@@ -11,7 +11,7 @@ from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import Replica, named
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.messages import GetChildren, GetNodes, Nodes, StateChange, Steps
+from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Assignment, Topic
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError, NotEmptyError, UsageError
 from kreplog.types import Delete, Node, SetData, StoreOperation, TopicPartition

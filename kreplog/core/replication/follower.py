@@ -30,16 +30,9 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from kreplog.config import ReplicationConfig
-from kreplog.core.messages import (
-    Fetched,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    Send,
-    StateChange,
-    Steps,
-)
+from kreplog.core.effects import Send, StateChange, Steps
+from kreplog.core.events import Fetched
+from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import sessions
 from kreplog.errors import ErrorCode, InvariantError, KreplogError
 from kreplog.types import TopicPartition

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from kreplog.core import nodes
-from kreplog.core.messages import StoreReplied
+from kreplog.core.events import StoreReplied
 from kreplog.core.replication.isr import Replica
 from kreplog.errors import BadVersionError, NoNodeError
 from kreplog.types import Check, Create, LeaderAndIsr, Node, SetData, StoreOperation, TopicPartition

@@ -20,8 +20,7 @@ from typing import Protocol
 
 from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import eligible, nodes
-from kreplog.core.messages import (
-    UP_TO_HIGH_WATERMARK,
+from kreplog.core.effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
     AppendAsLeader,
@@ -29,23 +28,21 @@ from kreplog.core.messages import (
     ConfigureLog,
     DeleteRecordsBefore,
     EnforceRetention,
-    FetchedPartition,
-    FetchPartition,
     Flush,
     LogState,
     OffsetForTimestamp,
     OpenedLog,
     OpenLog,
-    PartitionState,
     ReadLog,
     StateChange,
     Steps,
-    StoreReplied,
     SubmitMulti,
     SubmitRead,
     TruncateFullyAndStartAt,
     TruncateTo,
 )
+from kreplog.core.events import StoreReplied
+from kreplog.core.messages import UP_TO_HIGH_WATERMARK, FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.replication import epochs, isr
 from kreplog.core.replication.follower import FetchOutcome, FetchPosition
 from kreplog.core.replication.isr import Replica

@@ -1,0 +1,295 @@
+"""Effects: everything that a step of a core can ask for, and what a step is.
+
+A core's `step(event, now_ms)` is a generator of effects, in the order in which they must happen. The shell carries each
+one out and resumes the step with `send(answer)`: effects that have an answer say so in their docstring, every other is
+answered with None. A failure of an answered effect is thrown into the step as the error of `kreplog.errors` that it is.
+A step is run to its end before the next event of the same core is stepped; a crash is a step that is never resumed.
+Times are monotonic milliseconds; offsets, epochs and names are those of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from kreplog.config import TopicConfig
+from kreplog.core.messages import ControlRequest, FetchRequest, Response
+from kreplog.types import Node, StoreOperation, TopicPartition
+
+# Effects on a log
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What a core knows of a replica's log.
+
+    leo, log_start: offsets. epochs: (leader epoch, its start offset), both rising, as in the leader-epoch checkpoint.
+    """
+
+    leo: int = 0
+    log_start: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """Open, or make, the replica's directory and recover it. A directory of another topic id is set aside first.
+
+    Answer: OpenedLog. Throws StorageError.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """high_watermark: the checkpointed one, clamped to [log_start, leo]."""
+
+    state: LogState
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAsLeader:
+    """Validate a producer's encoded batches, assign offsets and leader_epoch, append.
+
+    Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
+    (nothing written), LogFailedError (the replica is lost).
+    """
+
+    partition: TopicPartition
+    records: Any
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAsFollower:
+    """Append a leader's batches as they are. Answer: LogState. Throws CorruptBatchError, OffsetOutOfRangeError,
+    FencedLeaderEpochError (nothing written), LogFailedError."""
+
+    partition: TopicPartition
+    records: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AssignLeaderEpoch:
+    """Persist (leader_epoch, leo) in the epoch checkpoint before the leader serves (KIP-101). Answer: LogState."""
+
+    partition: TopicPartition
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTo:
+    """Drop what lies at or past `offset`, which is not above the LEO; batches are never split. Answer: LogState."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateFullyAndStartAt:
+    """Empty the log and start it at `offset`. Answer: LogState."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsBefore:
+    """Raise the log start offset to `offset`, at most the high watermark. Answer: LogState."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnforceRetention:
+    """Delete the old segments that the topic's settings let go, all of them below the high watermark, by this
+    replica's own clock and size. Answer: LogState."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureLog:
+    """The topic's settings have changed: what of them a log goes by holds from now on. Not answered."""
+
+    partition: TopicPartition
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Whole batches from `offset` on, below `limit`, at least one, about max_bytes. Answer: bytes-like."""
+
+    partition: TopicPartition
+    offset: int
+    limit: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForTimestamp:
+    """The first committed offset whose timestamp is at or after `timestamp`; for MAX_TIMESTAMP the first of those with
+    the greatest. Answer: (offset, its timestamp in ms), (-1, -1) where there is none."""
+
+    partition: TopicPartition
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceHighWatermark:
+    """The log's high watermark is now `offset`. Not answered."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Fsync what has been appended so far, sharing one fsync with others; a Flushed event tells the end."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLog:
+    """Stop the replica; its files stay, and so does its checkpointed high watermark."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """Stop the replica and delete its files. Answer: None. Throws StorageError: they could not be deleted."""
+
+    partition: TopicPartition
+
+
+# Effects on the store
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitMulti:
+    """Start a multi; a StoreReplied with `tag` tells its outcome."""
+
+    tag: Hashable
+    operations: tuple[StoreOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRead:
+    """Start reading nodes; a StoreReplied with `tag` brings them."""
+
+    tag: Hashable
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """Answer: results as of Session.multi. Throws CoordinationError; with ConnectionLossError its fate is unknown."""
+
+    operations: tuple[StoreOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GetNodes:
+    """Answer: list of Node or None, one for each path. watch: leave a one-shot watch on each (existing or not)."""
+
+    paths: tuple[str, ...]
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    """Answer: sorted names, or None where there is no such node (a watch is then left on its existence)."""
+
+    path: str
+    watch: bool = False
+
+
+# Effects on others
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a follower's fetch to a leader; a Fetched event with `correlation` tells the end."""
+
+    leader: int
+    correlation: int
+    request: FetchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Queue a request to a broker: strictly in order for each broker, repeated until answered or the broker leaves.
+
+    BROKER_NOT_AVAILABLE as the response's error is no answer: the broker does not know yet that it is registered.
+    A queue made for an older broker_epoch is dropped whole.
+    """
+
+    broker: int
+    broker_epoch: int
+    request: ControlRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    reply_to: Hashable
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A line for the state-change log."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """Declared data loss: `leader` was elected from outside the in-sync replicas."""
+
+    partition: TopicPartition
+    leader: int
+    leader_epoch: int
+
+
+Effect = (
+    OpenLog
+    | AppendAsLeader
+    | AppendAsFollower
+    | AssignLeaderEpoch
+    | TruncateTo
+    | TruncateFullyAndStartAt
+    | DeleteRecordsBefore
+    | EnforceRetention
+    | ConfigureLog
+    | ReadLog
+    | OffsetForTimestamp
+    | AdvanceHighWatermark
+    | Flush
+    | CloseLog
+    | DeleteLog
+    | SubmitMulti
+    | SubmitRead
+    | Multi
+    | GetNodes
+    | GetChildren
+    | Send
+    | SendControl
+    | Reply
+    | StateChange
+    | UncleanElection
+)
+
+T = TypeVar("T")
+Steps = Generator[Effect, Any, T]
+"""A step, or a part of one that returns T to the step it belongs to."""
+
+Nodes = Sequence[Node | None]
