@@ -17,10 +17,10 @@ import typer
 
 import kreplog
 from kreplog.commands import log
-from kreplog.commands.log import AsJson
+from kreplog.commands.options import STYLE, AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(**STYLE)
 app.add_typer(log.app, name="log", help="Look at, check, mend and fill one partition directory.")
 
 

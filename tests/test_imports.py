@@ -27,10 +27,14 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
     "kreplog.commands.interruption": EVERYWHERE,
-    "kreplog.commands.log": EVERYWHERE | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.commands.interruption"},
+    "kreplog.commands.options": EVERYWHERE,
+    "kreplog.commands.log": EVERYWHERE
+    | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.commands.interruption", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
-    | {"kreplog.commands.interruption", "kreplog.core", "kreplog.core.controller", "kreplog.wire", "kreplog.server"},
-    "kreplog.cli": EVERYWHERE | {"kreplog", "kreplog.commands", "kreplog.commands.log", "kreplog.sim"},
+    | {"kreplog.commands.interruption", "kreplog.commands.options"}
+    | {"kreplog.core", "kreplog.core.controller", "kreplog.wire", "kreplog.server"},
+    "kreplog.cli": EVERYWHERE
+    | {"kreplog", "kreplog.commands", "kreplog.commands.log", "kreplog.commands.options", "kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},

@@ -33,6 +33,7 @@ from kreplog._native import batch
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
+from kreplog.commands.options import STYLE, AsJson, Codec, print_json
 from kreplog.errors import CorruptBatchError, StorageError, UsageError
 from kreplog.types import TopicPartition
 
@@ -51,16 +52,6 @@ class Encoding(StrEnum):
     text = "text"
     hex = "hex"
     base64 = "base64"
-
-
-class Codec(StrEnum):
-    """What record batches are compressed with."""
-
-    none = "none"
-    gzip = "gzip"
-    snappy = "snappy"
-    lz4 = "lz4"
-    zstd = "zstd"
 
 
 def _check_partition(path: Path) -> Path:
@@ -90,7 +81,6 @@ def _partitions_in(path: Path) -> Iterator[TopicPartition]:
 PartitionPath = Annotated[
     Path, typer.Argument(help="Partition directory, <dir>/<topic>-<partition>.", callback=_check_partition)
 ]
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Machine-readable output.")]
 ShowProgress = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", metavar="", help="Draw a bar on stderr (default: on a terminal)."),
@@ -99,7 +89,7 @@ AsEncoding = Annotated[Encoding, typer.Option("--encoding", "-e", help="How byte
 FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="First offset (default: log start offset).")]
 ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="Offset to stop before (default: the end).")]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(**STYLE)
 
 
 @app.command()
@@ -108,7 +98,7 @@ def info(path: PartitionPath, as_json: AsJson = False) -> None:
     with _open_to_read(path) as log:
         facts = _facts(log)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
     else:
         _print_facts(facts)
 
@@ -136,7 +126,7 @@ def dump(
         end = log.log_end_offset if log_end else log.high_watermark
         last = end if stop is None else min(stop, end)
         if batches:
-            show_batch = _print_json if as_json else _print_batch
+            show_batch = print_json if as_json else _print_batch
             for header, _ in islice(_batches(log, first, last, log_end), limit):
                 show_batch(_batch_facts(header))
         else:
@@ -157,7 +147,7 @@ def verify(
     with _open_to_read(path) as log, _progress(progress) as bar:
         report = log.verify(start, stop, progress=_drawn_by(bar, "verify"))
     if as_json:
-        _print_json({"ok": not report.damages, **asdict(report)})
+        print_json({"ok": not report.damages, **asdict(report)})
     else:
         for damage in report.damages:
             print(f"{damage.path}: position {damage.position}, offset {damage.offset}: {damage.reason}")
@@ -204,7 +194,7 @@ def recover(
             }
     facts["seconds"] = round(time.perf_counter() - started, 6)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
     else:
         _print_recovery(facts)
 
@@ -253,7 +243,7 @@ def append(
         }
     facts["seconds"] = round(time.perf_counter() - started, 6)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
     else:
         print(
             f"{path}: {_counted(facts['records'], 'record')} appended, {_span(first, facts['next_offset'])}, "
@@ -567,13 +557,9 @@ def _warnings() -> Iterator[list[str]]:
         logger.removeFilter(keep)
 
 
-def _print_json(facts: object) -> None:
-    print(json.dumps(facts, ensure_ascii=False, separators=(",", ":")))
-
-
 def _record_printer(encoding: Encoding, as_json: bool) -> Callable[[kreplog.Record], None]:
-    def print_json(record: kreplog.Record) -> None:
-        _print_json(
+    def print_fields(record: kreplog.Record) -> None:
+        print_json(
             {
                 "offset": record.offset,
                 "timestamp_ms": record.timestamp_ms,
@@ -590,7 +576,7 @@ def _record_printer(encoding: Encoding, as_json: bool) -> Callable[[kreplog.Reco
             f"{_to_text(record.key, encoding)}  {_to_text(record.value, encoding)}{headers}"
         )
 
-    return print_json if as_json else print_text
+    return print_fields if as_json else print_text
 
 
 def _to_json(data: bytes | None, encoding: Encoding) -> str | dict[str, str] | None:

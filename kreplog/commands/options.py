@@ -1,8 +1,9 @@
-"""What the commands of brokers and clusters have alike: options, and how results are written."""
+"""What the commands have alike: options, and how results are written."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,16 @@ OptionalDir = Annotated[
     Path | None, typer.Option("--cluster", "-c", help="The cluster's directory.", envvar="KREPLOG_CLUSTER")
 ]
 Bootstrap = Annotated[str | None, typer.Option("--bootstrap", "-b", help="host:port of brokers, with commas between.")]
+
+
+class Codec(StrEnum):
+    """What record batches are compressed with."""
+
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
 
 
 def ids(text: str) -> list[int]:

@@ -20,7 +20,7 @@ from kafka import codec as codecs
 from kreplog.commands.asking import brokers_of
 from kreplog.commands.connecting import REACH_S, TopicRequestError, in_our_words
 from kreplog.commands.interruption import EXIT_CODE, Interruption
-from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
+from kreplog.commands.options import STYLE, AsJson, Bootstrap, Codec, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
 
 MAX_UNACKNOWLEDGED_BYTES = 32 << 20
@@ -40,16 +40,6 @@ class Acks(StrEnum):
     none = "0"
     leader = "1"
     all = "all"
-
-
-class Codec(StrEnum):
-    """What record batches are compressed with."""
-
-    none = "none"
-    gzip = "gzip"
-    snappy = "snappy"
-    lz4 = "lz4"
-    zstd = "zstd"
 
 
 @produce_app.command()

@@ -2,8 +2,9 @@
 
 asyncio's own transports copy what a socket does not take at once; a log's segments are sent from where they are mapped,
 so a `Connection` works on the socket itself. (sendfile was tried instead: a broker that answers fetches of 1 MiB took
-1.2 to 1.5 times the CPU for them.) What a peer sends is bounded before memory is taken for it, the memory that all of
-them take is bounded together, and whatever is wrong with a peer costs its connection and nothing else.
+as much CPU for them, or up to half as much again.) What a peer sends is bounded before memory is taken for it, the
+memory that all of them take is bounded together, and whatever is wrong with a peer costs its connection and nothing
+else.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """flushing: an fsync is under way, in a thread. syncing: so many threads have its files to sync, or will.
-    flush_again: more was appended since the fsync began. gone: deleted or set
-    aside; `when_still` is then called once no thread has its log in hand."""
+    """flushing: an fsync is under way, in a thread; flush_again: more was appended since it began. syncing: so many
+    threads have its files to sync, or will. gone: deleted or set aside; `when_still` is then called once no thread has
+    its log in hand."""
 
     directory: DataDirectory
     topic_id: str

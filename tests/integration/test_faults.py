@@ -21,7 +21,7 @@ from tests.integration.clusters import end, eventually, kill, pid_of
 from tests.integration.faults import SHORT, load_on, stopped
 from tests.integration.judging import judge
 from tests.integration.view import View
-from tests.integration.workload import UNKNOWN_OFFSET
+from tests.integration.workload import UNKNOWN_OFFSET, Load
 
 DISK_MB = 64
 CANNOT_MOUNT = faults.cannot_mount()
@@ -104,6 +104,14 @@ def test_a_leader_is_stopped_for_longer_than_its_session(cluster: LocalCluster, 
     judge(cluster, load)
 
 
+def come_back(cluster: LocalCluster, view: View, load: Load, broker: int) -> None:
+    """Its replicas that went offline need another life of it."""
+    cluster.stop([broker])
+    cluster.start([broker])
+    view.await_replicated(load.topic)
+    load.goes_on()
+
+
 @pytest.mark.skipif(bool(CANNOT_MOUNT), reason=CANNOT_MOUNT)
 def test_a_disk_is_full(cluster: LocalCluster, view: View) -> None:
     with load_on(cluster, "full") as load:
@@ -114,10 +122,7 @@ def test_a_disk_is_full(cluster: LocalCluster, view: View) -> None:
         load.goes_on()
         assert pid_of(cluster, 2) == process and 2 in view.registered()
         ballast.unlink()
-        cluster.stop([2])
-        cluster.start([2])
-        view.await_replicated(load.topic)
-        load.goes_on()
+        come_back(cluster, view, load, 2)
     judge(cluster, load)
 
 
@@ -134,10 +139,7 @@ def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
         load.goes_on()
         assert pid_of(cluster, 1) == process and 1 in view.registered()
         assert all(1 in view.state(one).isr for one in kept)
-        cluster.stop([1])
-        cluster.start([1])
-        view.await_replicated(load.topic)
-        load.goes_on()
+        come_back(cluster, view, load, 1)
     judge(cluster, load)
 
 

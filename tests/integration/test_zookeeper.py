@@ -17,6 +17,7 @@ from tests.integration.clusters import end, eventually, kill
 from tests.integration.faults import SHORT, load_on, set_line, stopped
 from tests.integration.judging import judge
 from tests.integration.view import View
+from tests.integration.workload import Load
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -37,17 +38,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         server.kill()
 
 
+def lose_leader(cluster: LocalCluster, view: View, load: Load) -> None:
+    """Another one leads, and the old one comes back."""
+    leader = view.await_leader(load.partitions[0])
+    kill(cluster, leader)
+    view.await_leader(load.partitions[0], leader)
+    load.goes_on()
+    cluster.start([leader])
+    view.await_replicated(load.topic)
+    load.goes_on()
+
+
 def test_a_leader_is_killed(pair: Pair) -> None:
     cluster, _ = pair
     with View(cluster) as view, load_on(cluster, "killed") as load:
         load.goes_on()
-        leader = view.await_leader(load.partitions[0])
-        kill(cluster, leader)
-        view.await_leader(load.partitions[0], leader)
-        load.goes_on()
-        cluster.start([leader])
-        view.await_replicated(load.topic)
-        load.goes_on()
+        lose_leader(cluster, view, load)
     judge(cluster, load)
 
 
@@ -62,12 +68,7 @@ def test_zookeeper_dies_and_returns(pair: Pair) -> None:
     with View(cluster) as view, load_on(cluster, "again") as again:
         view.await_replicated(load.topic)
         again.goes_on()
-        leader = view.await_leader(again.partitions[0])
-        kill(cluster, leader)
-        view.await_leader(again.partitions[0], leader)
-        again.goes_on()
-        cluster.start([leader])
-        view.await_replicated(again.topic)
+        lose_leader(cluster, view, again)
     judge(cluster, load)
     judge(cluster, again)
 
