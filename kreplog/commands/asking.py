@@ -7,7 +7,6 @@ kreplog.wire.cold, with the brokers' own words about what they refuse.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,44 +15,16 @@ from typing import Any, TypeVar
 
 from kreplog.commands.connecting import REACH_S, UnreachableError, reached, succeed
 from kreplog.errors import PeerProtocolError, UsageError
-from kreplog.server.peers import Address, Peer
+from kreplog.server.peers import METADATA_VERSION, Address, Line
 from kreplog.types import check_topic
-from kreplog.wire import cold
-from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
 from kreplog.wire.versions import ApiKey
 
-METADATA_VERSION = 12
 ANSWER_S = 35.0
 """How long a broker may take for what it has to do first."""
 
 _LOOKING = {ApiKey.METADATA, ApiKey.LIST_PARTITION_REASSIGNMENTS}
 
 T = TypeVar("T")
-
-
-class Line:
-    """To one broker, for one request at a time."""
-
-    def __init__(self, address: Address, timeout_s: float) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self._peer = Peer(MAX_FRAME_BYTES)
-        self._correlations = itertools.count(1)
-
-    async def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
-        """A request of kreplog.wire.cold and its answer. Raises OSError, TimeoutError, PeerProtocolError."""
-        header = self.header(api, version)
-        return cold.decode_response(await self.send(cold.encode_request(header, **fields)), header)
-
-    async def send(self, request: list[Any]) -> Any:
-        """A frame of any request, and the frame of its answer. Raises OSError, TimeoutError."""
-        return await self._peer.call(self._address, request, self._timeout_s)
-
-    def header(self, api: ApiKey, version: int) -> RequestHeader:
-        return RequestHeader(api, version, next(self._correlations), "kreplog")
-
-    def close(self) -> None:
-        self._peer.close()
 
 
 class Brokers:

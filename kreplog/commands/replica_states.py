@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from kreplog.commands.asking import Brokers, Line
+from kreplog.commands.asking import Brokers
 from kreplog.core.messages import (
     DEBUGGING,
     LATEST,
@@ -20,6 +20,7 @@ from kreplog.core.messages import (
     ListOffsetsRequest,
 )
 from kreplog.errors import ErrorCode
+from kreplog.server.peers import Line
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch, offsets
 from kreplog.wire.versions import ApiKey

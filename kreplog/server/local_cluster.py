@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -25,14 +26,18 @@ from typing import Any
 
 from kreplog.coord.base import Session
 from kreplog.core import nodes
-from kreplog.errors import CoordinationError, KreplogError, NoNodeError, UsageError
+from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
 from kreplog.server import telling
 from kreplog.server.cluster_files import broker_toml, check_settings, free_ports
+from kreplog.server.peers import METADATA_VERSION, Line
 from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.server.store import make_store
+from kreplog.wire.versions import ApiKey
 
 POLL_S = 0.02
 SESSION_MS = 10_000
+ANSWER_S = 2.0
+"""How long a broker that is registered may take to say whom it knows, before it is asked again."""
 STOP_S = 20.0
 """How long a broker that is to stop again may take for it."""
 LINES_SHOWN = 6
@@ -139,7 +144,8 @@ class LocalCluster:
     # Processes
 
     def start(self, brokers: Iterable[int] | None = None, timeout_s: float = 30.0) -> None:
-        """Start those that do not run, and wait until all of them are registered.
+        """Start those that do not run, and wait until all of them serve: what a client asks any of them next, such as
+        a topic with a replica on each, is not refused because the controller, or one of them, has not heard of another.
 
         Raises UsageError for settings that a broker would not take: nothing is started then; ClusterError for one that
         ends as it starts: what was started with it is stopped again; and when it takes longer: they go on starting.
@@ -154,7 +160,7 @@ class LocalCluster:
             for broker in wanted:
                 if read_pid_file(self.home(broker))[0] == 0:
                     started[broker] = self._spawn(broker)
-            missing = self._wait_until_registered(wanted, started, before, coordination, timeout_s)
+            missing = self._wait_until_serving(wanted, started, before, coordination, timeout_s)
         except BaseException:
             for process in started.values():
                 _end(process)
@@ -168,7 +174,7 @@ class LocalCluster:
                 telling.last_lines(self.home(missing[0]), before[missing[0]], LINES_SHOWN),
             )
 
-    def _wait_until_registered(
+    def _wait_until_serving(
         self,
         wanted: list[int],
         started: dict[int, subprocess.Popen[bytes]],
@@ -176,12 +182,13 @@ class LocalCluster:
         coordination: str,
         timeout_s: float,
     ) -> list[int] | None:
-        """None once all are and one controls; those that are not when the time is over (all, for want of a controller).
+        """None once all are registered and the controller has told each of all; when the time is over, those that lack
+        one or the other (all, for want of a controller).
 
         Raises ClusterError for one that ended.
         """
         deadline = time.monotonic() + timeout_s
-        with closing(make_store(coordination)) as store:
+        with closing(make_store(coordination)) as store, asyncio.Runner() as runner:
             session = store.connect(SESSION_MS)
             while True:
                 for broker, process in started.items():
@@ -190,10 +197,17 @@ class LocalCluster:
                 controller, registered = _registered(session)
                 missing = [broker for broker in wanted if broker not in registered]
                 if not missing and controller is not None:
-                    return None
+                    missing = runner.run(self._strangers(wanted))
+                    if not missing:
+                        return None
                 if time.monotonic() > deadline:
                     return missing or wanted
                 time.sleep(POLL_S)  # a process that ends is no news of the store's
+
+    async def _strangers(self, brokers: list[int]) -> list[int]:
+        """Those of these brokers that have not heard of all of them from a controller, since they started."""
+        heard = await asyncio.gather(*(_heard_of(self.home(broker)) for broker in brokers))
+        return [broker for broker, known in zip(brokers, heard, strict=True) if not known.issuperset(brokers)]
 
     def _ended(self, broker: int, status: int, before: telling.Marks, others: bool) -> ClusterError:
         home = self.home(broker)
@@ -362,9 +376,24 @@ def read_pid_file(home: Path) -> tuple[int, str, int]:
     raise ClusterError(f"{home / 'broker.pid'} is locked, but does not say by which process")
 
 
+async def _heard_of(home: Path) -> set[int]:
+    """The brokers that a controller has told the one at `home` of; none, too, when it does not answer."""
+    _, host, port = read_pid_file(home)
+    line = Line((host, port), ANSWER_S)
+    try:
+        answer = await line.ask(ApiKey.METADATA, METADATA_VERSION, topics=[], allow_auto_topic_creation=False)
+    except (OSError, TimeoutError, PeerProtocolError):
+        return set()
+    finally:
+        line.close()
+    return set() if answer.controller_id < 0 else {one.node_id for one in answer.brokers}
+
+
 def _how_far(status: BrokerStatus) -> str:
     """Of one that is waited for."""
-    return status.detail or ("it is registered, but no broker controls yet" if status.alive else "it has just begun")
+    return status.detail or (
+        "it is registered, but no controller has told it of all" if status.alive else "it has just begun"
+    )
 
 
 def _address(settings: BrokerSettings) -> Listener:

@@ -23,6 +23,7 @@ from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
 from tests.integration.clusters import eventually
+from tests.integration.faults import stopped
 
 
 def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
@@ -195,3 +196,11 @@ def test_one_that_takes_longer_goes_on_starting(cluster: LocalCluster) -> None:
     eventually(lambda: cluster.status()[0].alive, "it does not go on")
     cluster.start([0])
     assert cluster.status()[0].state == "serving"
+
+
+def test_a_start_is_over_once_the_controller_has_taken_the_broker_in(cluster: LocalCluster) -> None:
+    cluster.start([0])
+    with stopped(cluster, 0), pytest.raises(ClusterError, match=r"broker 1: .*no controller has told it of all"):
+        cluster.start([1], 2.0)
+    cluster.start([1])
+    assert [one.state for one in cluster.status()] == ["serving", "serving"]
