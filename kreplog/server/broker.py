@@ -129,7 +129,7 @@ class Broker:
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
         )
-        self.replicas = Direct("replicas", self.manager, self._apply, self._broke)
+        self.replicas = Direct("replicas", self.manager, self._apply, self._broke, self.store.check)
         self.control = Awaiting(
             "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
         )

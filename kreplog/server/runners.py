@@ -90,16 +90,27 @@ class _Runner:
 
 
 class Direct(_Runner):
-    """Runs a core whose effects `apply` carries out and answers at once. `after` is called after each run of events."""
+    """Runs a core whose effects `apply` carries out and answers at once. `before` is called before each run of events,
+    and may put in one that comes before them."""
 
-    def __init__(self, name: str, core: Core, apply: Callable[[Effect], Any], on_failure: OnFailure) -> None:
+    def __init__(
+        self,
+        name: str,
+        core: Core,
+        apply: Callable[[Effect], Any],
+        on_failure: OnFailure,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name, core, on_failure)
         self._apply = apply
+        self._before = before
         self._inbox: deque[Event] = deque()
         self._running = False
 
     def put(self, event: Event) -> None:
         """Step it now, or after those that are before it; what its effects put in comes after them."""
+        if not self._running:
+            self._before()
         self._inbox.append(event)
         if self._running or self._stopped:
             return

@@ -76,15 +76,17 @@ class StoreLink:
             else:
                 self._session, self._watches = session, {}
                 self._on_session(session.id)
-                self._check()
+                self.check()
                 await self._lost.wait()
             await asyncio.sleep(RECONNECT_S * random.random())  # not all brokers at once, and not in a tight loop
 
     def _ended(self) -> None:
         """Called on a thread of the session, perhaps before connect() has returned it."""
-        self._loop.call_soon_threadsafe(self._check)
+        self._loop.call_soon_threadsafe(self.check)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Tell of the end of the session now, if it has ended: a process that has not run for a while may be about to
+        serve what others serve since, and its session's thread comes too late to keep it from that."""
         session = self._session
         if session is not None and session.expired:
             self._session, self._watches = None, {}
@@ -124,7 +126,7 @@ class StoreLink:
             return await self._loop.run_in_executor(pool, function, session)
         except SessionExpiredError:
             if self._session is session:
-                self._check()
+                self.check()
             raise
         except RuntimeError as error:  # the pool was shut down under it
             raise ConnectionLossError(f"the broker is stopping: {error}") from error

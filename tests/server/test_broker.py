@@ -155,6 +155,24 @@ def test_what_a_crash_of_the_host_may_have_taken_is_said_until_it_is_dealt_with(
     with_broker(tmp_path, known)
 
 
+def test_a_leader_that_did_not_run_for_longer_than_its_session_serves_nobody(tmp_path: Path, batch: bytes) -> None:
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        await client.produce(batch)
+        session: Any = client.broker.store._session
+        interval_s, loop = session._interval_ms / 1000, asyncio.get_running_loop()
+        while session._beat_ms / 1000 + interval_s / 2 < loop.time():
+            await asyncio.sleep(0.01)  # it has just beaten: it will not look at its clock for a while
+        session._beat_ms -= session.timeout_ms
+        for answer in (await client.fetch(), await client.produce(batch)):
+            assert answer.partitions[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        while (answer := await client.fetch()).partitions[0].error is not ErrorCode.NONE:
+            await asyncio.sleep(0.01)  # until the controller tells it again
+        assert answer.partitions[0].high_watermark == 1
+
+    with_broker(tmp_path, work)
+
+
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
     async def work(client: Client) -> None:
         await client.create("topic")
