@@ -166,9 +166,9 @@ def test_a_leader_that_did_not_run_for_longer_than_its_session_serves_nobody(tmp
         session._beat_ms -= session.timeout_ms
         for answer in (await client.fetch(), await client.produce(batch)):
             assert answer.partitions[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        while (answer := await client.fetch()).partitions[0].error is not ErrorCode.NONE:
+        while (fetched := await client.fetch()).partitions[0].error is not ErrorCode.NONE:
             await asyncio.sleep(0.01)  # until the controller tells it again
-        assert answer.partitions[0].high_watermark == 1
+        assert fetched.partitions[0].high_watermark == 1
 
     with_broker(tmp_path, work)
 
