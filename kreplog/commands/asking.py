@@ -22,7 +22,7 @@ from kreplog.wire.versions import ApiKey
 ANSWER_S = 35.0
 """How long a broker may take for what it has to do first."""
 
-_LOOKING = {ApiKey.METADATA, ApiKey.LIST_PARTITION_REASSIGNMENTS}
+_LOOKING = {ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_PARTITION_REASSIGNMENTS}
 
 T = TypeVar("T")
 

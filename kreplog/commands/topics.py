@@ -20,6 +20,8 @@ from kreplog.wire import cold
 from kreplog.wire.versions import ApiKey
 
 TOPIC_RESOURCE = 2
+TOPIC_CONFIG = 1
+"""Where a setting comes from: given to the topic itself."""
 SET, DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
 
@@ -81,7 +83,7 @@ def delete(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, 
 
 @topic_app.command()
 def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
-    """Show a topic's partitions and where each replica is: log end offset, high watermark, lag behind the leader."""
+    """Show a topic's settings, its partitions and where each replica is: log end offset, high watermark, lag."""
     check_topic(name)
     with brokers_of(cluster, bootstrap) as brokers:
         (topic,) = brokers.metadata([name]).topics
@@ -109,6 +111,7 @@ def _facts(brokers: Brokers, topic: Any) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": cold.topic_id(topic.topic_id),
+        "configs": _configs(brokers, topic.name),
         "partitions": [
             {
                 "partition": one.partition_index,
@@ -123,6 +126,16 @@ def _facts(brokers: Brokers, topic: Any) -> dict[str, Any]:
             for one in sorted(topic.partitions, key=lambda one: int(one.partition_index))
         ],
     }
+
+
+def _configs(brokers: Brokers, topic: str) -> dict[str, str]:
+    """The settings that the topic was given; all others are as its brokers have them."""
+    asked = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": None}
+    answer = brokers.ask(
+        ApiKey.DESCRIBE_CONFIGS, 1, resources=[asked], include_synonyms=False, include_documentation=False
+    )
+    _succeed(topic, answer.results[0])
+    return {one.name: one.value for one in answer.results[0].configs if one.config_source == TOPIC_CONFIG}
 
 
 def _replicas(
@@ -163,6 +176,8 @@ def _word(broker: int, partition: Any, told: ReplicaState | None, *, answers: bo
 
 def _show(facts: dict[str, Any]) -> None:
     print(f"{facts['name']} ({facts['topic_id']}): {counted(len(facts['partitions']), 'partition')}")
+    for name, value in facts["configs"].items():
+        print(f"    {name} = {value}")
     for one in facts["partitions"]:
         leader = "none" if one["leader"] == NO_LEADER else one["leader"]
         moves = "".join(f"  {word} {_list(one[word])}" for word in ("adding", "removing") if one[word])

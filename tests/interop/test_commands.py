@@ -1,0 +1,40 @@
+"""The commands that reach a cluster by --bootstrap, on a real Apache Kafka's: they are clients like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.commands.conftest import Kreplog, kreplog
+from tests.interop.jvm import Broker
+
+__all__ = ["kreplog"]
+
+
+def test_a_topic_from_its_making_to_its_end(broker: Broker, kreplog: Kreplog, tmp_path: Path) -> None:
+    def run(*words: object) -> str:
+        told = kreplog(*words, "--bootstrap", broker.bootstrap)
+        assert told.code == 0, told.err
+        return told.out.decode()
+
+    run("topic", "create", "commands", "-p", 2, "--config", "retention.ms=3600000")
+    assert "commands" in json.loads(run("topic", "list", "--json"))["topics"]
+    (tmp_path / "lines").write_bytes(b"a\tone\nb\ttwo\na\tthree\n")
+    run("produce", "commands", tmp_path / "lines", "-k", "\t", "--compression", "lz4", "-p", 1)
+    assert run("consume", "commands", "--from-beginning", "-n", 3, "--print-key") == "a\tone\nb\ttwo\na\tthree\n"
+
+    facts = json.loads(run("topic", "describe", "commands", "--json"))
+    assert [one["partition"] for one in facts["partitions"]] == [0, 1]
+    (replica,) = facts["partitions"][1]["replica_states"]
+    assert (replica["log_end_offset"], replica["high_watermark"], replica["lag"]) == (3, 3, 0)
+
+    settings = ("--config", "max.message.bytes=2000000", "--delete-config", "retention.ms")
+    run("topic", "alter", "commands", "-p", 3, *settings)
+    facts = json.loads(run("topic", "describe", "commands", "--json"))
+    assert len(facts["partitions"]) == 3
+    assert facts["configs"] == {"max.message.bytes": "2000000"}
+
+    run("partition", "elect-preferred", "commands")
+    run("partition", "reassign", "commands", f"0={replica['broker']}")
+    run("topic", "delete", "commands")
+    assert "commands" not in json.loads(run("topic", "list", "--json"))["topics"]
