@@ -43,6 +43,7 @@ from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.starting import RecoveryProgress, limits_of, open_directories, raise_file_limit
 from kreplog.server.store import StoreLink, make_store
 from kreplog.server.topics import Topics
+from kreplog.server.watchdog import Watchdog
 from kreplog.types import Broker as Registered
 from kreplog.types import TopicPartition
 from kreplog.wire import brokers as broker_wire
@@ -78,6 +79,7 @@ class Broker:
     async def run(self) -> None:
         """From start to stop. Raises what kept it from starting, and what broke it."""
         await self._start()
+        watchdog = Watchdog(self.settings.session_timeout_ms / 1000, lambda: self.store.abandon())
         self.ready.set()
         tasks = [
             self._loop.create_task(self.store.run(), name="kreplog-store"),
@@ -92,6 +94,7 @@ class Broker:
         for task in tasks:
             task.cancel()
         await self._shut_down()
+        watchdog.close()
         if self._failure is not None:
             raise self._failure
 

@@ -38,7 +38,7 @@ def make_store(coordination: str) -> CoordinationStore:
 class StoreLink:
     """on_session is given every new session's id, on_lost is called when one has ended; both on the event loop.
 
-    Its methods are for the event loop alone.
+    Its methods are for the event loop alone, but for `abandon`.
     """
 
     def __init__(
@@ -93,6 +93,13 @@ class StoreLink:
             self._lost.set()
             if not self._closing:
                 self._on_lost()
+
+    def abandon(self) -> None:
+        """End the session, from any thread: for a broker that can do so no more. It is told when it can be again."""
+        session = self._session
+        if session is not None:
+            session.close()
+            self._loop.call_soon_threadsafe(self.check)
 
     # Calls
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from kreplog.wire import cold, fetch, produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 from tests.faults import shim
+from tests.server.brokers import serving
 
 TP = TopicPartition("topic", 0)
 NO_TRANSACTION = {"transactional_id": None, "transaction_timeout_ms": 1}
@@ -171,6 +173,33 @@ def test_a_leader_that_did_not_run_for_longer_than_its_session_serves_nobody(tmp
         assert fetched.partitions[0].high_watermark == 1
 
     with_broker(tmp_path, work)
+
+
+def test_a_broker_whose_loop_is_stuck_gives_up_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given_up = threading.Event()
+
+    async def work() -> None:
+        async with serving(tmp_path, 1, broker_session_timeout_ms=1000) as (broker,):
+            while broker.registration.broker_epoch < 0:
+                await asyncio.sleep(0.01)
+            abandon = broker.store.abandon
+
+            def abandoned() -> None:
+                abandon()
+                given_up.set()
+
+            monkeypatch.setattr(broker.store, "abandon", abandoned)
+            session, epoch = broker.store._session, broker.registration.broker_epoch
+            assert given_up.wait(30), "this very call is what the loop is stuck in"
+            assert session is not None and session.expired
+            while broker.registration.broker_epoch == epoch:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+    assert "the event loop has not turned for " in caplog.text
+    assert "given_up.wait(30)" in caplog.text
 
 
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
