@@ -160,17 +160,18 @@ class Log(SegmentedLog):
             )
         return Appender(self, batch_bytes, linger_ms, compression)
 
-    def append_batches(self, buffer: Buffer, leader_epoch: int | None = None) -> AppendInfo:
+    def append_batches(self, buffer: Buffer, leader_epoch: int | None = None, *, strict: bool = False) -> AppendInfo:
         """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
 
         buffer: one or more whole batches of magic 2; an idempotent producer's batch must stand alone. A repeated batch
         (same producer id, epoch and sequence) writes nothing and returns its original offsets.
-        leader_epoch: the epoch this leader leads in, the log's own by default.
+        leader_epoch: the epoch this leader leads in, the log's own by default. strict: an idempotent producer that is
+        not known here must begin with its first batch; otherwise anywhere, since it may have been forgotten (KIP-360).
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
         OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError (nothing written),
         LogFailedError, LogClosedError.
         """
-        return encoded.append_batches(self, buffer, leader_epoch)
+        return encoded.append_batches(self, buffer, leader_epoch, strict)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kreplog.errors import InvalidTopicError
 
@@ -64,14 +63,6 @@ class AppendInfo:
     max_timestamp: int
     log_append_time_ms: int
     duplicate: bool
-
-
-class ProducerSequence(NamedTuple):
-    """Where a batch stands among those of its idempotent producer: the number of its first record, in this epoch."""
-
-    producer_id: int
-    epoch: int
-    base_sequence: int
 
 
 @dataclass(frozen=True, slots=True)

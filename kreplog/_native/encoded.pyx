@@ -38,7 +38,7 @@ from kreplog.errors import (
 from kreplog.types import AppendInfo
 
 
-def append_batches(SegmentedLog log, buffer, leader_epoch=None):
+def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=False):
     """See Log.append_batches."""
     cdef BatchBuilder builder = log.builder
     cdef BatchHeader h
@@ -98,7 +98,7 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None):
         if first_header.producer_id >= 0:
             known = log.producers.check(
                 first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
-                first_header.record_count,
+                first_header.record_count, strict,
             )
         size = builder.length
         if known is None:

@@ -74,10 +74,12 @@ cdef class ProducerState:
     def __len__(self):
         return len(self._producers)
 
-    cpdef tuple check(self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count):
+    cpdef tuple check(
+        self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count, bint strict=False
+    ):
         """None if the batch comes next and is to be appended; (first, last) offset if it was, among the last five.
 
-        A producer not known may begin anywhere, a new epoch of a known one only at 0. Changes nothing.
+        A new epoch begins at 0; a producer not known may begin anywhere (KIP-360), but if `strict`. Changes nothing.
         Raises ProducerFencedError for an older epoch, OutOfOrderSequenceError for a gap, DuplicateSequenceError for
         records that were surely written, longer ago than is remembered; UsageError for negative numbers.
         """
@@ -93,6 +95,11 @@ cdef class ProducerState:
             )
         producer = self._producers.get(producer_id)
         if producer is None:
+            if strict and base_sequence > 0:
+                raise OutOfOrderSequenceError(
+                    f"producer {producer_id} sent sequence {base_sequence} in epoch {epoch}, and nothing before that is "
+                    "here: a batch before it is missing, or it wrote so long ago that it was forgotten"
+                )
             return None
         if epoch < producer.epoch:
             raise ProducerFencedError(

@@ -56,6 +56,7 @@ class OpenedLog:
 class AppendAsLeader:
     """Validate a producer's encoded batches, assign offsets and leader_epoch, append.
 
+    strict: an idempotent producer that the log does not know must begin with its first batch.
     Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
     (nothing written), LogFailedError (the replica is lost).
     """
@@ -63,6 +64,7 @@ class AppendAsLeader:
     partition: TopicPartition
     records: Any
     leader_epoch: int
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,6 @@ from kreplog.server.watchdog import Watchdog
 from kreplog.types import Broker as Registered
 from kreplog.types import TopicPartition
 from kreplog.wire import brokers as broker_wire
-from kreplog.wire.produce import sequence_of
 
 _log = logging.getLogger("kreplog.server")
 
@@ -116,7 +115,7 @@ class Broker:
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
-        self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost, sequence_of)
+        self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
         self.departed = Departed(self.manager.metadata, self._loop.time)

@@ -232,7 +232,7 @@ class ReplicaLogs:
 
     def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
         replica = self._of(effect.partition)
-        info = replica.log.append_batches(effect.records, effect.leader_epoch)
+        info = replica.log.append_batches(effect.records, effect.leader_epoch, strict=effect.strict)
         return info, replica.state
 
     def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:

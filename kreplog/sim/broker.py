@@ -25,7 +25,6 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogClosedError, StorageError, check
 from kreplog.sim.channels import ControlChannels
 from kreplog.sim.disk import Disk, DiskLog
-from kreplog.sim.records import sequence_of
 from kreplog.sim.scheduler import MS, Timer
 from kreplog.sim.store import StoreLink
 from kreplog.sim.trace import describe_effect, describe_event, partitions_of
@@ -241,7 +240,7 @@ class BrokerProcess:
             self._connected,
             self._session_lost,
         )
-        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, sequence_of)
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
         broker = Broker(
@@ -580,7 +579,9 @@ def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
 
 _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.OpenLog: _open_log,
-    effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(e.records, e.leader_epoch),
+    effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(
+        e.records, e.leader_epoch, e.strict
+    ),
     effects.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),
     effects.AssignLeaderEpoch: lambda disk, e: _on(disk, e.partition).assign_leader_epoch(e.leader_epoch),
     effects.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),

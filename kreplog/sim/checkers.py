@@ -147,6 +147,10 @@ class Line:
         """Whether a replica may know nothing of what a producer has written: its first record here may be deleted."""
         return self._first.get(producer, self.released) < self.released
 
+    def place_of(self, producer: int, sequence: int) -> int:
+        """The offset where a producer's record is committed; -1 for none."""
+        return self._places.get((producer, sequence), -1)
+
     def add(self, offset: int, fact: Fact) -> tuple[str, str] | None:
         """A replica takes this for committed. Kind and text of what is wrong with it, if anything."""
         known = self.values.get(offset)
@@ -569,13 +573,16 @@ class Checkers:
     def _acknowledged(self, line: Line, event: Ok) -> None:
         self._counts["acked"] += len(event.values)
         for index, value in enumerate(event.values):
-            offset = event.base_offset + index
-            fact = (event.producer_id, event.sequence + index, value.encode())
+            sequence = event.sequence + index
+            told_offset = event.base_offset >= 0
+            offset = event.base_offset + index if told_offset else line.place_of(event.producer_id, sequence)
+            fact = (event.producer_id, sequence, value.encode())
             line.acked.append((offset, fact))
             found = line.values.get(offset)
             if found != fact:
                 there = "nothing is committed there" if found is None else f"{told(found)} is committed there"
-                text = f"{event.client} got {told(fact)} acknowledged at offset {offset}, but {there}"
+                where = f"at offset {offset}" if told_offset else "somewhere"
+                text = f"{event.client} got {told(fact)} acknowledged {where}, but {there}"
                 self.violate("too early" if found is None else "two values", text, line, offset)
 
     def _read(self, line: Line, event: Read) -> None:

@@ -42,7 +42,7 @@ class Invoke(Produce):
 
 @dataclass(frozen=True, slots=True)
 class Ok(Produce):
-    """It is acknowledged; base_offset: of its first record, -1 when the leader does not say (acks=0)."""
+    """It is acknowledged; base_offset: of its first record, -1 where nobody says: what was sent behind it was."""
 
     base_offset: int = -1
 

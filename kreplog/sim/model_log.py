@@ -77,7 +77,7 @@ class ModelLog:
 
     # What the running log does
 
-    def append_as_leader(self, records: Any, leader_epoch: int) -> AppendInfo:
+    def append_as_leader(self, records: Any, leader_epoch: int, strict: bool = False) -> AppendInfo:
         batches: tuple[ModelBatch, ...] = records.batches
         if leader_epoch < self._leader_epoch:
             raise FencedLeaderEpochError(
@@ -98,7 +98,7 @@ class ModelLog:
             at = end
         newest = max(one.timestamp_ms for one in batches)
         if first.producer_id >= 0:
-            known = self._check(first, count)
+            known = self._check(first, count, strict)
             if known is not None:
                 return AppendInfo(known[0], known[1], count, 0, newest, -1, True)
         if leader_epoch != self._last_epoch:
@@ -330,13 +330,15 @@ class ModelLog:
 
     # Producers
 
-    def _check(self, batch: ModelBatch, count: int) -> tuple[int, int] | None:
+    def _check(self, batch: ModelBatch, count: int, strict: bool) -> tuple[int, int] | None:
         """(first, last) offset of a batch that was written before; None for one that comes next."""
         producer, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if epoch < 0 or sequence < 0:
             raise UsageError(f"{self.name}: epoch {epoch} and sequence {sequence} must not be negative")
         known = self._producers.get(producer)
         if known is None:
+            if strict and sequence > 0:
+                raise OutOfOrderSequenceError(f"{self.name}: producer {producer} begins at sequence {sequence}")
             return None
         if epoch < known.epoch:
             raise ProducerFencedError(f"{self.name}: producer {producer} writes in epoch {epoch}, not {known.epoch}")

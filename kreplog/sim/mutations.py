@@ -68,6 +68,16 @@ def _mutation(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], l
     return register
 
 
+# Producers
+
+
+@_mutation("gaps-taken-from-strangers")
+def _gaps_taken_from_strangers() -> list[Patch]:
+    """A new leader lets a producer that it does not know begin anywhere (KIP-360), while its first batch is still on
+    its way to the leader before."""
+    return [(Partition, "awaits_missing", lambda self, now_ms: False)]
+
+
 # Truncation and epochs
 
 

@@ -68,8 +68,8 @@ class NativeLog:
 
     # What the running log does
 
-    def append_as_leader(self, records: Any, leader_epoch: int) -> AppendInfo:
-        return self.log.append_batches(records, leader_epoch)
+    def append_as_leader(self, records: Any, leader_epoch: int, strict: bool) -> AppendInfo:
+        return self.log.append_batches(records, leader_epoch, strict=strict)
 
     def append_as_follower(self, records: Any) -> None:
         self.log.append_as_follower(records)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 from kreplog._native import batch as native
 from kreplog.errors import CorruptBatchError
-from kreplog.types import ProducerSequence
 
 HEADER = Struct(">qiibIhiqqqhii")
 """Of a record batch, magic 2: base offset, length of what follows it, leader epoch, magic, CRC, attributes, last offset
@@ -181,16 +180,6 @@ def batches(data: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
             raise CorruptBatchError(f"no whole batch at byte {at} of {len(data)}", position=at)
         yield at, stop, header
         at = stop
-
-
-def sequence_of(records: Any) -> ProducerSequence | None:
-    """Of the first batch, of either kind; None if no idempotent producer sent it."""
-    if isinstance(records, ModelRecords):
-        one = records.batches[0]
-        found = ProducerSequence(one.producer_id, one.producer_epoch, one.base_sequence)
-    else:
-        found = ProducerSequence(*HEADER.unpack_from(records)[9:12])
-    return found if found.producer_id >= 0 else None
 
 
 def next_offset(header: tuple[int, ...]) -> int:

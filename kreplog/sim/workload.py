@@ -5,7 +5,10 @@ world; an `Actor` drives the one with the other. All it sees goes into the histo
 
 A producer is idempotent: it has an id of its own for each partition (and another for a topic made anew, or after it had
 to give up), numbers its records, and sends the same batches to whoever leads until they are acknowledged or refused for
-good. A consumer reads from offset 0 or from the end, from the leader, in the leader epoch that it has heard of.
+good. As librdkafka does, it may send later batches to a new leader while earlier ones are still on their way to the old
+one, and takes these for acknowledged when those are.
+
+A consumer reads from offset 0 or from the end, from the leader, in the leader epoch that it has heard of.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from kreplog.core.messages import (
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Produce, Read, Unknown, Watermark
 from kreplog.sim.records import Codec
-from kreplog.types import NO_LEADER, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +286,12 @@ def producer(
 
 @dataclass(slots=True)
 class _Batch:
-    """answer: of the last try, None for none."""
+    """answer: of the last try, None for none. sent_epoch: the leader epoch in which it was last sent."""
 
     told: Invoke
     records: Any
     answer: ProducedPartition | None = None
+    sent_epoch: int = NO_EPOCH
 
 
 def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Generator[Wish, Any, bool]:
@@ -317,9 +321,12 @@ def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Ge
         elif switch.off or view.now_ms() > seen_ms + GONE_MS:
             return _give_up(history, batches, "the topic is gone")
         if known is not None and known.state.leader != NO_LEADER:
-            requests = tuple(_request(settings, session, batch) for batch in batches)
+            sent = batches[_elsewhere(view, batches, known.state.leader_epoch) :]
+            for batch in sent:
+                batch.sent_epoch = known.state.leader_epoch
+            requests = tuple(_request(settings, session, batch) for batch in sent)
             answers: list[ProduceResponse | None] = yield Call(known.state.leader, requests, settings.request_ms)
-            for batch, answer in zip(batches, answers, strict=True):
+            for batch, answer in zip(sent, answers, strict=True):
                 batch.answer = None if answer is None else answer.partitions[0]
             refused = _settle(history, batches)
             if refused is not None:
@@ -333,9 +340,7 @@ def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Ge
 
 def _make(view: _View, session: _Session, codec: Codec) -> list[_Batch]:
     settings, batches = view.settings, []
-    # A broker lets a producer that it does not know begin anywhere: so the first batch goes alone.
-    most = settings.in_flight if session.sequence else 1
-    for _ in range(view.random.randint(1, most)):
+    for _ in range(view.random.randint(1, settings.in_flight)):
         count = view.random.randint(1, settings.batch)
         values = tuple(f"{session.producer_id}:{session.sequence + index}" for index in range(count))
         now_ms = view.now_ms()
@@ -355,6 +360,14 @@ def _make(view: _View, session: _Session, codec: Codec) -> list[_Batch]:
     return batches
 
 
+def _elsewhere(view: _View, batches: list[_Batch], leader_epoch: int) -> int:
+    """So many of the first may still be on their way to an earlier leader, and are not sent to this one now."""
+    most = 0
+    while most < len(batches) - 1 and NO_EPOCH < batches[most].sent_epoch < leader_epoch:
+        most += 1
+    return view.random.randint(0, most) if most and view.random.random() < 0.5 else 0
+
+
 def _request(settings: Settings, session: _Session, batch: _Batch) -> ProduceRequest:
     timeout_ms = settings.request_ms * 3 // 4
     return ProduceRequest(settings.acks, timeout_ms, (ProducePartition(session.partition, batch.records),))
@@ -364,14 +377,16 @@ def _settle(history: History, batches: list[_Batch]) -> ErrorCode | None:
     """Take out the batches that are written; the error of the first that never will be, which is out too.
 
     A batch behind one that was not written is out of order, until the first has been sent again; so only the first can
-    be refused for good.
+    be refused for good. Whatever stands before one that is acknowledged is so too.
     """
+    answers = [batch.answer for batch in batches]
+    written = [at for at, one in enumerate(answers) if one is not None and one.error is ErrorCode.NONE]
     left: list[_Batch] = []
     refused = None
-    for batch in batches:
-        answer = batch.answer
-        if answer is not None and answer.error is ErrorCode.NONE:
-            history.add(_end(history, batch, Ok, base_offset=answer.base_offset))
+    for at, (batch, answer) in enumerate(zip(batches, answers, strict=True)):
+        if written and at <= written[-1]:
+            offset = answer.base_offset if answer is not None and at in written else -1
+            history.add(_end(history, batch, Ok, base_offset=offset))
         elif answer is not None and answer.error not in RETRIABLE and not left and refused is None:
             history.add(_end(history, batch, Fail, error=answer.error.name))
             refused = answer.error

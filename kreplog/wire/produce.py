@@ -6,13 +6,11 @@ client call. Frames that are written come as a list of buffers, for sendmsg: byt
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from kreplog._native.wire_produce import ProduceCodec
 from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from kreplog.errors import ErrorCode
-from kreplog.types import ProducerSequence
 from kreplog.wire.frames import (
     RequestHeader,
     decode_response_header,
@@ -22,11 +20,6 @@ from kreplog.wire.frames import (
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_BATCH = Struct(">16xb26xqhi4x")
-"""Of the header of a record batch: magic, producer id, producer epoch, base sequence."""
-
-_MAGIC = 2
 
 _CODEC = ProduceCodec(ProduceRequest, ProducePartition, ProduceResponse, ProducedPartition)
 
@@ -62,11 +55,3 @@ def refusal(request: ProduceRequest, error: ErrorCode, message: str = "") -> Pro
     return ProduceResponse(
         tuple(ProducedPartition(asked.partition, error, message=message) for asked in request.partitions)
     )
-
-
-def sequence_of(records: Buffer) -> ProducerSequence | None:
-    """What the first batch of a producer's records says of itself, nothing of it checked; None if that is nothing."""
-    if len(memoryview(records)) < _BATCH.size:
-        return None
-    magic, producer_id, epoch, base_sequence = _BATCH.unpack_from(records)
-    return ProducerSequence(producer_id, epoch, base_sequence) if magic == _MAGIC and producer_id >= 0 else None

@@ -36,7 +36,7 @@ from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMet
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.model_log import ModelLog
-from kreplog.sim.records import ModelCodec, ModelRecords, sequence_of
+from kreplog.sim.records import ModelCodec, ModelRecords
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 
 TP = TopicPartition("topic", 0)
@@ -69,7 +69,7 @@ class Shell:
 
     def start(self, epoch: int) -> None:
         """A new process over the same logs."""
-        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids), sequence_of=sequence_of)
+        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids))
         self.step(Registered(epoch, epoch))
         self.epoch = epoch
 
@@ -106,8 +106,8 @@ class Shell:
                     self.checkpointed[partition] = 0
                 log = self.logs[partition]
                 return OpenedLog(state(log), self.checkpointed[partition])
-            case AppendAsLeader(_, records, epoch):
-                info = log.append_as_leader(records, epoch)
+            case AppendAsLeader(_, records, epoch, strict):
+                info = log.append_as_leader(records, epoch, strict)
                 return info, state(log)
             case AppendAsFollower(_, records):
                 log.append_as_follower(records)

@@ -209,13 +209,6 @@ def test_f24_the_next_leader_knows_the_retry_from_its_log() -> None:
     assert answers(shell)[0].base_offset == 0 and shell.content() == ["b"]
 
 
-def test_an_out_of_order_sequence_gets_its_own_error() -> None:
-    shell = leader(isr=(1,))
-    shell.request(produce("a", producer_id=7, sequence=0))
-    shell.request(produce("c", producer_id=7, sequence=5))
-    assert [one.error for one in answers(shell)] == [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
-
-
 def test_produces_that_wait_are_failed_when_leadership_goes() -> None:
     shell = leader()
     shell.request(produce("a"))

@@ -61,11 +61,16 @@ def state_of(*batches: Batch) -> ProducerState:
 # --- Sequences ------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
+def test_an_unknown_producer_may_begin_anywhere_but_not_where_it_is_taken_strictly() -> None:
     state = ProducerState()
     for sequence in (0, 1, 500, LAST):
         assert state.check(7, 0, sequence, 10) is None
     assert len(state) == 0
+    with pytest.raises(
+        OutOfOrderSequenceError, match=r"producer 1 sent sequence 17 in epoch 3, and nothing before that"
+    ):
+        ProducerState().check(1, 3, 17, 2, strict=True)
+    assert ProducerState().check(1, 3, 0, 2, strict=True) is None
 
 
 def test_the_next_batch_the_same_again_and_a_gap() -> None:
@@ -185,9 +190,9 @@ class Model:
         return OutOfOrderSequenceError
 
 
-def answer(state: ProducerState, *question: int) -> object:
+def answer(state: ProducerState, producer: int, epoch: int, base_sequence: int, count: int) -> object:
     try:
-        return state.check(*question)
+        return state.check(producer, epoch, base_sequence, count)
     except (DuplicateSequenceError, OutOfOrderSequenceError, ProducerFencedError) as error:
         return type(error)
 

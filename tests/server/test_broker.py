@@ -23,7 +23,7 @@ from kreplog.core.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from kreplog.core.replication import refusals
+from kreplog.core.replication import partition
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.server.broker import Broker
 from kreplog.server.directories import BOOT_MARK
@@ -289,10 +289,10 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tm
     assert "replicas offline" in shim.run_driver("broker_disk", tmp_path, how, shim=library)
 
 
-def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_refused_as_that_was(
+def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_to_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "HELD_FOR_MS", 10**9)
+    monkeypatch.setattr(partition, "MISSING_MS", 10**9)
 
     async def work(client: Client) -> None:
         async def send(sequence: int) -> ErrorCode:
@@ -302,8 +302,10 @@ def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_refused_as_that_wa
 
         assert await send(0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await client.create("topic") == 0
-        assert await send(1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
         assert [await send(0), await send(1)] == [ErrorCode.NONE] * 2
+        assert await send(3) is ErrorCode.NOT_ENOUGH_REPLICAS
+        monkeypatch.setattr(client.broker.manager.partitions[TP], "_missing_until_ms", 0)
         assert await send(3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     with_broker(tmp_path, work)

@@ -31,6 +31,7 @@ FOUND = {
     "epoch-start-forgotten": 2,
     "flush-messages-within-an-epoch": 27,
     "forgotten-epochs-trusted": 10,
+    "gaps-taken-from-strangers": 1,
     "isr-write-unconditional": 23,
     "joins-at-once": 8,
     "joins-before-epoch-start": 15,

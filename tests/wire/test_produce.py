@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kreplog._native import batch
 from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from kreplog.errors import ArgumentTypeError, ErrorCode, UsageError
-from kreplog.types import FileRegion, ProducerSequence, TopicPartition
+from kreplog.types import FileRegion, TopicPartition
 from kreplog.wire import produce
 from kreplog.wire.frames import decode_request_header
 from kreplog.wire.versions import ApiKey
@@ -112,16 +112,3 @@ def test_misuse_is_told() -> None:
             ProduceResponse((ProducedPartition(TopicPartition("t" * 40000, 0), ErrorCode.NONE),)),
             header(ApiKey.PRODUCE, 8),
         )
-
-
-def test_where_a_batch_stands_is_read_from_its_header_and_nothing_else_is_looked_at() -> None:
-    records = batch.build([b"value"] * 3, producer_id=1 << 40, producer_epoch=7, base_sequence=2**31 - 2)
-    expected = ProducerSequence(1 << 40, 7, 2**31 - 2)
-    assert produce.sequence_of(records) == expected
-    assert produce.sequence_of(memoryview(records)[:61]) == expected
-    assert produce.sequence_of(batch.build([b"value"])) is None
-    for short in range(61):
-        assert produce.sequence_of(records[:short]) is None
-    old = bytearray(records)
-    old[16] = 1
-    assert produce.sequence_of(old) is None

@@ -71,7 +71,6 @@ from kreplog.core.replication.delayed import (
 from kreplog.core.replication.follower import Fetcher
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import News, Partition, Role
-from kreplog.core.replication.refusals import Refusals, SequenceOf
 from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import (
     ErrorCode,
@@ -97,7 +96,7 @@ class ReplicaManager:
     on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is deleted.
     disk_lost: a log directory is new, or could not be opened, so replicas may be missing that it should have.
     metadata: what the controller said last, for clients. partitions: the open replicas. missing: topic ids of replicas
-    that were lost with a disk while this broker counted as in sync. sequence_of: see Refusals.
+    that were lost with a disk while this broker counted as in sync.
     """
 
     def __init__(
@@ -106,7 +105,6 @@ class ReplicaManager:
         config: ReplicationConfig,
         on_disk: Mapping[TopicPartition, str] | None = None,
         disk_lost: bool = False,
-        sequence_of: SequenceOf = lambda records: None,
     ) -> None:
         self.broker_id = broker_id
         self.broker_epoch = -1
@@ -124,7 +122,6 @@ class ReplicaManager:
         self._correlations = itertools.count(1)
         self._sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._session_ids())
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
-        self._refusals = Refusals(sequence_of)
         self._parked = ParkedFetches()
         self._expected: dict[int, dict[TopicPartition, int]] = {}
         self._deletions = Deletions()
@@ -217,9 +214,12 @@ class ReplicaManager:
 
     def _append(self, one: ProducePartition, acks: int, now_ms: int) -> Steps[tuple[ProducedPartition, int]]:
         """The answer as it will be when all goes well, and the offset that the high watermark must reach for it."""
-        if (error := self._refuses(one, acks, now_ms)) is not ErrorCode.NONE:
+        partition = self.partitions.get(one.partition)
+        if partition is None:
+            return ProducedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+        if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
+            partition.await_missing(now_ms)
             return ProducedPartition(one.partition, error), 0
-        partition = self.partitions[one.partition]
         try:
             info = yield from partition.append(one.records, now_ms)
         except LogFailedError as failure:
@@ -227,23 +227,13 @@ class ReplicaManager:
             return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         except KreplogError as refusal:
             error = refusal.kafka_code
-            if isinstance(refusal, OutOfOrderSequenceError):
-                error = self._refusals.before(one, now_ms) or error
+            if isinstance(refusal, OutOfOrderSequenceError) and partition.awaits_missing(now_ms):
+                error = ErrorCode.NOT_ENOUGH_REPLICAS
             return ProducedPartition(one.partition, error, message=str(refusal)), 0
-        self._refusals.taken(one)
         answer = ProducedPartition(
             one.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
         )
         return answer, info.last_offset + 1
-
-    def _refuses(self, one: ProducePartition, acks: int, now_ms: int) -> ErrorCode:
-        """Why it is not appended, before the log has been asked; NONE if it may be."""
-        partition = self.partitions.get(one.partition)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition.refuses_produce(acks)
-        if error is ErrorCode.NONE:
-            return self._refusals.before_first(one, now_ms) or ErrorCode.NONE
-        self._refusals.add(one, error, now_ms)
-        return error
 
     def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
         answers = []

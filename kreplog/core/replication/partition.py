@@ -64,6 +64,10 @@ from kreplog.types import (
     TopicPartition,
 )
 
+MISSING_MS = 60_000
+"""How long a batch that a producer has sent elsewhere, or was refused here, may take to be sent again: longer than the
+common clients wait for an answer (30 s, librdkafka 60 s)."""
+
 
 class Role(Enum):
     """See the module."""
@@ -127,6 +131,7 @@ class Partition:
         self.replicas: dict[int, Replica] = {}
         self.pending: IsrChange | None = None
         self.news: set[News] = set()
+        self._missing_until_ms = 0
         self._settings = config
         self._brokers = brokers
         self._changed = changed
@@ -239,6 +244,7 @@ class Partition:
         """The epoch and its start are on disk before anything is served (KIP-101, F4); the high watermark stays what
         it was, since others may hold less than this log (F20)."""
         self._set_role(Role.LEADER)
+        self.await_missing(now_ms)
         self.log = yield AssignLeaderEpoch(self.topic_partition, self.leader_epoch)
         self.epoch_start = self.log.leo
         self.replicas = {
@@ -318,17 +324,29 @@ class Partition:
     def append(self, records: object, now_ms: int) -> Steps[AppendInfo]:
         """Append a producer's batches; a batch that is there already is answered with its first offset (KIP-98).
 
-        Raises what AppendAsLeader throws.
+        Raises what AppendAsLeader throws; OutOfOrderSequenceError may be over when a batch that is awaited has come.
         """
         end_before = self.log.leo
         info: AppendInfo
-        info, self.log = yield AppendAsLeader(self.topic_partition, records, self.leader_epoch)
+        info, self.log = yield AppendAsLeader(
+            self.topic_partition, records, self.leader_epoch, strict=self.awaits_missing(now_ms)
+        )
         if self.log.leo > end_before:
             isr.leader_appended(self.replicas.values(), end_before, now_ms)
             self._tell(News.APPENDED)
             yield from self._flush_tail()
         yield from self._advance()
         return info
+
+    def await_missing(self, now_ms: int) -> None:
+        """Idempotent producers may have sent a batch to the leader before this one, or it was refused here; it will be
+        sent again, but others may come before it. To append those would be to lose it: whoever sees a later batch
+        acknowledged, as librdkafka does, may take the earlier one for acknowledged as well."""
+        self._missing_until_ms = now_ms + MISSING_MS
+
+    def awaits_missing(self, now_ms: int) -> bool:
+        """Whether a gap in a producer's sequences may be filled yet."""
+        return now_ms < self._missing_until_ms
 
     def is_committed(self, next_offset: int) -> bool:
         """Whether everything below `next_offset` may be acknowledged to an acks=all producer."""
