@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kreplog.commands.connecting import REACH_S, UnreachableError, reached, succeed
-from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.server.peers import METADATA_VERSION, Address, Line
 from kreplog.types import check_topic
 from kreplog.wire.versions import ApiKey
@@ -38,8 +38,15 @@ class Brokers:
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
         """Of these topics, or of all; makes `known` anew. Raises UnreachableError."""
         asked = None if topics is None else [{"topic_id": None, "name": one} for one in topics]
-        answer = self.ask(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
+        fields = {"topics": asked, "allow_auto_topic_creation": False}
+        answer = self.ask(ApiKey.METADATA, METADATA_VERSION, **fields)
         self.known = {one.node_id: (one.host, one.port) for one in answer.brokers}
+        if topics is not None and _unknown(answer):  # one that has just been made others may have heard of already
+
+            async def question(_: int, line: Line) -> Any:
+                return await line.ask(ApiKey.METADATA, METADATA_VERSION, **fields)
+
+            answer = min([answer, *self.ask_each(self.known, question).values()], key=_unknown)
         return answer
 
     def partitions_of(self, topic: str, wanted: Iterable[int] = ()) -> list[int]:
@@ -106,6 +113,11 @@ async def _asked(address: Address, question: Callable[[Line], Awaitable[T]], tim
         return error
     finally:
         line.close()
+
+
+def _unknown(metadata: Any) -> int:
+    """How many topics the broker that told this does not know."""
+    return sum(one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for one in metadata.topics)
 
 
 def _words(error: Exception) -> str:

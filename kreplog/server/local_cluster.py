@@ -205,9 +205,11 @@ class LocalCluster:
                 time.sleep(POLL_S)  # a process that ends is no news of the store's
 
     async def _strangers(self, brokers: list[int]) -> list[int]:
-        """Those of these brokers that have not heard of all of them from a controller, since they started."""
-        heard = await asyncio.gather(*(_heard_of(self.home(broker)) for broker in brokers))
-        return [broker for broker, known in zip(brokers, heard, strict=True) if not known.issuperset(brokers)]
+        """Those of these brokers that have not heard of all of them from a controller, since they started; one that a
+        signal has suspended is not waited for."""
+        running = [broker for broker in brokers if not _is_suspended(read_pid_file(self.home(broker))[0])]
+        heard = await asyncio.gather(*(_heard_of(self.home(broker)) for broker in running))
+        return [broker for broker, known in zip(running, heard, strict=True) if not known.issuperset(brokers)]
 
     def _ended(self, broker: int, status: int, before: telling.Marks, others: bool) -> ClusterError:
         home = self.home(broker)

@@ -10,11 +10,13 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.commands.asking import Brokers
 from kreplog.commands.replica_states import ReplicaState
 from kreplog.commands.topics import _replicas
 from kreplog.errors import ErrorCode
 from kreplog.server.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
+from kreplog.wire.versions import ApiKey
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import eventually, kill
 
@@ -74,6 +76,23 @@ def test_what_is_said_of_replicas() -> None:
         ("down", None, None),
         ("lagging", 7, None),
     ]
+
+
+def test_a_topic_that_the_broker_asked_has_not_heard_of_yet(on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_trio("topic", "create", "young")
+    ask = Brokers.ask
+
+    def late(self: Brokers, api: ApiKey, version: int, /, **fields: Any) -> Any:
+        answer = ask(self, api, version, **fields)
+        if api == ApiKey.METADATA:
+            for one in answer.topics:
+                one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+
+    monkeypatch.setattr(Brokers, "ask", late)
+    (one,) = described(on_trio, "young")
+    assert one["isr"] == [one["leader"]]
+    assert on_trio("topic", "describe", "unborn").err.startswith("kreplog: topic unborn: there is no such topic")
 
 
 def test_alter_adds_partitions_and_changes_settings(on_trio: Kreplog) -> None:

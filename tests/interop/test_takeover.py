@@ -175,7 +175,7 @@ def test_producers_and_transactions_outlive_turns(kafka: Kafka, broker: Broker) 
     broker.start()
     assert last_stable_offset(broker, "open") == 0
     assert last_stable_offset(broker, "open-and-killed") == 0
-    assert last_stable_offset(broker, "ended") == 302
+    assert last_stable_offset(broker, "ended") >= 302  # a coordinator that hears no answer writes its marker again
     assert len(served(broker.bootstrap, "ended", isolation_level="read_committed")) == 300
     broker.stop()
     assert producers_at(kafka, broker.partition("sequences"), 400) == ours
