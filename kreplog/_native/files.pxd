@@ -23,6 +23,7 @@ cdef class Mapping:
     cdef uint8_t* visited  # a byte for each VISITED_PIECE; NULL until one is visited
 
     cdef void populate(self, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
+    cdef void leave(self, const uint8_t* data, Py_ssize_t length) noexcept nogil
     cdef int visit(self, Py_ssize_t position, Py_ssize_t end) except -1
 
 

@@ -58,8 +58,22 @@ cdef extern from *:
         (void) data; (void) start; (void) stop;
     #endif
     }
+    /* Unmap the pages of [start, stop) in a mapping of [first, end), with those that the kernel maps around them on a
+       fault. They stay in the page cache, and whoever touches them has them mapped again. */
+    static void kreplog_leave(const uint8_t* start, const uint8_t* stop, const uint8_t* first, const uint8_t* end) {
+    #if defined(__linux__)
+        uintptr_t around = 64 << 10;
+        uintptr_t from = (uintptr_t) start & ~(around - 1), to = ((uintptr_t) stop + around - 1) & ~(around - 1);
+        if (from < (uintptr_t) first) from = (uintptr_t) first;
+        if (to > (uintptr_t) end) to = (uintptr_t) end;
+        (void) madvise((void*) from, to - from, MADV_DONTNEED);
+    #else
+        (void) start; (void) stop; (void) first; (void) end;
+    #endif
+    }
     """
     int kreplog_sync(int fd) noexcept nogil
+    void kreplog_leave(const uint8_t* start, const uint8_t* stop, const uint8_t* first, const uint8_t* end) noexcept nogil
     int kreplog_allocate(int fd, int64_t start, int64_t length) noexcept nogil
     void kreplog_populate(const uint8_t* data, size_t start, size_t stop) noexcept nogil
 
@@ -206,6 +220,11 @@ cdef class Mapping:
             self.populated_from = start
         self.populated_to = stop
 
+    cdef void leave(self, const uint8_t* data, Py_ssize_t length) noexcept nogil:
+        """Whoever had these bytes is done with them: their pages are this process's memory no more."""
+        kreplog_leave(data, data + length, self.data, self.data + self.size)
+        self.populated_from = self.populated_to = 0
+
     cdef int visit(self, Py_ssize_t position, Py_ssize_t end) except -1:
         """A seek has come to `position`, in bytes that reach to `end`: the second to the same piece faults it all in.
 
@@ -277,7 +296,11 @@ cdef HeapBuffer allocate(Py_ssize_t size):
 
 @cython.final
 cdef class View:
-    """A read-only buffer over bytes that `owner` keeps alive."""
+    """A read-only buffer over bytes that `owner` keeps alive. A mapping's pages are left when it goes."""
+
+    def __dealloc__(self):
+        if isinstance(self.owner, Mapping):
+            (<Mapping> self.owner).leave(self.data, self.shape[0])
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         if flags & PyBUF_WRITABLE:

@@ -40,7 +40,7 @@ from kreplog.server.peers import Address, Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server
 from kreplog.server.settings import BrokerSettings, Listener
-from kreplog.server.starting import RecoveryProgress, limits_of, open_directories, raise_file_limit
+from kreplog.server.starting import RecoveryProgress, keep_memory, limits_of, open_directories, raise_file_limit
 from kreplog.server.store import StoreLink, make_store
 from kreplog.server.topics import Topics
 from kreplog.server.watchdog import Watchdog
@@ -402,6 +402,7 @@ def serve(
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
     raise_file_limit()
+    keep_memory()
 
     async def main() -> None:
         broker = Broker(settings)

@@ -85,8 +85,8 @@ class Connection:
     """One connected socket, which it owns.
 
     on_frame: called with each whole frame, in order; PeerProtocolError from it closes the connection. on_closed: called
-    once, at the end, whoever brought it about. memory: shared with others. active_at: when something last came in or
-    went out, by the loop's clock.
+    once, at the end, whoever brought it about. memory: shared with others. trusting: as a FrameReader's. active_at:
+    when something last came in or went out, by the loop's clock.
     """
 
     def __init__(
@@ -96,13 +96,15 @@ class Connection:
         on_frame: Callable[[Frame], None],
         on_closed: Callable[[], None],
         memory: Memory | None = None,
+        *,
+        trusting: bool = False,
     ) -> None:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        self._frames = FrameReader(max_frame_bytes, _scratch)
+        self._frames = FrameReader(max_frame_bytes, _scratch, trusting=trusting)
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[memoryview] = deque()

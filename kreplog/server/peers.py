@@ -59,7 +59,7 @@ class Peer:
         try:
             sock.setblocking(False)
             await loop.sock_connect(sock, resolved)
-            self._connection = Connection(sock, self._max_frame_bytes, self._on_frame, self._on_closed)
+            self._connection = Connection(sock, self._max_frame_bytes, self._on_frame, self._on_closed, trusting=True)
         except BaseException:
             sock.close()
             raise

@@ -7,6 +7,7 @@ import logging
 import resource
 from time import monotonic
 
+from kreplog._native.memory import keep_freed
 from kreplog.coord.liveness import boot_id
 from kreplog.errors import StorageError
 from kreplog.server.directories import DataDirectory
@@ -17,6 +18,9 @@ _log = logging.getLogger("kreplog.server")
 
 TOLD_EVERY_S = 2.0
 """Between two lines about a recovery that takes its time."""
+
+KEPT_BYTES = 8 << 20
+"""Room for the frame that a follower appends and for the one that comes in meanwhile."""
 
 
 def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
@@ -40,6 +44,11 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems call it unlimited and take no such number
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def keep_memory() -> None:
+    """Do not hand back what frames took: the next ones take it again."""
+    keep_freed(KEPT_BYTES)
 
 
 def limits_of(settings: BrokerSettings) -> Limits:

@@ -14,6 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kreplog._native.memory import unfilled
 from kreplog._native.wire_header import HeaderCodec
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.wire.versions import FLEXIBLE_FROM, TO_CLIENTS, ApiKey, Ranges
@@ -56,11 +57,15 @@ class FrameReader:
 
     limit: bytes; a larger frame raises PeerProtocolError before any of it is kept. A size alone reserves up to 64 KiB,
     and whoever has filled them 1 MiB: beyond that, memory is taken as bytes come in. scratch: where small frames are
-    received; may be shared by readers that one thread serves in turn, since nothing stays in it.
+    received; may be shared by readers that one thread serves in turn, since nothing stays in it. trusting: of a peer
+    that is believed, a size alone reserves all of the frame, which is then never copied to grow.
     """
 
-    def __init__(self, limit: int = MAX_FRAME_BYTES, scratch: bytearray | None = None) -> None:
+    def __init__(
+        self, limit: int = MAX_FRAME_BYTES, scratch: bytearray | None = None, *, trusting: bool = False
+    ) -> None:
         self._limit = limit
+        self._at_first = limit if trusting else _AT_FIRST
         self._scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
         self._size_bytes = b""  # of the next frame, as far as they have come
         self._frame: bytearray | None = None  # the frame that is not whole yet
@@ -83,8 +88,9 @@ class FrameReader:
         if frame is None:
             return memoryview(self._scratch)
         if self._have == len(frame):
-            more = max(len(frame), _AT_ONCE - len(frame))
-            self._frame = frame = frame + bytes(min(self._size - len(frame), more))
+            grown = unfilled(min(self._size, max(2 * len(frame), _AT_ONCE)))
+            grown[: len(frame)] = frame
+            self._frame = frame = grown
         return memoryview(frame)[self._have :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
@@ -121,7 +127,7 @@ class FrameReader:
         return frames
 
     def _begin(self, start: memoryview, size: int) -> None:
-        self._frame = bytearray(min(size, max(_AT_FIRST, len(start))))
+        self._frame = unfilled(min(size, max(self._at_first, len(start))))
         self._frame[: len(start)] = start
         self._size, self._have = size, len(start)
 

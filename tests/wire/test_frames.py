@@ -84,6 +84,15 @@ def test_a_claimed_size_takes_memory_only_as_bytes_come() -> None:
     assert feed(whole, stream, iter([1 << 20] * 100)) == [b"x" * (5 << 20), b"y"]
 
 
+def test_a_peer_that_is_trusted_is_given_the_memory_of_a_whole_frame() -> None:
+    reader = FrameReader(trusting=True)
+    stream = framed([b"x" * (5 << 20), b"y"])
+    reader.buffer()[:5] = stream[:5]
+    assert reader.received(5) == []
+    assert (reader.pending, reader.reserved, len(reader.buffer())) == (1, 5 << 20, (5 << 20) - 1)
+    assert feed(reader, stream[5:], iter([1 << 20] * 100)) == [b"x" * (5 << 20), b"y"]
+
+
 def every_version() -> Iterator[tuple[int, int]]:
     for key, (first, last) in BETWEEN_BROKERS.items():
         for version in range(first, last + 1):
