@@ -1,9 +1,9 @@
 """Verification: every batch's place and CRC and every record's lengths, without a Python object per record.
 
 Damage is gathered, not raised; after each the scan goes on at the next sound batch. A mapped segment is scanned in
-place, by all processors at once: its index tells where batches begin further on, and a piece that was scanned ahead
-counts when the pieces before it end where it began. One that another process may be writing is scanned through a window
-of its own.
+place, by all processors at once: its index tells where batches begin further on, each processor takes the next piece as
+soon as it is done with one, and a piece counts when what is before it ends where it began. One that another process may
+be writing is scanned through a window of its own.
 """
 
 cimport cython
@@ -43,11 +43,17 @@ from kreplog.errors import CorruptBatchError, StorageError
 from kreplog.types import Damage, VerifyReport
 
 cdef enum:
-    PIECE = 4 << 20  # bytes between two looks at progress
+    PIECE = 1 << 20  # bytes that one processor scans at once
+    ROUND = 64  # pieces before the results are taken over
+    WINDOW = 4 << 20  # bytes read at once of what is not mapped
     WORKERS = 8  # processors that one pass uses at most
     ATTEMPTS = 10  # when files are cut while they are verified
     COMPRESSED = 1  # the batch at `at` waits to be decompressed and walked
     NEW_EPOCH = 2  # the batch at `at` has an epoch to be looked up
+
+
+cdef extern from *:
+    int fetch_add "__sync_fetch_and_add"(int* at, int value) noexcept nogil
 
 
 cdef struct Scan:
@@ -58,6 +64,14 @@ cdef struct Scan:
     int64_t epoch_until
     int64_t batches
     int64_t records
+
+
+cdef struct Piece:
+    int64_t begin
+    int64_t until
+    int64_t chain  # the offset it begins with
+    Scan s
+    int code
 
 
 cdef int scan(const uint8_t* data, int64_t start, int64_t end, int64_t until, Scan* s) noexcept nogil:
@@ -122,22 +136,31 @@ def verify(LogView log, start, stop, progress):
 
 
 @cython.final
-cdef class Piece:
-    """The batches from `s.at` up to byte `until` of a mapped segment, scanned ahead of those before them."""
+cdef class Round:
+    """The next pieces of a mapped segment, each scanned before it is known whether what precedes it ends there."""
 
     cdef Mapping mapping
     cdef int64_t size
-    cdef int64_t until
-    cdef int64_t begin
-    cdef int64_t base_offset
-    cdef Scan s
+    cdef Piece pieces[ROUND]
+    cdef int count
+    cdef int taken  # by a processor that scans it
+    cdef int done  # taken over, or left out
 
     def run(self):
-        cdef int code
+        """Scan one piece after another, each for the epoch it begins with, together with any other thread that does."""
+        cdef const uint8_t* data = self.mapping.data
+        cdef BatchHeader h
+        cdef Piece* piece
+        cdef int i
         with nogil:
-            self.mapping.populate(self.begin, self.until)
-            code = scan(self.mapping.data, 0, self.size, self.until, &self.s)
-        return code
+            i = fetch_add(&self.taken, 1)
+            while i < self.count:
+                piece = &self.pieces[i]
+                self.mapping.populate(piece.begin, piece.until)
+                if read_header(data + piece.begin, self.size - piece.begin, &h) == BATCH_OK:
+                    piece.s.epoch = h.leader_epoch
+                piece.code = scan(data, 0, self.size, piece.until, &piece.s)
+                i = fetch_add(&self.taken, 1)
 
 
 @cython.final
@@ -162,7 +185,6 @@ cdef class Verifier:
     cdef int64_t window_end
     cdef int workers
     cdef object pool
-    cdef int64_t alone_until  # here something had to be looked at, and more of it may follow
 
     def __init__(self, LogView log, start, stop, progress):
         cdef Segment segment
@@ -219,6 +241,7 @@ cdef class Verifier:
         cdef int64_t begin
         cdef int64_t until
         cdef int code
+        cdef Round ahead = None
         s.at = 0
         if s.chain >= 0 and s.chain != segment.base_offset and (
             s.chain > segment.base_offset or s.chain >= s.dense_from
@@ -235,75 +258,82 @@ cdef class Verifier:
             if until or self.last - 1 == segment.base_offset:
                 end = min(until + batch_size(&h), end)
         begin = s.at
-        self.alone_until = 0
         self.open_window(segment)
         while s.at < end:
-            until = min(s.at + PIECE, end)
-            ahead = self.scan_ahead(segment, until, end)
-            if ahead:
-                until = (<Piece> ahead[0][0]).begin
-            with nogil:
-                if self.mapping is not None:
-                    self.mapping.populate(s.at, until)
-                code = scan(self.data, self.window_start, self.window_end, until, s)
-            code = self.join(ahead, code)
+            if ahead is None or ahead.done == ahead.count:
+                ahead = self.scan_ahead(segment, end)
+            code = self.advance(ahead, end)
             if code == BATCH_SHORT and self.refill(segment):
                 continue
             if self.progress is not None:
                 self.progress(self.done + s.at, self.total)
             if code != BATCH_OK:
-                self.alone_until = s.at + PIECE if code != NEW_EPOCH else 0
                 self.resolve(segment, code, end)
         self.read += end - begin
         self.mapping = None
         return 0
 
-    cdef list scan_ahead(self, Segment segment, int64_t until, int64_t end):
-        """(piece, its future) for each other processor: one after another, the first from `until` or later on."""
-        cdef BatchHeader h
-        cdef Piece piece
-        cdef list pieces = []
-        cdef int64_t begin
-        if self.mapping is None or self.workers < 2 or until >= end or self.s.at < self.alone_until:
-            return pieces
-        segment.load_indexes()
-        begin = boundary(segment, self.s.at, end, until - self.s.at, &h)
-        while begin < end and len(pieces) < self.workers - 1:
-            piece = Piece.__new__(Piece)
-            piece.mapping = self.mapping
-            piece.size = self.window_end
-            piece.begin = begin
-            piece.base_offset = h.base_offset
-            piece.s = self.s
-            piece.s.at = begin
-            piece.s.chain = h.base_offset
-            piece.s.batches = piece.s.records = 0
-            piece.until = begin = boundary(segment, begin, end, PIECE, &h)
-            if self.pool is None:
-                self.pool = ThreadPoolExecutor(self.workers - 1, "kreplog-verify")
-            pieces.append((piece, self.pool.submit(piece.run)))
-        return pieces
-
-    cdef int join(self, list ahead, int code) except? -1:
-        """Take over what was found ahead, as far as each piece begins where the scan has come to; the last one's code.
-
-        All are waited for: none may look at the mapping when it has gone.
-        """
-        cdef Piece piece
+    cdef int advance(self, Round ahead, int64_t end) except? -1:
+        """Go on by the next piece ahead where it follows, else by a scan from here to where the next one may."""
+        cdef Piece* piece
         cdef Scan* s = &self.s
-        cdef bint fits
-        for piece, future in ahead:
-            ended = future.result()
-            fits = code == BATCH_OK and s.at == piece.begin and (
-                piece.base_offset == s.chain or s.chain < piece.base_offset and s.chain < s.dense_from
+        cdef int64_t until = min(s.at + WINDOW, end)
+        cdef bint follows
+        cdef int code
+        while ahead is not None and ahead.done < ahead.count:
+            piece = &ahead.pieces[ahead.done]
+            if piece.begin > s.at:
+                until = min(until, piece.begin)
+                break
+            follows = piece.begin == s.at and (
+                piece.chain == s.chain or s.chain < piece.chain and s.chain < s.dense_from
             )
-            if fits:
+            if follows and piece.s.epoch != s.epoch:
+                until = s.at + 1  # its first batch is to be looked at before
+                break
+            ahead.done += 1
+            if follows and piece.s.chain <= s.epoch_until:
                 s.at = piece.s.at
                 s.chain = piece.s.chain
                 s.batches += piece.s.batches
                 s.records += piece.s.records
-                code = ended
+                return piece.code
+        with nogil:
+            if self.mapping is not None:
+                self.mapping.populate(s.at, until)
+            code = scan(self.data, self.window_start, self.window_end, until, s)
         return code
+
+    cdef Round scan_ahead(self, Segment segment, int64_t end):
+        """The next pieces, scanned by all processors; None where one is enough."""
+        cdef BatchHeader h
+        cdef Piece* piece
+        cdef Round ahead
+        cdef int64_t begin = self.s.at
+        cdef int64_t chain = self.s.chain
+        if self.mapping is None or self.workers < 2 or end - begin <= PIECE:
+            return None
+        segment.load_indexes()
+        ahead = Round.__new__(Round)
+        ahead.mapping = self.mapping
+        ahead.size = self.window_end
+        while begin < end and ahead.count < ROUND:
+            piece = &ahead.pieces[ahead.count]
+            piece.s.at = piece.begin = begin
+            piece.s.chain = piece.chain = chain
+            piece.s.dense_from = self.s.dense_from
+            piece.s.epoch = -2
+            piece.s.epoch_until = INT64_MAX
+            piece.until = begin = boundary(segment, begin, end, PIECE, &h)
+            chain = h.base_offset
+            ahead.count += 1
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(self.workers - 1, "kreplog-verify")
+        helpers = [self.pool.submit(ahead.run) for _ in range(self.workers - 1)]
+        ahead.run()
+        for helper in helpers:
+            helper.cancel() or helper.result()  # one that came too late is not waited for
+        return ahead
 
     cdef int64_t place_of(self, Segment segment, int64_t offset, BatchHeader* h) except -1:
         """Position of the batch that holds `offset`; 0 where damage hides it."""
@@ -327,7 +357,7 @@ cdef class Verifier:
     cdef bint refill(self, Segment segment) except -1:
         """Move the window up to s.at; False when that gives nothing new."""
         cdef int64_t before = self.window_end
-        cdef Py_ssize_t wanted = PIECE
+        cdef Py_ssize_t wanted = WINDOW
         if self.mapping is not None:
             return False
         if self.window_start == self.s.at and self.window_end > self.s.at:

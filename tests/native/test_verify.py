@@ -77,7 +77,7 @@ def test_of_a_piece_that_is_missing(filled: Path, tmp_path: Path, monkeypatch: p
     index = segment.with_suffix(".index")
     entries = [index.read_bytes()[at : at + 8] for at in range(0, index.stat().st_size, 8)]
     positions = [int.from_bytes(entry[4:], "big") for entry in entries]
-    first = next(at for at in positions if at >= 4 * MIB)
+    first = next(at for at in positions if at >= MIB)  # where the second piece begins
     after = next(at for at in positions if at > first)
     data = segment.read_bytes()
     segment.write_bytes(data[:first] + data[after:])
