@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t
 
 from kreplog._native.batch cimport BatchHeader, wall_clock_ms
 from kreplog._native.columns cimport integer
+from kreplog._native.files cimport sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
 
@@ -130,7 +131,7 @@ cdef int end_cut(SegmentedLog log) except -1:
     log.producers.delete_snapshots(log.path, from_offset=log.position.leo + 1)
     log.load_producers()
     log.active.sync()
-    log.directory.sync()
+    sync_directory(log.path)
     log.position.generation += 1
     log.position.active_base = log.active.base_offset
     log.position.active_size = log.active.size

@@ -3,6 +3,8 @@ import os
 from kreplog._native.log import SegmentedLog
 from kreplog.config import LogConfig
 
+OWNER_LOCK: str
+
 def prepare(
     log: SegmentedLog, path: str | os.PathLike[str], config: LogConfig, read_only: bool, owned: bool
 ) -> None: ...

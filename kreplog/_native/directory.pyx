@@ -1,7 +1,9 @@
 """The partition directory before its content is looked at: its name, the settings for it, and its one writer's lock.
 
 Nothing is made before the path and the settings are known to be usable. The lock is flock on the directory itself, so
-that it leaves no file behind and goes with its process. In a Kafka broker's log directory the writers also share the
+that it leaves no file behind and goes with its process. An owned log gives it up once it has been had: its owner holds
+OWNER_LOCK in the data directory for thousands of them, and a writer that has no owner looks there after it has its own
+lock, so that one of the two always sees the other. In a Kafka broker's log directory the writers also share the
 broker's own lock, so that they and the broker keep each other out.
 """
 
@@ -22,6 +24,8 @@ from kreplog._native.compression import compress
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
 from kreplog.types import TopicPartition
+
+OWNER_LOCK = ".kreplog.lock"
 
 cdef extern from *:
     """
@@ -112,13 +116,25 @@ def _lock(SegmentedLog log):
     cdef FileHandle directory = open_file(log.path, O_RDONLY)
     try:
         fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not log.owned:
+            _check_no_owner(os.path.dirname(log.path))
     except OSError:
         raise LogLockedError(
             f"{log.name}: {log.path} is open for writing in {_holder(log.path)}; close it there, or open it here "
             "with read_only=True", partition=log.name, path=log.path,
         ) from None
     log.broker_lock = _share_broker_lock(log)
-    log.directory = directory
+    log.writer_lock = None if log.owned else directory
+
+
+def _check_no_owner(str directory):
+    """Raises OSError where a broker of ours has this data directory."""
+    cdef FileHandle file
+    try:
+        file = open_file(os.path.join(directory, OWNER_LOCK), O_RDONLY)
+    except FileNotFoundError:
+        return
+    fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 cdef FileHandle _share_broker_lock(SegmentedLog log):

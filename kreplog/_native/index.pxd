@@ -16,7 +16,6 @@ cdef class SparseIndex:
     cdef uint8_t* heap
     cdef Py_ssize_t capacity
     cdef Mapping mapping
-    cdef FileHandle file
 
     cdef uint8_t* grow(self) except NULL
     cdef int load(self, bint mappable) except -1

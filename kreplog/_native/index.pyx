@@ -132,9 +132,9 @@ cdef class SparseIndex:
         cdef int64_t start = self.saved * self.entry_size
         if self.saved == self.count:
             return 0
-        if self.file is None:
-            self.file = open_file(self.path, O_WRONLY | O_CREAT)
-        self.file.write_at(self.heap + start, (self.count - self.saved) * self.entry_size, start)
+        open_file(self.path, O_WRONLY | O_CREAT).write_at(
+            self.heap + start, (self.count - self.saved) * self.entry_size, start
+        )
         self.saved = self.count
         return 0
 
@@ -144,8 +144,6 @@ cdef class SparseIndex:
         cdef FileHandle file = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC)
         file.write_at(self.data, self.count * self.entry_size, 0)
         os.replace(temporary, self.path)
-        file.path = self.path
-        self.file = file
         self.saved = self.count
         return 0
 

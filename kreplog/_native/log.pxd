@@ -29,7 +29,7 @@ cdef class SegmentedLog(LogView):
     cdef Py_ssize_t batch_bytes
 
     cdef Segment active
-    cdef FileHandle directory
+    cdef FileHandle writer_lock  # None in an owned log: its owner's lock keeps others out
     cdef FileHandle broker_lock
     cdef bint directory_changed
     cdef int32_t last_epoch  # of the newest epoch entry, -1 when none
@@ -58,7 +58,7 @@ cdef class SegmentedLog(LogView):
     ) except -1
     cdef int assign_epoch(self, int32_t epoch) except -1
     cdef int write_epochs(self) except -1
-    cdef int sync_unsynced(self, FileHandle directory, object state) except -1
+    cdef int sync_unsynced(self, object state) except -1
     cdef int roll_segment(self) except -1
     cdef int publish_epochs(self) except -1
     cdef int settle(self, int64_t offset) except -1

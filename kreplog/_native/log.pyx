@@ -32,7 +32,7 @@ from kreplog._native.batch cimport (
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
 from posix.fcntl cimport O_RDONLY
 
-from kreplog._native.files cimport FileHandle, open_file, sync_directory
+from kreplog._native.files cimport open_file, sync_directory
 from kreplog._native.segment cimport Segment, create_segment
 from kreplog._native.state cimport StateFile
 from kreplog._native.view cimport LogView, epochs_crc
@@ -166,7 +166,7 @@ cdef class SegmentedLog(LogView):
         self.sync_mutex = PyThread_allocate_lock()
         self.closed = True
         self.pending = None
-        self.directory = None
+        self.writer_lock = None
         self.broker_lock = None
 
     # Appending
@@ -300,7 +300,7 @@ cdef class SegmentedLog(LogView):
         cdef Segment segment = self.active
         if self.unsynced:
             try:
-                self.sync_unsynced(self.directory, self.state)
+                self.sync_unsynced(self.state)
             except BaseException as error:
                 self.fail(error)
             self.unsynced = 0
@@ -356,19 +356,18 @@ cdef class SegmentedLog(LogView):
 
     def sync_files(self):
         """Make durable what an owned log has left so; others may use the log meanwhile. Raises LogFailedError."""
-        cdef FileHandle directory
         cdef int64_t unsynced
         with nogil:
             PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
         try:
             self.lock()
-            unsynced, directory, state = self.unsynced, self.directory, self.state
+            unsynced, state = self.unsynced, self.state
             ended = self.closed or self.failure is not None
             self.unlock()
             if ended or not unsynced:
                 return
             try:
-                self.sync_unsynced(directory, state)
+                self.sync_unsynced(state)
             except BaseException as error:
                 self.fail(error)
             self.lock()
@@ -378,7 +377,7 @@ cdef class SegmentedLog(LogView):
         finally:
             PyThread_release_lock(self.sync_mutex)
 
-    cdef int sync_unsynced(self, FileHandle directory, object state) except -1:
+    cdef int sync_unsynced(self, object state) except -1:
         """fsync what was replaced, and the names of it. Raises StorageError."""
         for name in ("leader-epoch-checkpoint", "partition.metadata") if self.parent_unsynced else (
             "leader-epoch-checkpoint",
@@ -389,7 +388,7 @@ cdef class SegmentedLog(LogView):
                 continue
         if self.parent_unsynced:
             (<StateFile> state).sync()
-        directory.sync()
+        sync_directory(self.path)
         if self.parent_unsynced:
             sync_directory(self.path.rpartition("/")[0] or "/")
             self.parent_unsynced = False
@@ -482,7 +481,6 @@ cdef class SegmentedLog(LogView):
         cdef int64_t generation
         cdef list due
         cdef bint changed
-        cdef FileHandle directory
         if PyThread_acquire_lock(self.sync_mutex, NOWAIT_LOCK) == 0:
             with nogil:
                 PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
@@ -505,7 +503,6 @@ cdef class SegmentedLog(LogView):
                 else:
                     target = self.position.leo
                 generation = self.position.generation
-                directory = self.directory
                 due = []
                 for segment in reversed(segments):
                     if not segment.synced:
@@ -521,7 +518,7 @@ cdef class SegmentedLog(LogView):
                 for segment in due:
                     segment.open().sync()
                 if changed:
-                    directory.sync()
+                    sync_directory(self.path)
             except BaseException as error:
                 self.fail(error)
             self.lock()
@@ -585,7 +582,7 @@ cdef class SegmentedLog(LogView):
                 self._segments = []
                 self.active = None
                 self.state = None
-                self.directory = None
+                self.writer_lock = None
                 self.broker_lock = None
                 self.unlock()
                 PyThread_release_lock(self.sync_mutex)
@@ -611,7 +608,7 @@ cdef class SegmentedLog(LogView):
                 self.producers.write_snapshot(self.path, self.position.leo)
             self.epochs.flush()
             if self.unsynced:
-                self.sync_unsynced(self.directory, self.state)
+                self.sync_unsynced(self.state)
             if not self.owned:
                 self.checkpoint()
             self.state.publish(&self.position)

@@ -86,6 +86,7 @@ def recover(SegmentedLog log, progress=None):
     """
     cdef Position* position = &log.position
     cdef Segment last
+    cdef Segment segment
     cdef int64_t limit = -1
     cdef int64_t scan_from
     cdef bint known
@@ -134,7 +135,6 @@ def recover(SegmentedLog log, progress=None):
         if 0 <= position.leo < position.log_start_offset and limit >= 0:
             _start_anew(log)
     log.active = log._segments[len(log._segments) - 1]
-    log.active.open()
     log.active.sealed = False
     log.active.learn_timestamps()
     if not known and not fresh:
@@ -151,6 +151,8 @@ def recover(SegmentedLog log, progress=None):
     _settle_epochs(log, known, trusted)
     position.epochs_crc = epochs_crc(log.epochs)
     log.load_producers()
+    for segment in log._segments:
+        segment.file = None  # of thousands of logs most are never asked for anything
     if position.has_producers and len(log.producers) == 0:
         position.has_producers = 0
     log.closed = False
@@ -162,7 +164,7 @@ def recover(SegmentedLog log, progress=None):
         log.unsynced += 1
     elif fresh_state:
         log.state.sync()
-        log.directory.sync()
+        sync_directory(log.path)
         sync_directory(os.path.dirname(log.path))
 
 

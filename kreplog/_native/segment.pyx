@@ -83,9 +83,9 @@ cdef Segment new_segment(
 cdef Segment create_segment(
     str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
 ):
-    """A new, empty segment with its three files. Raises StorageError."""
+    """A new, empty segment with its three files, none of them left open. Raises StorageError."""
     cdef Segment segment = new_segment(directory, partition, base_offset, True, map_size, index_interval)
-    segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL)
+    open_file(segment.path, O_WRONLY | O_CREAT | O_EXCL)
     open_file(segment.offsets.path, O_WRONLY | O_CREAT | O_TRUNC)
     open_file(segment.times.path, O_WRONLY | O_CREAT | O_TRUNC)
     segment.size = 0
@@ -165,7 +165,7 @@ cdef class Segment:
         if length <= SMALL and self.allocated >= 0 and self.size + length <= self.tail.size:
             memcpy(self.tail.data + self.size, data, length)
         else:
-            self.file.write_at(data, length, self.size)
+            self.open().write_at(data, length, self.size)
         self.synced = False
         while at < length:
             read_header(data + at, length - at, &h)
@@ -182,26 +182,27 @@ cdef class Segment:
         cdef int64_t end = self.size + length
         cdef int64_t ahead = min(max(end, <int64_t> LEAST_AHEAD), <int64_t> MOST_AHEAD)
         cdef int64_t wanted = max(min(end + ahead, self.map_size), end)
+        cdef FileHandle file = self.open()
         if self.allocated < self.size:
             self.allocated = self.size
         try:
-            if not self.file.allocate(self.allocated, wanted - self.allocated):
+            if not file.allocate(self.allocated, wanted - self.allocated):
                 self.allocated = -1
                 return 0
         except StorageError:
             wanted = end  # just what is needed, if that much is left
-            if not self.file.allocate(self.allocated, wanted - self.allocated):
+            if not file.allocate(self.allocated, wanted - self.allocated):
                 self.allocated = -1
                 return 0
         self.allocated = wanted
         if self.tail is None:
-            self.tail = map_tail(self.file, max(self.map_size, wanted))
+            self.tail = map_tail(file, max(self.map_size, wanted))
         return 0
 
     cdef int trim(self) except -1:
         """Give back what was allocated past the end. Raises StorageError."""
         if self.allocated > self.size:
-            self.file.truncate(self.size)
+            self.open().truncate(self.size)
             self.synced = False
         self.allocated = 0
         self.tail = None

@@ -8,8 +8,6 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from kreplog._native.files cimport FileHandle
-
 
 cdef struct Position:
     uint64_t sequence
@@ -28,8 +26,8 @@ cdef struct Position:
 
 
 cdef class StateFile:
-    cdef FileHandle file
-    cdef uint8_t* data
+    cdef str path
+    cdef uint8_t* data  # mapped; the file itself is open only while something is asked of it
     cdef uint64_t seen  # the highest sequence read
 
     cdef void publish(self, Position* position) noexcept nogil

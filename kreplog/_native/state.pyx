@@ -13,7 +13,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, mun
 from posix.unistd cimport getpid
 
 from kreplog._native.crc32c cimport crc32c_update
-from kreplog._native.files cimport open_file, storage_error
+from kreplog._native.files cimport FileHandle, open_file, storage_error
 
 STATE_NAME = "kreplog.state"
 
@@ -81,7 +81,7 @@ cdef class StateFile:
         return pid
 
     cdef int sync(self) except -1:
-        return self.file.sync()
+        return open_file(self.path, O_RDONLY).sync()
 
 
 cdef StateFile open_state(str path, bint writable):
@@ -90,25 +90,27 @@ cdef StateFile open_state(str path, bint writable):
     Returns None to a reader when there is none. Raises StorageError.
     """
     cdef StateFile state = StateFile.__new__(StateFile)
+    cdef FileHandle file
     cdef uint8_t blank[STATE_SIZE]
     cdef int64_t size
     cdef int pid
     cdef uint32_t crc
     try:
-        state.file = open_file(path, O_RDWR | O_CREAT if writable else O_RDONLY)
+        file = open_file(path, O_RDWR | O_CREAT if writable else O_RDONLY)
     except FileNotFoundError:
         if writable:
             raise
         return None
-    size = state.file.size()
+    state.path = path
+    size = file.size()
     if size < STATE_SIZE:
         if not writable:
             return None
         for pid in range(STATE_SIZE):
             blank[pid] = 0
-        state.file.write_at(blank, STATE_SIZE - size, size)
+        file.write_at(blank, STATE_SIZE - size, size)
     state.data = <uint8_t*> mmap(
-        NULL, STATE_SIZE, PROT_READ | PROT_WRITE if writable else PROT_READ, MAP_SHARED, state.file.fd, 0
+        NULL, STATE_SIZE, PROT_READ | PROT_WRITE if writable else PROT_READ, MAP_SHARED, file.fd, 0
     )
     if state.data == <uint8_t*> MAP_FAILED:
         state.data = NULL

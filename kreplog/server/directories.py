@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
+from kreplog._native.directory import OWNER_LOCK
 from kreplog.errors import CorruptCheckpointError, InvalidTopicError, StorageError, UsageError
 from kreplog.types import TopicPartition
 
@@ -28,7 +29,6 @@ _log = logging.getLogger("kreplog.server")
 
 CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = "kreplog.boot"
-LOCK = ".kreplog.lock"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
 _DELETED, _ASIDE = "-delete", "-aside"
 
@@ -37,7 +37,7 @@ Offsets = tuple[int, int, int]
 
 
 class DataDirectory:
-    """`path`, locked for this process from `__init__` to `close`.
+    """`path`, locked for this process, with all logs in it that it owns, from `__init__` to `close`.
 
     was_clean: the last life ended cleanly, or there was none. unclean: it did not, and the host has been booted since,
     so what was not fsynced may be lost. is_new: nobody knows of a former life, so what was here may be lost with a
@@ -52,7 +52,7 @@ class DataDirectory:
         self._lock = threading.Lock()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self.path / OWNER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 self._take(broker_id)
             except BaseException:

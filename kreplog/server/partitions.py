@@ -429,8 +429,9 @@ class ReplicaLogs:
             replica.syncing -= 1
             self._settle(replica)
         for replica, error in itertools.chain.from_iterable(failed):
-            _log.error("%s", error)
-            self._fail(replica.directory)
+            if not replica.gone:  # meanwhile its folder was moved
+                _log.error("%s", error)
+                self._fail(replica.directory)
         if then is not None:
             then()
 
@@ -564,6 +565,8 @@ def _sync_each(due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:
             replica = due.popleft()
         except IndexError:
             return failed
+        if replica.gone:
+            continue
         try:
             replica.log.sync_files()
         except StorageError as error:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.long
 
 KILLS = 25
 PARTITIONS = 10_000
-FILES_EACH = 3
+FILES_EACH = 1
 AT_ONCE = 1000
 _VERSION = 7
 _SOUND = batch.build([b"x" * 100], timestamps_ms=[0])
@@ -153,7 +153,7 @@ class Asking:
 
 
 def partitions_possible() -> int:
-    """PARTITIONS, or as many as the brokers may open files for here."""
+    """PARTITIONS, or as many as the brokers may open files for here, when all are written to."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return PARTITIONS if hard == resource.RLIM_INFINITY else min(PARTITIONS, (hard - 500) // FILES_EACH)
 

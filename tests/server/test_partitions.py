@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import kreplog
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
-from kreplog.errors import LogFailedError, StorageError, UsageError
+from kreplog.errors import LogFailedError, LogLockedError, StorageError, UsageError
 from kreplog.server.directories import DataDirectory, read_topic_id
 from kreplog.server.partitions import Progress, ReplicaLogs
 from kreplog.types import TopicPartition
@@ -315,6 +316,46 @@ def test_directories_have_one_owner(life: Life, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used"):
         DataDirectory(str(tmp_path / "file"), 1, "boot")
+
+
+def test_nobody_else_writes_where_a_broker_is(life: Life, tmp_path: Path) -> None:
+    """Its lock is that of all its logs, whether they are open or not; and it opens none that another writes."""
+    outside = TopicPartition("topic", 1)
+    logs = life.open()
+    opened(logs)
+    for partition in (TP, outside):
+        with pytest.raises(LogLockedError, match="read_only"):
+            kreplog.Log.open(tmp_path / "data" / str(partition))
+    life.crash()
+    with kreplog.Log.open(tmp_path / "data" / str(outside)):
+        with pytest.raises(LogLockedError):
+            opened(life.open(), partition=outside)
+        life.crash()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="elsewhere it is not known what is open")
+def test_idle_replicas_have_no_file_open(life: Life, batch: bytes, tmp_path: Path) -> None:
+    """There may be more of them than a process may open files for; one that is written to has its segment."""
+    logs = life.open()
+
+    def added() -> set[str]:
+        paths = set()
+        for fd in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # the one that lists them
+                paths.add(os.readlink(f"/proc/self/fd/{fd}"))
+        return {Path(path).name for path in paths if path.startswith(str(tmp_path / "data" / "topic"))}
+
+    for number in range(5):
+        opened(logs, partition=TopicPartition("topic", number))
+    logs.answer(effects.AssignLeaderEpoch(TP, 1))
+    assert added() == set()
+    logs.answer(effects.AppendAsLeader(TP, batch, 1))
+    assert added() == {f"{0:020}.log"}
+    logs.close()
+    logs = life.open()
+    assert opened(logs).state.leo == 3
+    assert added() == set()
+    life.crash()
 
 
 def test_what_kafka_left_without_an_id_is_never_deleted(life: Life, batch: bytes) -> None:
