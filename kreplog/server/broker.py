@@ -234,11 +234,9 @@ class Broker:
         elif isinstance(effect, effects.Send):
             self.fetches.send(effect)
         elif isinstance(effect, effects.SubmitMulti):
-            operations = effect.operations
-            self.store.submit(lambda session: session.multi(operations), partial(self._store_replied, effect.tag))
+            self.store.submit_multi(effect.operations, partial(self._store_replied, effect.tag))
         elif isinstance(effect, effects.SubmitRead):
-            paths = effect.paths
-            self.store.submit(lambda session: session.get_many(paths), partial(self._store_replied, effect.tag))
+            self.store.submit_read(effect.paths, partial(self._store_replied, effect.tag))
         else:
             self._note(effect)
         return None

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,8 +27,25 @@ _log = logging.getLogger("kreplog.server")
 
 RECONNECT_S = 0.3
 
+SHARED_OPERATIONS = 500
+"""The most operations of submitted multis that share a transaction."""
+
 T = TypeVar("T")
 OnWatch = Callable[[WatchEvent], None]
+Done = Callable[[Sequence[Any] | None, CoordinationError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """What is to be written, or else read, in the session that there was when it was asked for."""
+
+    session: Session | None
+    operations: tuple[StoreOperation, ...]
+    paths: tuple[str, ...]
+    done: Done
+
+    def carry_out(self, session: Session) -> Sequence[Any]:
+        return session.multi(self.operations) if self.operations else session.get_many(self.paths)
 
 
 def make_store(coordination: str) -> CoordinationStore:
@@ -56,6 +75,8 @@ class StoreLink:
         self._watches: dict[OnWatch, Watch] = {}
         self._lost = asyncio.Event()
         self._closing = False
+        self._submitted: deque[_Submission] = deque()
+        self._submitting: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._in_order = ThreadPoolExecutor(1, "kreplog-store-writes")
         self._pool = ThreadPoolExecutor(4, "kreplog-store")
@@ -105,28 +126,72 @@ class StoreLink:
 
     async def call(self, function: Callable[[Session], T]) -> T:
         """`function` of the session, in a thread. Raises what it raises; SessionExpiredError where there is none."""
-        return await self._run(self._pool, function)
+        return await self._run(self._pool, function, self._session)
 
-    def submit(
-        self, function: Callable[[Session], T], done: Callable[[T | None, CoordinationError | None], None]
-    ) -> None:
-        """As `call`, one after the other in the order given; `done` is told the result or the error."""
-        task = self._loop.create_task(self._submitted(function, done))
-        _running.add(task)
-        task.add_done_callback(_running.discard)
+    def submit_multi(self, operations: Sequence[StoreOperation], done: Done) -> None:
+        """As `multi`, one after the other in the order given; `done` is told the results or the error.
 
-    async def _submitted(
-        self, function: Callable[[Session], T], done: Callable[[T | None, CoordinationError | None], None]
-    ) -> None:
+        Those that wait for others share a transaction, so that thousands of changes take few. Where one of them is
+        refused none is applied, and then each is tried on its own: no one fails for another.
+        """
+        self._submit(_Submission(self._session, tuple(operations), (), done))
+
+    def submit_read(self, paths: Sequence[str], done: Done) -> None:
+        """As `get_nodes`, in order with what else was submitted."""
+        self._submit(_Submission(self._session, (), tuple(paths), done))
+
+    def _submit(self, submission: _Submission) -> None:
+        self._submitted.append(submission)
+        if self._submitting is None:
+            self._submitting = self._loop.create_task(self._work_off())
+
+    async def _work_off(self) -> None:
+        while self._submitted:
+            some = self._next_submissions()
+            if len(some) == 1 or not await self._together(some):
+                for one in some:
+                    await self._alone(one)
+        self._submitting = None
+
+    def _next_submissions(self) -> list[_Submission]:
+        """The first, and those after it that may share its transaction."""
+        waiting = self._submitted
+        some = [waiting.popleft()]
+        room = SHARED_OPERATIONS - len(some[0].operations)
+        while waiting and some[0].operations and waiting[0].operations and waiting[0].session is some[0].session:
+            room -= len(waiting[0].operations)
+            if room < 0:
+                break
+            some.append(waiting.popleft())
+        return some
+
+    async def _together(self, some: Sequence[_Submission]) -> bool:
+        """All in one multi; False where one of its operations was refused, and nothing was applied."""
+        operations = [operation for one in some for operation in one.operations]
         try:
-            result = await self._run(self._in_order, function)
+            results = await self._run(self._in_order, lambda session: session.multi(operations), some[0].session)
         except CoordinationError as error:
-            done(None, error)
+            if error.index is not None:
+                return False
+            for one in some:
+                one.done(None, error)
         else:
-            done(result, None)
+            start = 0
+            for one in some:
+                end = start + len(one.operations)
+                one.done(results[start:end], None)
+                start = end
+        return True
 
-    async def _run(self, pool: ThreadPoolExecutor, function: Callable[[Session], T]) -> T:
-        session = self._session
+    async def _alone(self, one: _Submission) -> None:
+        try:
+            results = await self._run(self._in_order, one.carry_out, one.session)
+        except CoordinationError as error:
+            one.done(None, error)
+        else:
+            one.done(results, None)
+
+    async def _run(self, pool: ThreadPoolExecutor, function: Callable[[Session], T], session: Session | None) -> T:
         if session is None:
             raise SessionExpiredError("there is no session with the coordination store at the moment")
         try:
@@ -179,10 +244,6 @@ class StoreLink:
         await self._loop.run_in_executor(None, self._store.close)
         self._in_order.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-_running: set[asyncio.Task[None]] = set()
-"""Submitted calls; the event loop itself keeps no task alive."""
 
 
 def _get_nodes(session: Session, paths: Sequence[str], watch: Watch | None) -> list[Node | None]:

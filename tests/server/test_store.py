@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kreplog.errors import BadVersionError, NoNodeError, SessionExpiredError, UsageError
-from kreplog.server.store import StoreLink, make_store
-from kreplog.types import Create, SetData, WatchEvent
+from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
+from kreplog.server.store import SHARED_OPERATIONS, StoreLink, make_store
+from kreplog.types import Create, SetData, StoreOperation, WatchEvent
 
 
 def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
@@ -46,12 +46,12 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
         replies: list[Any] = []
         for number in range(10):
             data = b"%d" % number
-            link.submit(lambda s, d=data: s.set_data("/a", d), lambda done, error: replies.append((done, error)))  # type: ignore[misc]
-        link.submit(lambda session: session.get("/none"), lambda done, error: replies.append(error))
+            link.submit_multi((SetData("/a", data),), lambda done, error: replies.append((done, error)))
+        link.submit_read(("/a", "/none"), lambda found, error: replies.append(found))
         while len(replies) < 11:
             await asyncio.sleep(0.001)
-        assert [done.version for done, _ in replies[:10]] == list(range(1, 11))
-        assert isinstance(replies[10], NoNodeError)
+        assert [done[0].version for done, _ in replies[:10]] == list(range(1, 11))
+        assert [node and node.data for node in replies[10]] == [b"9", None]
 
         await link.get_nodes(("/a",), on_watch)
         await link.call(lambda session: session.close())
@@ -79,3 +79,47 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         make_store("zookeeper:/root")
+
+
+def test_what_is_submitted_together_shares_a_transaction_and_no_failure(tmp_path: Path) -> None:
+    """Thousands of ISR changes at once take few transactions; who is refused is refused alone, in order."""
+
+    async def work() -> None:
+        link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: connected.set(), lambda: None)
+        connected = asyncio.Event()
+        running = asyncio.create_task(link.run())
+        await connected.wait()
+
+        async def replies_to(*multis: tuple[StoreOperation, ...]) -> list[Any]:
+            replies: list[Any] = []
+            for multi in multis:
+                link.submit_multi(multi, lambda done, error: replies.append(error or done))
+            while len(replies) < len(multis):
+                await asyncio.sleep(0.001)
+            return replies
+
+        async def made_by(path: str) -> int:
+            (node,) = await link.get_nodes((path,))
+            assert node is not None
+            return node.stat.created
+
+        await replies_to(*((Create(f"/{n}"), SetData(f"/{n}", b"x", 0)) for n in range(100)))
+        assert len({await made_by(f"/{n}") for n in range(100)}) == 1
+        stats = await replies_to((SetData("/1", b"y", 1),), (SetData("/2", b"y", 7), Create("/no")), (Create("/yes"),))
+        assert stats[0][0].version == 2 and stats[2] == ["/yes"]
+        assert isinstance(stats[1], BadVersionError) and stats[1].index == 0
+        many = await replies_to(*((Create(f"/many{n}"),) for n in range(SHARED_OPERATIONS + 1)))
+        assert [path for (path,) in many] == [f"/many{n}" for n in range(SHARED_OPERATIONS + 1)]
+        assert await made_by("/many0") == await made_by(f"/many{SHARED_OPERATIONS - 1}") != await made_by(many[-1][0])
+        await link.call(lambda session: session.close())
+        assert [type(one) for one in await replies_to((Create("/late"),), (Create("/later"),))] == [
+            SessionExpiredError
+        ] * 2
+        running.cancel()
+        await link.close()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await work()
+
+    asyncio.run(bounded())
