@@ -29,6 +29,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.partition import Role
+from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
 from kreplog.sim.records import ModelRecords
 from kreplog.types import Broker, Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
@@ -379,6 +380,25 @@ def test_f13_a_pending_member_holds_the_watermark_and_counts_for_nothing_else() 
     assert 3 not in shell.partition.isr
     confirm(shell, 1)
     assert 3 in shell.partition.isr and shell.partition.partition_epoch == 1
+
+
+def test_an_isr_change_alone_has_no_waiting_fetch_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands may change at once, each waking a fetch that has thousands of partitions to look at."""
+    shell = leader(isr=(1, 2))
+    looks: list[int] = []
+    evaluate = FetchContext.evaluate
+
+    def noted(context: FetchContext) -> Any:
+        looks.append(context.request.replica_id)
+        return evaluate(context)
+
+    shell.request(fetch(2, 0, max_wait_ms=500))
+    monkeypatch.setattr(FetchContext, "evaluate", noted)
+    shell.request(fetch(3, 0, max_wait_ms=500))
+    confirm(shell, 1)
+    assert shell.partition.isr == (1, 2, 3) and set(looks) == {3}
+    shell.request(produce("a"))
+    assert set(looks) == {2, 3}
 
 
 def test_f16_joining_is_conditional_on_the_registration_that_fetched() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -94,7 +95,7 @@ class World:
             self.logs[broker].advance_high_watermark(offset)
 
     def leads(self, broker: int, epoch: int) -> Partition:
-        core = Partition(broker, TP, ID, ReplicationConfig(), MetadataCache(), [])
+        core = Partition(broker, TP, ID, ReplicationConfig(), MetadataCache(), deque())
         core.role, core.leader_epoch, core.isr, core.assigned_replicas = Role.LEADER, epoch, BROKERS, BROKERS
         core.log, core.high_watermark = self.logs[broker].state(), self.logs[broker].high_watermark
         self.cores[broker] = core

@@ -8,6 +8,7 @@ partition is decided in partition.py.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from kreplog.config import ReplicationConfig
@@ -70,7 +71,7 @@ from kreplog.core.replication.delayed import (
 )
 from kreplog.core.replication.follower import Fetcher
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.replication.partition import News, Partition, Role
+from kreplog.core.replication.partition import FOR_READERS, News, Partition, Role
 from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import (
     ErrorCode,
@@ -128,7 +129,7 @@ class ReplicaManager:
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
-        self._changed: list[Partition] = []
+        self._changed: deque[Partition] = deque()
         self._unsettled: dict[TopicPartition, None] = {}
         self._next_isr_check_ms = 0
 
@@ -631,7 +632,7 @@ class ReplicaManager:
     def _settle(self, now_ms: int) -> Steps[None]:
         """React to the partitions' news until there is none, then let the fetchers ask for more."""
         while self._changed:
-            yield from self._settle_partition(self._changed.pop(0), now_ms)
+            yield from self._settle_partition(self._changed.popleft(), now_ms)
         for key in sorted(self.fetchers):
             yield from self.fetchers[key].poll(now_ms, self.broker_epoch)
 
@@ -658,7 +659,8 @@ class ReplicaManager:
             yield from self._answer_produces(self._commit_queues[topic_partition].committed(partition.high_watermark))
         if News.SHRUNK in news:
             yield from self._fail_produces(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        yield from self._wake_fetches(topic_partition, now_ms)
+        if news & FOR_READERS:
+            yield from self._wake_fetches(topic_partition, now_ms)
 
     def _expect_followers(self, partition: Partition, now_ms: int) -> Steps[None]:
         """Followers in sync hear at about this time that they fetch the partition from here; a fetch of theirs that

@@ -13,6 +13,7 @@ partition. A partition with `news`, which the manager must react to, puts itself
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Hashable
 from dataclasses import replace
 from enum import Enum, auto
@@ -91,6 +92,10 @@ class News(Enum):
     ROLE = auto()
 
 
+FOR_READERS = frozenset({News.APPENDED, News.COMMITTED, News.DELETED, News.ROLE})
+"""News that may change what a fetch of the partition is answered; a change of the ISR alone does not."""
+
+
 class Eligibility(Protocol):
     """Who lives, and who may join an ISR; MetadataCache in a broker."""
 
@@ -109,7 +114,7 @@ class Partition:
         topic_id: str,
         config: ReplicationConfig,
         brokers: Eligibility,
-        changed: list[Partition],
+        changed: deque[Partition],
     ) -> None:
         self.broker_id = broker_id
         self.topic_partition = topic_partition
