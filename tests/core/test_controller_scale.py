@@ -6,7 +6,9 @@ import time
 from collections import Counter
 
 from kreplog.core import nodes
+from kreplog.core.controller import fencing
 from kreplog.core.controller.assignment import assign
+from kreplog.core.controller.requests import AT_ONCE
 from kreplog.core.effects import Effect, Multi, SendControl
 from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.types import Create, LeaderAndIsr, TopicPartition
@@ -15,11 +17,11 @@ from tests.core.controlled import Box, Cluster
 TOPICS, PARTITIONS = 100, 100
 
 
-def test_f32_a_failover_with_ten_thousand_partitions() -> None:
-    """A third of the leaders died with the controller: few multis, one request of a kind for each broker, seconds."""
+def _cluster(topics: int, partitions: int) -> Cluster:
+    """Of three brokers that no controller has seen yet, with so many partitions, led by all of them in turn."""
     cluster = Cluster((1, 2, 3))
-    for topic in range(TOPICS):
-        placed = assign(dict.fromkeys(cluster.brokers), PARTITIONS, 3, start=topic * PARTITIONS)
+    for topic in range(topics):
+        placed = assign(dict.fromkeys(cluster.brokers), partitions, 3, start=topic * partitions)
         content = nodes.Topic(f"id{topic}", {number: nodes.Assignment(replicas) for number, replicas in placed.items()})
         created = [Create(nodes.topic(f"t{topic}"), nodes.encode_topic(content))]
         for number, replicas in placed.items():
@@ -29,9 +31,11 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
         cluster.write(*created)
     for broker in cluster.brokers:
         cluster.write(Create(nodes.handled_epoch(broker), str(cluster.brokers[broker].epoch).encode()))
-    cluster.brokers[1].stop()
-    cluster.catching_up = False
-    cluster.start_controller()
+    return cluster
+
+
+def _noted(cluster: Cluster) -> list[Effect]:
+    """What the controllers do from now on."""
     effects: list[Effect] = []
 
     def note(box: Box, effect: Effect) -> bool:
@@ -39,6 +43,16 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
         return False
 
     cluster.before = note
+    return effects
+
+
+def test_f32_a_failover_with_ten_thousand_partitions() -> None:
+    """A third of the leaders died with the controller: few multis, one request of a kind for each broker, seconds."""
+    cluster = _cluster(TOPICS, PARTITIONS)
+    cluster.brokers[1].stop()
+    cluster.catching_up = False
+    cluster.start_controller()
+    effects = _noted(cluster)
     began = time.process_time()
     cluster.run()
     assert time.process_time() - began < 15
@@ -55,3 +69,31 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
     }
     counted = Counter(type(effect).__name__ for effect in effects)
     assert counted["GetNodes"] + counted["GetChildren"] < 40
+
+
+def test_who_leads_is_told_before_the_isrs_of_others_are_written() -> None:
+    """A broker dies that led a third of thousands of partitions and followed in the others: the new leaders wait for
+    the multis of those led by it, in pieces, and for nothing else."""
+    cluster = _cluster(2, 3 * (fencing.MAX_OPERATIONS + 1))
+    cluster.catching_up = False
+    cluster.start_controller()
+    cluster.run()
+    led = {one for one, state in cluster.controller.context.states.items() if state.leader == 1}
+    assert len(led) > 2 * AT_ONCE
+    effects = _noted(cluster)
+    cluster.brokers[1].stop()
+    cluster.run()
+    cluster.check()
+    assert all(state.isr == (2, 3) for state in cluster.controller.context.states.values())
+    told: set[TopicPartition] = set()
+    multis = 0
+    for effect in effects:
+        if isinstance(effect, SendControl):
+            assert isinstance(effect.request, LeaderAndIsrRequest | UpdateMetadataRequest)
+            assert len(effect.request.partitions) <= AT_ONCE
+            if isinstance(effect.request, LeaderAndIsrRequest):
+                told.update(one.partition for one in effect.request.partitions)
+        elif isinstance(effect, Multi):
+            multis += 1
+            assert len(told) >= min(len(led), (multis - 1) * (fencing.MAX_OPERATIONS - 1)), "told as it is written"
+    assert multis > 6 and told == set(cluster.controller.context.states)

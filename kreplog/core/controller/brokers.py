@@ -167,12 +167,16 @@ class BrokerChanges:
         self._context.failed.pop(broker, None)
 
     def _lose(self, replicas: Collection[Replica]) -> Steps[None]:
-        """Replicas have gone offline, with their broker or its disk."""
+        """Replicas have gone offline, with their broker or its disk. Where they are many, whoever is to lead is told as
+        soon as that is written: the others, and smaller ISRs, take their time."""
         context = self._context
         staying = [replica for replica in replicas if not context.condemned(replica.partition)]
         led = [partition for partition, broker in staying if self._leads(broker, partition)]
-        yield from self._machines.partitions.handle_state_changes(led, PartitionStatus.OFFLINE)
-        yield from self._machines.partitions.handle_state_changes(led, PartitionStatus.ONLINE)
+        for some in fencing.chunks(led, fencing.MAX_OPERATIONS - 1):
+            yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.OFFLINE)
+            yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE)
+            if len(staying) >= fencing.MAX_OPERATIONS:
+                yield from self._batch.send()
         yield from self._machines.replicas.handle_state_changes(staying, ReplicaStatus.OFFLINE)
         yield from self._deletion.fail([replica for replica in replicas if context.condemned(replica.partition)])
 

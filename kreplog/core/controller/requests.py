@@ -1,14 +1,17 @@
 """What the brokers are to be told, collected while states change and sent once: at most one request of a kind each.
 
-LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that does not know it yet, and
-StopReplica goes last. A request says what the context holds when it is sent, whatever was known when it was asked for.
+Of thousands of changes a request says AT_ONCE at most, so that a broker does other things between two of them; an INIT
+says everything. LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that does not know it
+yet, and StopReplica goes last. A request says what the context holds when it is sent, whatever was known when it was
+asked for.
 Source: Kafka's ControllerBrokerRequestBatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, Replica
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import SendControl, Steps
@@ -24,6 +27,9 @@ from kreplog.types import NO_EPOCH, TopicPartition
 
 FIRST_LEADER_EPOCH = 0
 """The leader epoch of a partition that no controller has written since its creation."""
+
+AT_ONCE = 500
+"""So many partitions a request tells of, at most."""
 
 _TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
 
@@ -99,11 +105,13 @@ class ControllerBrokerRequestBatch:
             is_init = broker.id in self._init
             requests: list[ControlRequest] = []
             if is_init or broker.id in told:
-                states = self._everything_on(broker.id) if is_init else tuple(told[broker.id])
-                requests.append(LeaderAndIsrRequest(*head, states, is_init, self._next_sequence()))
+                pieces = [self._everything_on(broker.id)] if is_init else _pieces(told[broker.id])
+                requests += [LeaderAndIsrRequest(*head, some, is_init, self._next_sequence()) for some in pieces]
             if changed or deleted or self._brokers_changed:
-                states = everything if is_init else changed
-                requests.append(UpdateMetadataRequest(*head, brokers, states, deleted, self._next_sequence()))
+                pieces = [everything] if is_init else _pieces(changed) or [()]
+                requests += [
+                    UpdateMetadataRequest(*head, brokers, some, deleted, self._next_sequence()) for some in pieces
+                ]
             if broker.id in self._stops:
                 stops = tuple(self._stops[broker.id].values())
                 requests.append(StopReplicaRequest(*head, stops, self._next_sequence()))
@@ -162,3 +170,7 @@ class ControllerBrokerRequestBatch:
             is_new,
             context.config(partition.topic),
         )
+
+
+def _pieces(states: Sequence[PartitionState]) -> list[tuple[PartitionState, ...]]:
+    return [tuple(some) for some in fencing.chunks(states, AT_ONCE)]
