@@ -28,7 +28,7 @@ from kreplog.types import NO_EPOCH, TopicPartition
 FIRST_LEADER_EPOCH = 0
 """The leader epoch of a partition that no controller has written since its creation."""
 
-AT_ONCE = 500
+AT_ONCE = 200
 """So many partitions a request tells of, at most."""
 
 _TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
