@@ -280,7 +280,7 @@ def test_a_failed_log_takes_its_directory_with_it_and_no_other(life: Life, monke
         opened(logs, ID, neighbour)
         assert [at for at, _ in logs.in_directory(logs.directories[0])] == [neighbour, TP]
 
-        def fail(*_: Any) -> None:
+        def fail(*_: Any, **_settings: Any) -> None:
             raise LogFailedError("the disk is gone")
 
         monkeypatch.setattr(kreplog.Log, "append_batches", fail)
