@@ -71,7 +71,9 @@ cdef extern from *:
     }
     """
     int kreplog_sync(int fd) noexcept nogil
-    void kreplog_leave(const uint8_t* start, const uint8_t* stop, const uint8_t* first, const uint8_t* end) noexcept nogil
+    void kreplog_leave(
+        const uint8_t* start, const uint8_t* stop, const uint8_t* first, const uint8_t* end
+    ) noexcept nogil
     int kreplog_allocate(int fd, int64_t start, int64_t length) noexcept nogil
     void kreplog_populate(const uint8_t* data, size_t start, size_t stop) noexcept nogil
 
