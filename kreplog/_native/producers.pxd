@@ -27,7 +27,9 @@ cdef class Producer:
 cdef class ProducerState:
     cdef dict _producers
 
-    cpdef tuple check(self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count, bint strict=*)
+    cpdef tuple check(
+        self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count, bint strict=*
+    )
     cpdef object update(
         self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int64_t first_offset, int64_t last_offset,
         int64_t timestamp_ms

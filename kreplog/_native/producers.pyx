@@ -97,8 +97,8 @@ cdef class ProducerState:
         if producer is None:
             if strict and base_sequence > 0:
                 raise OutOfOrderSequenceError(
-                    f"producer {producer_id} sent sequence {base_sequence} in epoch {epoch}, and nothing before that is "
-                    "here: a batch before it is missing, or it wrote so long ago that it was forgotten"
+                    f"producer {producer_id} sent sequence {base_sequence} in epoch {epoch}, and nothing before that "
+                    "is here: a batch before it is missing, or it wrote so long ago that it was forgotten"
                 )
             return None
         if epoch < producer.epoch:
