@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from kreplog.commands.connecting import REACH_S, UnreachableError, reached, succeed
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.server.peers import METADATA_VERSION, Address, Line
+from kreplog.server.peers import Address, Line
 from kreplog.types import check_topic
 from kreplog.wire.versions import ApiKey
 
+METADATA_VERSION = 12
 ANSWER_S = 35.0
 """How long a broker may take for what it has to do first."""
 

@@ -29,7 +29,7 @@ from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
 from kreplog.server import telling
 from kreplog.server.cluster_files import broker_toml, check_settings, free_ports
-from kreplog.server.peers import METADATA_VERSION, Line
+from kreplog.server.peers import Line
 from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.server.store import make_store
 from kreplog.wire.versions import ApiKey
@@ -197,17 +197,18 @@ class LocalCluster:
                 controller, registered = _registered(session)
                 missing = [broker for broker in wanted if broker not in registered]
                 if not missing and controller is not None:
-                    missing = runner.run(self._strangers(wanted))
+                    missing = runner.run(self._strangers(wanted, controller))
                     if not missing:
                         return None
                 if time.monotonic() > deadline:
                     return missing or wanted
                 time.sleep(POLL_S)  # a process that ends is no news of the store's
 
-    async def _strangers(self, brokers: list[int]) -> list[int]:
-        """Those of these brokers that have not heard of all of them from a controller, since they started; one that a
-        signal has suspended is not waited for."""
-        running = [broker for broker in brokers if not _is_suspended(read_pid_file(self.home(broker))[0])]
+    async def _strangers(self, brokers: list[int], controller: int) -> list[int]:
+        """Those of these brokers, and the controller, that have not heard of all of them, in this life, from whoever
+        controls; one that a signal has suspended is not waited for."""
+        asked = {*brokers, controller} & {*self.brokers}
+        running = [one for one in sorted(asked) if not _is_suspended(read_pid_file(self.home(one))[0])]
         heard = await asyncio.gather(*(_heard_of(self.home(broker)) for broker in running))
         return [broker for broker, known in zip(running, heard, strict=True) if not known.issuperset(brokers)]
 
@@ -383,12 +384,12 @@ async def _heard_of(home: Path) -> set[int]:
     _, host, port = read_pid_file(home)
     line = Line((host, port), ANSWER_S)
     try:
-        answer = await line.ask(ApiKey.METADATA, METADATA_VERSION, topics=[], allow_auto_topic_creation=False)
+        answer = await line.ask(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
     except (OSError, TimeoutError, PeerProtocolError):
         return set()
     finally:
         line.close()
-    return set() if answer.controller_id < 0 else {one.node_id for one in answer.brokers}
+    return set() if answer.controller_id < 0 else {one.broker_id for one in answer.brokers}
 
 
 def _how_far(status: BrokerStatus) -> str:

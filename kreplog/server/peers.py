@@ -18,8 +18,6 @@ from kreplog.wire.versions import ApiKey
 
 Address = tuple[str, int]
 
-METADATA_VERSION = 12
-
 
 class Peer:
     """A client's side of a connection; for one caller at a time. on_hung_up: called when the other end closes it."""

@@ -45,6 +45,7 @@ def standing_still(cluster: LocalCluster, broker: int) -> Iterator[None]:
             yield
     finally:
         os.kill(pid_of(cluster, broker), signal.SIGCONT)
+        cluster.start([broker])  # its session may have ended meanwhile: until the controller counts on it again
 
 
 def test_partitions_move_and_nothing_is_lost(on_trio: Kreplog) -> None:
