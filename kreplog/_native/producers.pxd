@@ -15,7 +15,8 @@ cdef struct Batch:
 
 cdef class Producer:
     cdef int16_t epoch
-    cdef int64_t timestamp
+    cdef int64_t timestamp          # of its last batch
+    cdef int64_t heard_ms           # when that came, or was loaded, by the wall clock
     cdef int count      # batches remembered; the newest stands at batches[newest], older ones before it, round the end
     cdef int newest
     cdef int64_t transaction        # the first offset of its open transaction, -1 when there is none

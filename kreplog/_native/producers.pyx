@@ -19,6 +19,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
 
+from kreplog._native.batch cimport wall_clock_ms
 from kreplog._native.checkpoint cimport atomic_write
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.cursor cimport load16, load32, load64, store16, store32, store64
@@ -156,11 +157,14 @@ cdef class ProducerState:
         producer.transaction = -1
 
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms):
-        """Forget the producers whose last batch is `expiration_ms` old, by its own timestamp; none in a transaction."""
+        """Forget the producers that this process has not heard of for `expiration_ms`; none in a transaction.
+
+        What a batch says of its own time counts for nothing: records may tell of events long past.
+        """
         cdef Producer producer
         cdef list expired = []
         for producer_id, producer in self._producers.items():
-            if producer.transaction < 0 and now_ms - producer.timestamp >= expiration_ms:
+            if producer.transaction < 0 and now_ms - producer.heard_ms >= expiration_ms:
                 expired.append(producer_id)
         for producer_id in expired:
             del self._producers[producer_id]
@@ -299,6 +303,7 @@ cdef inline void _enter(Producer producer, int16_t epoch, int64_t timestamp) noe
         producer.epoch = epoch
         producer.count = 0
     producer.timestamp = timestamp
+    producer.heard_ms = wall_clock_ms()
 
 
 cdef inline void _remember(

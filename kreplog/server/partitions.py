@@ -328,7 +328,10 @@ class ReplicaLogs:
         return (-1, -1) if record is None else (record.offset, record.timestamp_ms)
 
     def _advance_high_watermark(self, effect: effects.AdvanceHighWatermark) -> None:
-        self._of(effect.partition).log.advance_high_watermark(effect.offset)
+        try:
+            self._of(effect.partition).log.advance_high_watermark(effect.offset)
+        except LogFailedError:  # what is committed is so, whatever becomes of this replica
+            self._fail_directory(effect)
 
     def _close_log(self, effect: effects.CloseLog) -> None:
         """Its files are open until they are deleted or set aside, or the broker stops: nobody else may write them."""

@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -147,10 +148,14 @@ def test_a_follower_takes_what_its_leader_took() -> None:
 
 
 def test_expire() -> None:
-    state = state_of(Batch(7, 0, 0, 0, 0, 1000), Batch(8, 0, 0, 1, 1, 2000), Batch(7, 0, 1, 2, 2, 1500))
-    state.expire(2499, 1000)
+    """By when they were heard of: their records tell of years past, or to come."""
+    state = state_of(Batch(7, 0, 0, 0, 0, 1000), Batch(8, 0, 0, 1, 1, 1 << 60), Batch(7, 0, 1, 2, 2, 1500))
+    between_ms = time.time_ns() // 1_000_000
+    time.sleep(0.01)
+    state.update(8, 0, 0, 1, 1, 1 << 60)
+    state.expire(between_ms + 500_000, 1_000_000)
     assert len(state) == 2
-    state.expire(2500, 1000)
+    state.expire(between_ms + 1_000_000, 1_000_000)
     assert len(state) == 1
     assert state.check(7, 0, 99, 1) is None
     assert state.check(8, 0, 0, 1) == (1, 1)
@@ -268,7 +273,7 @@ def test_an_open_transaction_is_kept_for_the_broker_that_goes_on() -> None:
         (9, 2, 4, 46, 1, 1900, -1, 45),
         (9, 2, 5, 47, 0, 1900, -1, 45),
     )
-    state.expire(10_000, 1000)
+    state.expire(1 << 60, 1000)
     assert len(state) == 1
 
 

@@ -299,6 +299,28 @@ def test_a_failed_log_takes_its_directory_with_it_and_no_other(life: Life, monke
     assert not (life.root / "a" / ".kafka_cleanshutdown").exists()
 
 
+def test_a_high_watermark_advances_whatever_becomes_of_the_log(life: Life, batch: bytes) -> None:
+    """An fsync in another thread has failed, and the core hears of it after this step."""
+    logs = life.open()
+
+    async def work() -> None:
+        opened(logs)
+        logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        ((_, replica),) = logs.in_directory(logs.directories[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(replica), "advance_high_watermark", _refuse, raising=False)
+            logs.answer(effects.AdvanceHighWatermark(TP, 1))
+        await asyncio.sleep(0)
+        assert life.events == [events.LogFailed(TP)]
+
+    run(work)
+    logs.close()
+
+
+def _refuse(*_: Any) -> None:
+    raise LogFailedError("the disk is gone")
+
+
 def test_nothing_is_made_anew_that_may_be_on_the_missing_disk(life: Life) -> None:
     logs = life.open(complete=False)
     with pytest.raises(StorageError, match="none of the log directories"):
