@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Place
 
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Read, Unknown, Watermark
@@ -219,7 +219,9 @@ class _Reading(threading.Thread):
         load = self._load
         for one in load.partitions:
             load.history.add(Position(load.history.now_ms(), one, load.topic_id, self.name, 0, "earliest"))
-        places = [Place(load.topic, one.partition, OFFSET_BEGINNING) for one in load.partitions]
+        # An offset, not the beginning: librdkafka may ask for that twice, and starts over when a leader has changed
+        # between the two answers.
+        places = [Place(load.topic, one.partition, 0) for one in load.partitions]
         self._consumer.assign(places)
         while load.reading:
             for message in self._consumer.consume(1000, 0.1):
