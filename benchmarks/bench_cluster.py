@@ -213,12 +213,11 @@ class Life:
         clusters.create_topic(self.cluster, "failing", 1)
         times = []
         for _ in range(self.scale.kills):
-            clusters.wait_in_sync(self.cluster, "failing")
+            leader, _ = clusters.wait_in_sync(self.cluster, "failing")[0]
             producer = self._producer(
                 acks="all", **{"linger.ms": 0, "retry.backoff.ms": 10, "retry.backoff.max.ms": 50}
             )
             self._send_one(producer)
-            leader = clusters.in_sync(self.cluster, "failing")[0][0]
             killed = time.perf_counter()
             clusters.kill(self.cluster, leader)
             self._send_one(producer)
@@ -239,8 +238,7 @@ class Life:
     def _catch_up(self) -> None:
         """From the follower's first move until it is in sync, in bytes a second, against a copy by our own log."""
         clusters.create_topic(self.cluster, "behind", 1)
-        clusters.wait_in_sync(self.cluster, "behind")
-        leader, isr = clusters.in_sync(self.cluster, "behind")[0]
+        leader, isr = clusters.wait_in_sync(self.cluster, "behind")[0]
         follower = next(one for one in isr if one != leader)
         clusters.kill(self.cluster, follower)
         self._produce("behind", list(self.pools["large"].first(self.scale.behind)), acks="all")
@@ -316,6 +314,8 @@ def main(
                 try:
                     life = Life(cluster, scale, pools, kafka)
                     samples[cluster.name].append(life.run(lambda what: console.print(what, highlight=False)))
+                    if out is not None:
+                        out.write_text(json.dumps(samples, indent=1) + "\n")
                 finally:
                     cluster.stop()
                     shutil.rmtree(folder)
@@ -325,8 +325,6 @@ def main(
     finally:
         shutil.rmtree(root)
     show(console, samples)
-    if out is not None:
-        out.write_text(json.dumps(samples, indent=1) + "\n")
 
 
 def show(console: Console, samples: dict[str, list[dict[str, float]]]) -> None:
