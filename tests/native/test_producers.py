@@ -151,7 +151,7 @@ def test_expire() -> None:
     """By when they were heard of: their records tell of years past, or to come."""
     state = state_of(Batch(7, 0, 0, 0, 0, 1000), Batch(8, 0, 0, 1, 1, 1 << 60), Batch(7, 0, 1, 2, 2, 1500))
     between_ms = time.time_ns() // 1_000_000
-    time.sleep(0.01)
+    time.sleep(0.01)  # the wall clock, which counts milliseconds, has to move on
     state.update(8, 0, 0, 1, 1, 1 << 60)
     state.expire(between_ms + 500_000, 1_000_000)
     assert len(state) == 2
