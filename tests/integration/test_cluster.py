@@ -159,10 +159,15 @@ def test_topics_are_made_grown_described_and_deleted(cluster: LocalCluster) -> N
         admin.create_topics({"admin": {"num_partitions": 2, "replication_factor": 2}})
         eventually(lambda: "admin" in admin.list_topics(), "not all brokers hear of the topic")
         admin.create_partitions({"admin": 4})
-        eventually(lambda: len(admin.describe_topics(["admin"])[0]["partitions"]) == 4, "or of its partitions")
-        (told,) = admin.describe_topics(["admin"])
-        assert sorted(one["partition_index"] for one in told["partitions"]) == [0, 1, 2, 3]
-        assert all(len(one["isr_nodes"]) == 2 and one["leader_id"] >= 0 for one in told["partitions"])
+
+        def grown() -> bool:
+            """As one broker tells it; the next to be asked may not have heard of it yet."""
+            (told,) = admin.describe_topics(["admin"])
+            partitions = told["partitions"]
+            all_there = sorted(one["partition_index"] for one in partitions) == [0, 1, 2, 3]
+            return all_there and all(len(one["isr_nodes"]) == 2 and one["leader_id"] >= 0 for one in partitions)
+
+        eventually(grown, "or of its partitions")
         admin.delete_topics(["admin"])
         eventually(lambda: "admin" not in admin.list_topics(), "or of its end")
         with pytest.raises(Exception, match="InvalidReplicationFactor"):
