@@ -453,13 +453,14 @@ def test_a_whole_cluster_that_restarts_keeps_its_isr(order: tuple[int, ...]) -> 
     cluster.check()
 
 
-def test_a_broker_that_will_not_lead_twice_in_one_epoch_is_given_another() -> None:
+@pytest.mark.parametrize("broker", [1, 2])
+def test_a_leader_or_a_follower_that_takes_no_more_in_its_leader_epoch_is_given_another(broker: int) -> None:
     cluster = cluster_with(1, 2, 3)
     told = PartitionState(T0, cluster.controller.context.topic_id(T0), cluster.state(T0), (1, 2, 3))
-    request = LeaderAndIsrRequest(101, cluster.controller.epoch, cluster.brokers[1].epoch, (told,))
+    request = LeaderAndIsrRequest(101, cluster.controller.epoch, cluster.brokers[broker].epoch, (told,))
     refused = LeaderAndIsrResponse(ErrorCode.NONE, ((T0, ErrorCode.FENCED_LEADER_EPOCH),))
     for _ in range(2):  # the second answer is to an epoch that is over by then
-        cluster.box.queue.append(ControlReplied(1, cluster.brokers[1].epoch, request, refused))
+        cluster.box.queue.append(ControlReplied(broker, cluster.brokers[broker].epoch, request, refused))
         cluster.run()
     assert cluster.state(T0) == LeaderAndIsr(1, 1, (1, 2, 3), (), 1, 1)
     cluster.check()

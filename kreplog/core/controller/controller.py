@@ -289,7 +289,7 @@ class Controller:
             return
         match event.request, event.response:
             case LeaderAndIsrRequest() as told, LeaderAndIsrResponse() as answer:
-                yield from self._lead_anew(event.broker, told, answer)
+                yield from self._lead_anew(told, answer)
                 failed = [
                     Replica(partition, event.broker)
                     for partition, error in answer.partitions
@@ -301,8 +301,9 @@ class Controller:
             case StopReplicaRequest() as request, StopReplicaResponse() as answer:
                 yield from self._reign.deletion.on_reply(event.broker, request, answer)
 
-    def _lead_anew(self, broker: int, told: LeaderAndIsrRequest, answer: LeaderAndIsrResponse) -> Steps[None]:
-        """A broker does not lead twice in one epoch: it led in this one, and stopped to, unseen by a controller."""
+    def _lead_anew(self, told: LeaderAndIsrRequest, answer: LeaderAndIsrResponse) -> Steps[None]:
+        """What a broker was told takes a new leader epoch: nobody leads twice in one, and what is promised to a leader
+        holds until its epoch ends."""
         context, machines = self.context, self._reign.machines
         epochs = {one.partition: one.state.leader_epoch for one in told.partitions}
         refused = [
@@ -310,7 +311,7 @@ class Controller:
             for partition, error in answer.partitions
             if error is ErrorCode.FENCED_LEADER_EPOCH
             and (state := context.states.get(partition)) is not None
-            and (state.leader, state.leader_epoch) == (broker, epochs.get(partition))
+            and state.leader_epoch == epochs.get(partition)
         ]
         if refused:
             yield from machines.leadership.update(refused, leadership.renew)

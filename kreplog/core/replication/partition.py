@@ -169,18 +169,18 @@ class Partition:
         return max(opened.state.log_start, min(opened.high_watermark, opened.state.leo))
 
     def apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
-        """Carry out one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than what is known here."""
+        """Carry out one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than what is known here, or asks
+        for what only a new leader epoch can bring."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._is_stale(told.state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
         wanted = self._role_in(told.state)
-        if wanted is Role.LEADER and (self._has_led(told.state.leader_epoch) or self._needs_new_epoch(told)):
+        if self._needs_new_epoch(told) or (wanted is Role.LEADER and self._has_led(told.state.leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH
-        config = self._config_of(told)
-        if config != self.config:
-            self.config = config
-            yield ConfigureLog(self.topic_partition, config)
+        if told.config != self.config:
+            self.config = told.config
+            yield ConfigureLog(self.topic_partition, told.config)
         self.assigned_replicas = told.replicas
         self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
         if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
@@ -208,20 +208,14 @@ class Partition:
         return self.role is not Role.LEADER and bool(self.log.epochs) and self.log.epochs[-1][0] >= leader_epoch
 
     def _needs_new_epoch(self, told: PartitionState) -> bool:
-        """With another flush.messages the offsets that followers ask for promise something else: what was fetched in
-        this epoch must not count for it."""
+        """With another flush.messages the offsets that followers ask for promise something else. A leader must not
+        count what was fetched in this epoch for it; a follower that fsyncs before it asks goes on to do so, since its
+        leader may hear of a weaker setting later."""
         return (
-            self.role is Role.LEADER
-            and told.state.leader_epoch == self.leader_epoch
+            told.state.leader_epoch == self.leader_epoch
             and told.config.flush_messages != self.config.flush_messages
+            and (self.role is Role.LEADER or self.config.flushes_every_record)
         )
-
-    def _config_of(self, told: PartitionState) -> TopicConfig:
-        """A follower that fsyncs before it asks does so until the epoch ends: its leader, who may hear of a weaker
-        setting later, or never, counts on that."""
-        if told.state.leader_epoch == self.leader_epoch and self.config.flushes_every_record:
-            return replace(told.config, flush_messages=self.config.flush_messages)
-        return told.config
 
     def _reconsider(self) -> Steps[None]:
         """Settings or the ISR have changed, and neither leader nor epoch."""
