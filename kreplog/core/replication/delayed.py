@@ -117,7 +117,7 @@ class DelayedDeletion:
         return DeleteRecordsResponse(tuple(self.answers))
 
 
-class Deletions:
+class DelayedDeletions:
     """The deletions that wait, by partition."""
 
     def __init__(self) -> None:

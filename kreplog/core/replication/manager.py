@@ -27,19 +27,13 @@ from kreplog.core.events import (
     Tick,
 )
 from kreplog.core.messages import (
-    CONSUMER,
     DEBUGGING,
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
     ControlRequest,
-    DeletedRecords,
-    DeleteRecordsPartition,
     DeleteRecordsRequest,
-    FetchedPartition,
-    FetchPartition,
     FetchRequest,
-    FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     ListedOffset,
@@ -66,29 +60,21 @@ from kreplog.core.replication.delayed import (
     DelayedDeletion,
     DelayedFetch,
     DelayedProduce,
-    Deletions,
-    ParkedFetches,
 )
+from kreplog.core.replication.deletions import Deletions
+from kreplog.core.replication.fetches import Fetches
 from kreplog.core.replication.follower import Fetcher
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import FOR_READERS, News, Partition, Role
-from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import (
     ErrorCode,
     InvariantError,
     KreplogError,
     LogFailedError,
-    OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     StorageError,
 )
 from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
-
-EXPECTED_FOR_MS = 2000
-"""For so long a new leader expects its followers' first fetches."""
-
-EXPECTED_WITHIN_MS = 10
-"""So long, at most, it keeps other fetches of theirs waiting meanwhile."""
 
 
 class ReplicaManager:
@@ -121,11 +107,11 @@ class ReplicaManager:
         self._on_disk = dict(on_disk or {})
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._correlations = itertools.count(1)
-        self._sessions = FetchSessions(config.max_incremental_fetch_session_cache_slots, self._session_ids())
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
-        self._parked = ParkedFetches()
-        self._expected: dict[int, dict[TopicPartition, int]] = {}
-        self._deletions = Deletions()
+        self._deletions = Deletions(self.partitions)
+        self._fetches = Fetches(
+            self.partitions, self._deletions, config.max_incremental_fetch_session_cache_slots, self._session_ids()
+        )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
@@ -176,21 +162,24 @@ class ReplicaManager:
             case ProduceRequest():
                 yield from self._produce(reply_to, request, now_ms)
             case FetchRequest():
-                yield from self._fetch(reply_to, request, now_ms)
+                fetch = yield from self._fetches.begin(reply_to, request, now_ms)
+                if fetch is not None:
+                    self._deadlines.push(fetch.deadline_ms, fetch)
             case LeaderAndIsrRequest():
                 yield Reply(reply_to, (yield from self._leader_and_isr(request, now_ms)))
             case StopReplicaRequest():
                 yield Reply(reply_to, (yield from self._stop_replicas(request)))
             case UpdateMetadataRequest():
                 yield Reply(reply_to, self._update_metadata(request))
-                for topic_partition in self._deletions.partitions:  # who is dead is waited for no more
-                    yield from self._settle_deletions(topic_partition)
+                yield from self._deletions.settle_all()
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
                 yield Reply(reply_to, (yield from self._list_offsets(request)))
             case DeleteRecordsRequest():
-                yield from self._delete_records(reply_to, request, now_ms)
+                deletion = yield from self._deletions.begin(reply_to, request, now_ms)
+                if deletion is not None:
+                    self._deadlines.push(deletion.deadline_ms, deletion)
             case _:
                 raise InvariantError(f"the replica manager takes no {type(request).__name__}")
 
@@ -273,53 +262,6 @@ class ReplicaManager:
         offset, timestamp = yield from partition.offset_for_timestamp(asked.timestamp)
         return ListedOffset(asked.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
 
-    # Deletion from the start
-
-    def _delete_records(self, reply_to: Hashable, request: DeleteRecordsRequest, now_ms: int) -> Steps[None]:
-        """Answered once every replica that lives has deleted, or its time is over (KIP-107)."""
-        deletion = DelayedDeletion(reply_to, now_ms + max(0, request.timeout_ms), [])
-        for index, one in enumerate(request.partitions):
-            answer, required = yield from self._delete_before(one)
-            deletion.answers.append(answer)
-            if answer.error is ErrorCode.NONE and answer.low_watermark < required:
-                deletion.waiting[index] = required
-        if deletion.waiting:
-            self._deletions.add(deletion)
-            self._deadlines.push(deletion.deadline_ms, deletion)
-        else:
-            yield Reply(reply_to, deletion.response)
-
-    def _delete_before(self, one: DeleteRecordsPartition) -> Steps[tuple[DeletedRecords, int]]:
-        """The answer as of now, and the offset that the low watermark must reach for it."""
-        partition = self.partitions.get(one.partition)
-        if partition is None:
-            return DeletedRecords(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
-        if (error := partition.refusal(NO_EPOCH)) is not ErrorCode.NONE:
-            return DeletedRecords(one.partition, error), 0
-        try:
-            required = yield from partition.delete_records(one.offset)
-        except OffsetOutOfRangeError as refusal:
-            return DeletedRecords(one.partition, ErrorCode.OFFSET_OUT_OF_RANGE, message=str(refusal)), 0
-        except StorageError as failure:
-            self._go_offline(one.partition)
-            return DeletedRecords(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
-        return DeletedRecords(one.partition, ErrorCode.NONE, partition.low_watermark()), required
-
-    def _settle_deletions(self, topic_partition: TopicPartition) -> Steps[None]:
-        """Answer those that need wait for this partition no more: it has deleted everywhere, or leads no more."""
-        partition = self.partitions.get(topic_partition)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition.refusal(NO_EPOCH)
-        low = -1 if partition is None or error is not ErrorCode.NONE else partition.low_watermark()
-        for deletion in self._deletions.at(topic_partition):
-            for index, required in list(deletion.waiting.items()):
-                if deletion.answers[index].partition == topic_partition and (
-                    error is not ErrorCode.NONE or low >= required
-                ):
-                    deletion.settle(index, DeletedRecords(topic_partition, error, low))
-            if not deletion.waiting:
-                self._deletions.remove(deletion)
-                yield Reply(deletion.reply_to, deletion.response)
-
     def _enforce_retention(self, topic_partition: TopicPartition) -> Steps[None]:
         partition = self.partitions.get(topic_partition)
         if partition is None or partition.role is Role.OFFLINE:
@@ -329,94 +271,6 @@ class ReplicaManager:
         except StorageError as error:
             yield StateChange("error", f"{topic_partition}: {error}")
             self._go_offline(topic_partition)
-
-    # Fetches
-
-    def _fetch(self, reply_to: Hashable, request: FetchRequest, now_ms: int) -> Steps[None]:
-        context = self._sessions.begin(request, now_ms)
-        if isinstance(context, ErrorCode):
-            yield Reply(reply_to, FetchResponse(context))
-            return
-        fetch = DelayedFetch(reply_to, now_ms + request.max_wait_ms, request, context)
-        for asked in context.evaluate():
-            refused = yield from self._check_fetch(asked, request, now_ms)
-            if refused is not None:
-                fetch.refused[asked.partition] = refused
-        if not (yield from self._try_fetch(fetch, now_ms)):
-            self._park(fetch, now_ms)
-
-    def _check_fetch(self, asked: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
-        partition = self.partitions.get(asked.partition)
-        if partition is None:
-            return FetchedPartition(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if request.replica_id in (CONSUMER, DEBUGGING):
-            return partition.check_readable(asked, request.replica_id == DEBUGGING)
-        self._expected.get(request.replica_id, {}).pop(asked.partition, None)
-        answer = yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms)
-        if asked.partition in self._deletions:
-            yield from self._settle_deletions(asked.partition)
-        return answer
-
-    def _try_fetch(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
-        """Answer if there is enough to read, something to tell, or no time left; whether it was answered."""
-        consumer, debugging = (fetch.request.replica_id == kind for kind in (CONSUMER, DEBUGGING))
-        asked = fetch.context.evaluate()
-        waits = now_ms < fetch.deadline_ms
-        if waits and not fetch.refused and not any(self._has_news(one, consumer) for one in asked):
-            return False
-        room, found, results = fetch.request.max_bytes, 0, []
-        for one in asked:
-            answer = fetch.refused.get(one.partition)
-            if answer is None:
-                answer = yield from self._read(one, consumer, room, debugging)
-            results.append(answer)
-            size = len(answer.records)
-            room, found = room - size, found + size
-            waits = waits and answer.error is ErrorCode.NONE and answer.diverging is None
-            waits = waits and (consumer or not self._must_delete(one))
-        if waits and found < fetch.request.min_bytes:
-            return False
-        yield Reply(fetch.reply_to, fetch.context.finish(results))
-        return True
-
-    def _has_news(self, one: FetchPartition, consumer: bool) -> bool:
-        partition = self.partitions.get(one.partition)
-        return (
-            partition is None
-            or partition.refusal(one.current_leader_epoch, one.topic_id) is not ErrorCode.NONE
-            or one.fetch_offset < partition.limit(consumer)
-            or one.fetch_offset < partition.log.log_start
-            or (not consumer and self._must_delete(one))
-        )
-
-    def _must_delete(self, one: FetchPartition) -> bool:
-        """Whether somebody waits for this follower to delete what the leader has deleted."""
-        partition = self.partitions.get(one.partition)
-        return (
-            one.partition in self._deletions
-            and partition is not None
-            and one.log_start_offset < partition.log.log_start <= one.fetch_offset
-        )
-
-    def _read(self, one: FetchPartition, consumer: bool, room: int, debugging: bool) -> Steps[FetchedPartition]:
-        """Checked again, since the partition may have changed while the fetch waited."""
-        partition = self.partitions.get(one.partition)
-        if partition is None:
-            return FetchedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        refused = partition.check_readable(one, debugging)
-        if refused is not None:
-            return refused
-        try:
-            return (yield from partition.read(one, consumer, room))
-        except StorageError as error:
-            yield StateChange("error", f"{one.partition}: cannot be read at {one.fetch_offset}: {error}")
-            return FetchedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-
-    def _park(self, fetch: DelayedFetch, now_ms: int) -> None:
-        if self._is_expected(fetch.request.replica_id, now_ms):
-            fetch.deadline_ms = min(fetch.deadline_ms, now_ms + EXPECTED_WITHIN_MS)
-        self._parked.add(fetch)
-        self._deadlines.push(fetch.deadline_ms, fetch)
 
     # What the controller says
 
@@ -545,8 +399,8 @@ class ReplicaManager:
         if partition is not None:
             self._stop_fetching(topic_partition)
             yield from self._fail_produces(topic_partition, error)
-            yield from self._settle_deletions(topic_partition)
-            yield from self._wake_fetches(topic_partition, 0)
+            yield from self._deletions.settle(topic_partition)
+            yield from self._fetches.wake(topic_partition, 0)
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         error = self._refuses_control(request.controller_epoch, request.broker_epoch)
@@ -598,15 +452,14 @@ class ReplicaManager:
 
     def _tick(self, now_ms: int) -> Steps[None]:
         for waiting in self._deadlines.due(now_ms):
-            if isinstance(waiting, DelayedProduce | DelayedDeletion):
-                if waiting.waiting:
+            match waiting:
+                case DelayedFetch():
+                    yield from self._fetches.expire(waiting, now_ms)
+                case DelayedDeletion():
+                    yield from self._deletions.expire(waiting)
+                case DelayedProduce() if waiting.waiting:
                     waiting.expire()
                     yield Reply(waiting.reply_to, waiting.response)
-                    if isinstance(waiting, DelayedDeletion):
-                        self._deletions.remove(waiting)
-            elif waiting in self._parked:
-                self._parked.remove(waiting)
-                yield from self._try_fetch(waiting, now_ms)
         if now_ms >= self._next_isr_check_ms:
             self._next_isr_check_ms = now_ms + max(1, self._isr_check_interval_ms())
             for topic_partition in sorted(self._unsettled):
@@ -648,11 +501,10 @@ class ReplicaManager:
             if partition.role is Role.FOLLOWER:
                 self._start_fetching(partition, now_ms)
             elif partition.role is Role.LEADER:
-                yield from self._expect_followers(partition, now_ms)
+                yield from self._fetches.expect_followers(partition, now_ms)
             elif partition.role is Role.OFFLINE:
                 yield from self._tell_failure(topic_partition)
-        if topic_partition in self._deletions:
-            yield from self._settle_deletions(topic_partition)
+        yield from self._deletions.settle(topic_partition)
         if News.DELETED in news and topic_partition in self._fetcher_of:
             self._fetcher_of[topic_partition].moved(topic_partition)
         if News.COMMITTED in news and topic_partition in self._commit_queues:
@@ -660,28 +512,7 @@ class ReplicaManager:
         if News.SHRUNK in news:
             yield from self._fail_produces(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         if news & FOR_READERS:
-            yield from self._wake_fetches(topic_partition, now_ms)
-
-    def _expect_followers(self, partition: Partition, now_ms: int) -> Steps[None]:
-        """Followers in sync hear at about this time that they fetch the partition from here; a fetch of theirs that
-        waits here for something else must not hold that up."""
-        for follower in partition.isr:
-            if follower != self.broker_id:
-                self._expected.setdefault(follower, {})[partition.topic_partition] = now_ms + EXPECTED_FOR_MS
-        for fetch in self._parked.of(partition.isr):
-            self._parked.remove(fetch)
-            fetch.deadline_ms = now_ms
-            yield from self._try_fetch(fetch, now_ms)
-
-    def _is_expected(self, follower: int, now_ms: int) -> bool:
-        """Whether the follower has still to ask for a partition that this broker began to lead."""
-        expected = self._expected.get(follower)
-        while expected:
-            topic_partition, until_ms = next(iter(expected.items()))
-            if now_ms < until_ms:
-                return True
-            del expected[topic_partition]
-        return False
+            yield from self._fetches.wake(topic_partition, now_ms)
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
         index = hash_partition(partition.topic_partition) % self._config.num_replica_fetchers
@@ -707,12 +538,6 @@ class ReplicaManager:
         queue = self._commit_queues.pop(topic_partition, None)
         if queue is not None:
             yield from self._answer_produces(queue.drain(), error)
-
-    def _wake_fetches(self, topic_partition: TopicPartition, now_ms: int) -> Steps[None]:
-        """Fetches that wait and can read this partition look again."""
-        for fetch in self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition)):
-            if (yield from self._try_fetch(fetch, now_ms)):
-                self._parked.remove(fetch)
 
 
 def hash_partition(topic_partition: TopicPartition) -> int:
