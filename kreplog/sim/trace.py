@@ -7,6 +7,7 @@ partitions it is about, so that the few that matter can be picked out of thousan
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,21 +74,31 @@ class Trace:
 def explanation(lines: Sequence[Line], partitions: Collection[TopicPartition]) -> list[Line]:
     """What matters of `lines` to one who wants to know how a promise about `partitions` came to be broken.
 
-    Up to the moment when it was found to be; of what goes on all the time only what moved something.
+    Up to the moment when it was found to be; of what goes on all the time only what moved something, and what is said
+    again and again only once.
     """
     ends = [index for index, line in enumerate(lines) if line.who == CHECKER and ": " in line.what]
     if ends:
         lines = lines[: ends[0] + 1]
-    return [
-        line
-        for line in lines
-        if line.who in ("fault", "admin", CHECKER)
-        or (
-            (not partitions or any(partition in partitions for partition in line.partitions))
-            and not any(idle in line.what for idle in _IDLE)
-        )
-    ]
+    told: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED)
+    found = []
+    for line in lines:
+        if _matters(line, partitions) and (line.who, line.what) not in told:
+            found.append(line)
+            told.append((line.who, line.what))
+    return found
 
+
+def _matters(line: Line, partitions: Collection[TopicPartition]) -> bool:
+    if line.who in ("fault", "admin", CHECKER):
+        return True
+    if partitions and not any(partition in partitions for partition in line.partitions):
+        return False
+    return not any(idle in line.what for idle in _IDLE)
+
+
+_REMEMBERED = 10
+"""A line that one of so many before it equals is left out."""
 
 CHECKER = "checker"
 """Who finds that a promise is broken."""

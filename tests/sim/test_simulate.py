@@ -15,6 +15,7 @@ from kreplog.cli import app
 from kreplog.errors import UsageError
 from kreplog.sim import faults, report, simulate
 from kreplog.sim.simulate import Options, Result, Violation
+from kreplog.sim.trace import Line, explanation
 from kreplog.types import TopicPartition
 
 SEEDS = range(300)
@@ -201,3 +202,11 @@ def test_jobs_share_the_seeds_and_keep_their_order() -> None:
     alone = [(result.seed, result.fingerprint) for result in simulate.run_seeds(range(6), options, 1)]
     shared = [(result.seed, result.fingerprint) for result in simulate.run_seeds(range(6), options, 2)]
     assert alone == shared
+
+
+def test_an_explanation_says_once_what_goes_on_again_and_again() -> None:
+    told, asked = TopicPartition("t0", 0), "receives a fetch by broker 2: t0-0 from 325 (epoch 1, last fetched 1)"
+    lines = [Line(1000 * at, "broker 3", asked, (told,)) for at in range(5)]
+    lines.insert(2, Line(1500, "broker 3", "appends 325 to 326 in t0-0", (told,)))
+    assert [line.what for line in explanation(lines, {told})] == [asked, "appends 325 to 326 in t0-0"]
+    assert explanation(lines, {TopicPartition("t0", 1)}) == []
