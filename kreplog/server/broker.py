@@ -224,10 +224,9 @@ class Broker:
         if kind in LOG_EFFECTS:
             answer = self.logs.answer(effect)
             if isinstance(effect, effects.AppendAsLeader):
-                self.traffic.bytes_in += len(effect.records)
-                self.traffic.messages_in += answer[0].records
+                self.traffic.appended(effect.partition.topic, len(effect.records), answer[0].records)
             elif isinstance(effect, effects.AppendAsFollower):
-                self.traffic.bytes_in_replicas += len(effect.records)
+                self.traffic.replicated(effect.partition.topic, len(effect.records))
             return answer
         if isinstance(effect, effects.Reply):
             self._answer(effect)

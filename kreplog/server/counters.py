@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Collection
 from time import monotonic
 
-from kreplog.core.messages import FetchResponse, ProduceResponse
+from kreplog.core.messages import FetchedPartition, FetchResponse, ProducedPartition, ProduceResponse
 from kreplog.errors import ErrorCode
 
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -51,9 +51,9 @@ class Requests:
         times.total_s += took
 
 
-class Traffic:
-    """Records that came and went; bytes of batches as they are sent and stored. in_, out: of clients; *_replicas: of
-    leaders and followers. failed_*: partitions of requests that were answered with an error."""
+class Counts:
+    """Records that came and went; bytes of batches as they are sent and stored. in, out: of clients; *_replicas: of
+    leaders and followers. produces, fetches: partitions of requests; failed_*: those answered with an error."""
 
     __slots__ = (
         "bytes_in",
@@ -71,25 +71,62 @@ class Traffic:
         self.bytes_in = self.bytes_out = self.bytes_in_replicas = self.bytes_out_replicas = 0
         self.messages_in = self.produces = self.fetches = self.failed_produces = self.failed_fetches = 0
 
+
+class Traffic:
+    """What comes and goes. total: of all topics there ever were. topics: of each that has replicas here."""
+
+    def __init__(self) -> None:
+        self.total = Counts()
+        self.topics: dict[str, Counts] = {}
+
+    def appended(self, topic: str, size: int, records: int) -> None:
+        """What a producer sent was taken. size: in bytes."""
+        for counts in (self.total, self._of(topic)):
+            counts.bytes_in += size
+            counts.messages_in += records
+
+    def replicated(self, topic: str, size: int) -> None:
+        """What a leader sent was taken. size: in bytes."""
+        for counts in (self.total, self._of(topic)):
+            counts.bytes_in_replicas += size
+
     def produced(self, response: ProduceResponse) -> None:
         """A produce is answered."""
-        self.produces += len(response.partitions)
         for one in response.partitions:
-            if one.error is not ErrorCode.NONE:
-                self.failed_produces += 1
+            failed = one.error is not ErrorCode.NONE
+            for counts in self._counts_of(one):
+                counts.produces += 1
+                counts.failed_produces += failed
 
     def fetched(self, response: FetchResponse, follower: bool) -> None:
         """A fetch is answered."""
-        self.fetches += len(response.partitions)
-        size = 0
         for one in response.partitions:
-            size += len(one.records)
-            if one.error is not ErrorCode.NONE:
-                self.failed_fetches += 1
-        if follower:
-            self.bytes_out_replicas += size
-        else:
-            self.bytes_out += size
+            failed = one.error is not ErrorCode.NONE
+            size = len(one.records)
+            for counts in self._counts_of(one):
+                counts.fetches += 1
+                counts.failed_fetches += failed
+                if follower:
+                    counts.bytes_out_replicas += size
+                else:
+                    counts.bytes_out += size
+
+    def forget_others(self, topics: Collection[str]) -> None:
+        """Only these still exist."""
+        for topic in self.topics.keys() - set(topics):
+            del self.topics[topic]
+
+    def _of(self, topic: str) -> Counts:
+        counts = self.topics.get(topic)
+        if counts is None:
+            counts = self.topics[topic] = Counts()
+        return counts
+
+    def _counts_of(self, answer: ProducedPartition | FetchedPartition) -> tuple[Counts, ...]:
+        """A name that is not that of a topic is counted for none."""
+        if answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return (self.total,)
+        return self.total, self._of(answer.partition.topic)
 
 
 class Happenings:

@@ -18,6 +18,7 @@ import resource
 import sys
 from collections.abc import Iterable
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +63,7 @@ async def render(broker: Told) -> bytes:
     """Everything, in the text format of Prometheus."""
     lines: list[str] = []
     _tell_process(lines, broker)
+    broker.traffic.forget_others({partition.topic for partition in broker.manager.partitions})
     _tell_traffic(lines, broker.traffic)
     _tell_requests(lines, broker.server.requests)
     _tell_controller(lines, broker)
@@ -138,19 +140,25 @@ def open_files() -> int:
 # Traffic and requests
 
 
+_TRAFFIC = (
+    ("bytesin", "Bytes of batches that producers sent.", attrgetter("bytes_in")),
+    ("bytesout", "Bytes of batches that consumers fetched.", attrgetter("bytes_out")),
+    ("replicationbytesin", "Bytes of batches fetched from leaders.", attrgetter("bytes_in_replicas")),
+    ("replicationbytesout", "Bytes of batches that followers fetched.", attrgetter("bytes_out_replicas")),
+    ("messagesin", "Records that producers sent.", attrgetter("messages_in")),
+    ("totalproducerequests", "Partitions produced to, by request.", attrgetter("produces")),
+    ("failedproducerequests", "Of those, refused or failed.", attrgetter("failed_produces")),
+    ("totalfetchrequests", "Partitions that fetches were answered with.", attrgetter("fetches")),
+    ("failedfetchrequests", "Of those, refused or failed.", attrgetter("failed_fetches")),
+)
+
+
 def _tell_traffic(lines: list[str], traffic: Traffic) -> None:
-    for name, what, value in (
-        ("bytesin", "Bytes of batches that producers sent.", traffic.bytes_in),
-        ("bytesout", "Bytes of batches that consumers fetched.", traffic.bytes_out),
-        ("replicationbytesin", "Bytes of batches fetched from leaders.", traffic.bytes_in_replicas),
-        ("replicationbytesout", "Bytes of batches that followers fetched.", traffic.bytes_out_replicas),
-        ("messagesin", "Records that producers sent.", traffic.messages_in),
-        ("totalproducerequests", "Partitions produced to, by request.", traffic.produces),
-        ("failedproducerequests", "Of those, refused or failed.", traffic.failed_produces),
-        ("totalfetchrequests", "Partitions that fetches were answered with.", traffic.fetches),
-        ("failedfetchrequests", "Of those, refused or failed.", traffic.failed_fetches),
-    ):
-        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", what, value)
+    """Of all topics without a label, and of each with the label `topic`; those that were deleted are in the former."""
+    named = [(f'{{topic="{topic}"}}', counts) for topic, counts in sorted(traffic.topics.items())]
+    for name, what, value in _TRAFFIC:
+        each = [f"{labels} {value(counts)}" for labels, counts in named]
+        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", what, value(traffic.total), *each)
 
 
 def request_name(api_key: int, follower: bool) -> str:

@@ -78,8 +78,18 @@ def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
             (fetched,) = (await client.fetch()).partitions
             assert len(fetched.records) == 2 * len(batch)
             told = await scrape(broker)
+            await client.cold(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
+            while broker.manager.partitions:
+                await asyncio.sleep(0.01)
+            later = await scrape(broker)
             client.peer.close()
         traffic = "kafka_server_brokertopicmetrics"
+        for name in ("bytesin", "bytesout", "messagesin"):
+            assert told[f"{traffic}_{name}_total", "topic"] == told[f"{traffic}_{name}_total",]
+            assert later[f"{traffic}_{name}_total",] == told[f"{traffic}_{name}_total",]
+        assert told[f"{traffic}_totalproducerequests_total", "topic"] == 2
+        assert {tuple(labels) for name, *labels in told if name.startswith(traffic)} == {(), ("topic",)}
+        assert {tuple(labels) for name, *labels in later if name.startswith(traffic)} == {()}
         assert told[f"{traffic}_bytesin_total",] == told[f"{traffic}_bytesout_total",] == 2 * len(batch)
         assert told[f"{traffic}_messagesin_total",] == 6
         assert told[f"{traffic}_totalproducerequests_total",] == 3
