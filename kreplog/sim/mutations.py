@@ -385,10 +385,7 @@ def _settings_never_told() -> list[Patch]:
 @_mutation("flush-messages-within-an-epoch")
 def _flush_messages_within_an_epoch() -> list[Patch]:
     """What followers asked for under another flush.messages counts as fsynced."""
-    return [
-        (Partition, "_needs_new_epoch", lambda self, told: False),
-        (Partition, "_config_of", lambda self, told: told.config),
-    ]
+    return [(Partition, "_needs_new_epoch", lambda self, told: False)]
 
 
 @_mutation("forgotten-epochs-trusted")
