@@ -253,8 +253,6 @@ class Api:
         request = brokers.decode_request(frame, header)
 
         def encode(response: Any) -> Sequence[Any]:
-            host.departed.changed()
-            host.topics.changed()
             if not isinstance(request, ControlledShutdownRequest):
                 log_applied(request, response.error, getattr(response, "partitions", ()))
             if _tells_all(request, response):
@@ -264,8 +262,10 @@ class Api:
         exchange.encode = encode
         if isinstance(request, ControlledShutdownRequest):
             host.control.put(Received(exchange, request))
-        else:
-            host.replicas.put(Received(exchange, request))
+            return
+        host.replicas.put(Received(exchange, request))
+        host.departed.changed()
+        host.topics.changed()
 
     # What is answered here
 

@@ -410,14 +410,24 @@ def test_a_fetch_that_waits_does_not_hold_up_the_first_of_a_partition_that_moves
 
 def test_a_leader_that_has_not_heard_of_it_is_asked_again_soon() -> None:
     brokers = Brokers(1, 2)
+
+    def pause_ms() -> int:
+        return (brokers[2].manager.next_wakeup(brokers[2].now_ms) or 0) - brokers[2].now_ms
+
     brokers.tell(1, 1, (1, 2), to=(2,))
     told = brokers.fetch(2)
     assert told is not None and told.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert 0 < pause_ms() <= 20
+    brokers.wait(2)
+    send = [one for one in brokers[2].effects if isinstance(one, Send)][-1]
+    unknown = FetchResponse(ErrorCode.NONE, partitions=(FetchedPartition(TP, ErrorCode.UNKNOWN_TOPIC_ID),))
+    brokers[2].step(Fetched(send.leader, send.correlation, unknown))
+    assert 0 < pause_ms() <= 20
     brokers.tell(2, 0, (2,), to=(1,))
     brokers.wait(2)
     told = brokers.fetch(2)
     assert told is not None and told.error is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert (brokers[2].manager.next_wakeup(brokers[2].now_ms) or 0) - brokers[2].now_ms <= 20
+    assert 0 < pause_ms() <= 20
 
 
 def test_f37_a_follower_whose_log_fails_goes_offline_and_tells() -> None:

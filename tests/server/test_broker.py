@@ -202,6 +202,24 @@ def test_a_broker_whose_loop_is_stuck_gives_up_its_session(
     assert "given_up.wait(30)" in caplog.text
 
 
+def test_a_new_topics_id_is_known_while_its_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+
+    async def work(client: Client) -> None:
+        topics, partitions = client.broker.topics, client.broker.manager.partitions
+        with monkeypatch.context() as patch:
+            patch.setattr(kreplog.Log, "sync_files", lambda log: synced.wait(10))
+            creating = asyncio.create_task(client.create("topic"))
+            while TP not in partitions:
+                assert topics.name_of("of no topic") is None
+                await asyncio.sleep(0)
+            assert topics.name_of(partitions[TP].topic_id) == "topic", "followers fetch by it"
+            synced.set()
+            assert await creating == 0
+
+    with_broker(tmp_path, work)
+
+
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
     async def work(client: Client) -> None:
         await client.create("topic")

@@ -69,6 +69,16 @@ MISSING_MS = 60_000
 """How long a batch that a producer has sent elsewhere, or was refused here, may take to be sent again: longer than the
 common clients wait for an answer (30 s, librdkafka 60 s)."""
 
+NOT_HEARD = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""What a leader answers that the controller has not told yet of the epoch, or of a new topic."""
+
 
 class Role(Enum):
     """See the module."""
@@ -651,7 +661,7 @@ class Partition:
             return FetchOutcome.REMOVE
         if self._is_late(request):
             return FetchOutcome.IDLE
-        if data.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
+        if data.error in NOT_HEARD:
             return FetchOutcome.LEADER_NOT_READY
         if data.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             return FetchOutcome.BACK_OFF
