@@ -80,9 +80,19 @@ class TestAppend:
         with Log.open(path) as log:
             with pytest.raises(errors.ArgumentTypeError, match="encode it first"):
                 log.append_many([b"x" * 100] * 50_000 + ["text"])
+            with pytest.raises(errors.ArgumentTypeError, match="encode it first"):
+                log.append_many([b"x" * 100] * 50_000, [b"k"] * 49_999 + ["text"])
             with pytest.raises(errors.RecordTooLargeError):
                 log.append_many([b"x" * 100] * 50_000 + [b"x" * 2_000_000])
             assert log.log_end_offset == 0 and log.size == 0
+
+    def test_other_bytes_than_bytes_far_down(self, path: Path) -> None:
+        given = [b"%0100d" % number for number in range(50_000)]
+        mixed = [*given[:30_000], *map(bytearray, given[30_000:])]
+        with Log.open(path) as log:
+            log.append_many(mixed, given)
+            log.append_many(given, mixed)
+            assert [(record.key, record.value) for record in log.read()] == [(item, item) for item in given] * 2
 
     def test_log_append_time(self, path: Path) -> None:
         with Log.open(path, LogConfig(message_timestamp_type="LogAppendTime")) as log:

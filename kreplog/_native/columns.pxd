@@ -11,16 +11,16 @@ from kreplog._native.cursor cimport likely, prefetch
 
 cdef enum:
     LIST = 0  # our own copy, of anything bytes-like
-    CALLERS_LIST = 1  # the caller's, of bytes and None alone; checked again at every look
+    CALLERS_LIST = 1  # the caller's, as long as bytes and None are all that is found in it
     ARROW_32 = 2
     ARROW_64 = 3
     ROWS = 4
-    AHEAD = 8  # items looked at before their turn, as the objects of a long list are seldom in cache
+    AHEAD = 16  # items looked at before their turn, as the objects of a long list are seldom in cache
 
 
 cdef class Column:
     cdef readonly Py_ssize_t length
-    cdef Py_ssize_t longest  # bytes of the longest item, -1 where nobody has looked
+    cdef bint settled  # all items have been looked at: another one now is a change
     cdef str name
     cdef list items
     cdef Payload payload
@@ -31,37 +31,43 @@ cdef class Column:
     cdef int kind
 
     cdef int at_row(self, Py_ssize_t i, Bytes* out) noexcept
+    cdef int take_over(self, Py_ssize_t i, Bytes* out) except -1
     cdef int refuse_change(self) except -1
 
     cdef inline int at(self, Py_ssize_t i, Bytes* out) except -1:
         """Item `i`, valid until the next call or until the GIL is released. Raises ArgumentTypeError, UsageError."""
         cdef PyObject* item
         if self.kind == CALLERS_LIST:
-            if i < PyList_GET_SIZE(self.items):
-                item = PyList_GET_ITEM(self.items, i)
-                if likely(PyBytes_CheckExact(<object> item)):
-                    out.data = <const uint8_t*> PyBytes_AS_STRING(<object> item)
-                    out.length = PyBytes_GET_SIZE(<object> item)
-                    return 0
-                if item == <PyObject*> None:
-                    out.data = NULL
-                    out.length = -1
-                    return 0
-            return self.refuse_change()
+            if i + AHEAD < PyList_GET_SIZE(self.items):
+                item = PyList_GET_ITEM(self.items, i + AHEAD)
+                prefetch(item)
+                prefetch(<char*> item + 64)
+            elif i >= PyList_GET_SIZE(self.items):
+                self.refuse_change()
+            item = PyList_GET_ITEM(self.items, i)
+            if likely(PyBytes_CheckExact(<object> item)):
+                out.data = <const uint8_t*> PyBytes_AS_STRING(<object> item)
+                out.length = PyBytes_GET_SIZE(<object> item)
+                return 0
+            if item == <PyObject*> None:
+                out.data = NULL
+                out.length = -1
+                return 0
+            return self.take_over(i, out)
         if self.kind == LIST:
             return self.payload.take(<object> PyList_GET_ITEM(self.items, i), out)
         return self.at_row(i, out)
 
 
 cdef inline int at_both(Column values, Column keys, Py_ssize_t i, Bytes* value, Bytes* key) except -1:
-    """Item `i` of both; `key` stays where `keys` is None. What may run a caller's code goes first."""
+    """Item `i` of both; `key` stays where `keys` is None."""
     if keys is None:
         return values.at(i, value)
-    if values.kind == CALLERS_LIST:
-        keys.at(i, key)
-        return values.at(i, value)
+    keys.at(i, key)
     values.at(i, value)
-    return keys.at(i, key)
+    if values.kind == LIST:  # a caller's code may have run and changed the keys
+        keys.at(i, key)
+    return 0
 
 
 cdef class Timestamps:

@@ -1,22 +1,19 @@
 """Many keys, values or timestamps at once, whatever they came in, read without a Python object per record.
 
 Takes lists and other sequences of bytes-like, Arrow binary and string arrays through the Arrow PyCapsule interface (no
-pyarrow needed here), and 2-D uint8 arrays through the buffer protocol. Everything is checked before the first record is
-built, so that a bad item far down writes nothing.
+pyarrow needed here), and 2-D uint8 arrays through the buffer protocol. Items are checked when they are looked at; who
+has to know of a bad one far down before it acts looks at all of them first.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.number cimport PyNumber_Index
-from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.arrow_export cimport ArrowArray, ArrowSchema
 from kreplog._native.batch cimport Payload
-from kreplog._native.cursor cimport likely, prefetch
 
 from kreplog.errors import ArgumentTypeError, UsageError
 
@@ -56,6 +53,15 @@ cdef class Column:
             out.length = wide[i + 1] - wide[i]
         return 0
 
+    cdef int take_over(self, Py_ssize_t i, Bytes* out) except -1:
+        """What is not bytes may run code that changes the caller's list: go on with a copy of it."""
+        cdef list items = list(self.items)
+        if self.settled or PyList_GET_SIZE(items) < self.length:
+            self.refuse_change()
+        self.items = items
+        self.kind = LIST
+        return self.payload.take(<object> PyList_GET_ITEM(items, i), out)
+
     cdef int refuse_change(self) except -1:
         raise UsageError(
             f"{self.name} was changed by another thread while it was appended; the records before the change may be in "
@@ -67,7 +73,6 @@ cdef Column column_of(object values, str name):
     """Raises ArgumentTypeError."""
     cdef Column column = Column.__new__(Column)
     cdef ArrowSchema* schema
-    column.longest = -1
     if isinstance(values, (str, bytes, bytearray)):
         raise ArgumentTypeError(f"{name} is a sequence of bytes-like, not one {type(values).__name__}; use append()")
     if hasattr(values, "combine_chunks"):
@@ -93,37 +98,17 @@ cdef Column column_of(object values, str name):
         column.length = column.view.shape[0]
         return column
     column.name = name
-    if type(values) is list and only_bytes(values, &column.longest):
+    if type(values) is list:
         column.items = values
         column.kind = CALLERS_LIST
     else:
         try:
-            column.items = list(values)  # our own: what is not bytes may run code that changes the caller's
+            column.items = list(values)
         except TypeError:
             raise ArgumentTypeError(f"{name} is a sequence of bytes-like, not {type(values).__name__}") from None
         column.kind = LIST
-        column.longest = -1
     column.length = len(column.items)
     return column
-
-
-cdef bint only_bytes(list values, Py_ssize_t* longest) noexcept:
-    """Whether all items are bytes or None; `longest` is then the length of the longest."""
-    cdef Py_ssize_t n = PyList_GET_SIZE(values)
-    cdef Py_ssize_t i
-    cdef PyObject* item
-    longest[0] = 0
-    for i in range(n):
-        if i + AHEAD < n:
-            item = PyList_GET_ITEM(values, i + AHEAD)
-            prefetch(item)
-            prefetch(<char*> item + 64)
-        item = PyList_GET_ITEM(values, i)
-        if likely(PyBytes_CheckExact(<object> item)):
-            longest[0] = max(longest[0], PyBytes_GET_SIZE(<object> item))
-        elif item != <PyObject*> None:
-            return False
-    return True
 
 
 cdef int64_t integer(object value, str name) except? -1:

@@ -4,6 +4,7 @@ from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport BatchBuilder, BatchHeader, Payload
+from kreplog._native.columns cimport Column
 from kreplog._native.files cimport FileHandle
 from kreplog._native.segment cimport Segment
 from kreplog._native.view cimport LogView
@@ -68,4 +69,6 @@ cdef class SegmentedLog(LogView):
     cdef int load_producers(self) except -1
     cdef int replay_producers(self, int64_t start) except -1
     cdef int note_producer(self, const BatchHeader* h) except -1
+    cdef int _look_ahead(self, Column values, Column keys, Py_ssize_t start) except -1
+    cdef int _check_size(self, Column values, Py_ssize_t size) except -1
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1

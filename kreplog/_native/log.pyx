@@ -246,15 +246,6 @@ cdef class SegmentedLog(LogView):
             raise UsageError(f"keys has {key_column.length} items, values has {n}")
         key.data = NULL
         key.length = -1
-        if (
-            value_column.longest < 0 or (key_column is not None and key_column.longest < 0)
-            or value_column.longest + (0 if key_column is None else key_column.longest) + RECORD_SPACE
-            > self.record_limit
-        ):
-            for i in range(n):
-                at_both(value_column, key_column, i, &value, &key)
-                if value.length + key.length + RECORD_SPACE > self.record_limit:
-                    self._refuse_size(value.length + key.length + RECORD_SPACE)
         self.begin_write()
         try:
             first = next_offset = self.position.leo
@@ -269,12 +260,12 @@ cdef class SegmentedLog(LogView):
                     if wanted > self.batch_bytes:
                         next_offset += self._close_batch(builder, next_offset, &max_timestamp)
                         if builder.length + self.batch_bytes > piece:
+                            self._look_ahead(value_column, key_column, i)
                             self.write(builder.buffer, builder.length, next_offset, max_timestamp)
                             builder.reset()
                         at_both(value_column, key_column, i, &value, &key)  # the GIL was released meanwhile
                 if builder.length == builder.start:
-                    if value.length + key.length + RECORD_SPACE > self.record_limit:
-                        value_column.refuse_change()
+                    self._check_size(value_column, value.length + key.length + RECORD_SPACE)
                     builder.begin()
                 builder.add(timestamp, key, value, None)
             if n:
@@ -284,6 +275,29 @@ cdef class SegmentedLog(LogView):
             self.unlock()
         self.settle(next_offset)
         return range(first, next_offset)
+
+    cdef int _look_ahead(self, Column values, Column keys, Py_ssize_t start) except -1:
+        """Check the items from `start` on, unless that was done: nothing of this call has been written yet."""
+        cdef Bytes value
+        cdef Bytes key
+        cdef Py_ssize_t i
+        if values.settled:
+            return 0
+        key.length = -1
+        for i in range(start, values.length):
+            at_both(values, keys, i, &value, &key)
+            self._check_size(values, value.length + key.length + RECORD_SPACE)
+        values.settled = True
+        if keys is not None:
+            keys.settled = True
+        return 0
+
+    cdef int _check_size(self, Column values, Py_ssize_t size) except -1:
+        if size > self.record_limit:
+            if values.settled:
+                values.refuse_change()
+            self._refuse_size(size)
+        return 0
 
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1:
         if self.log_append_time:

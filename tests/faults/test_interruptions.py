@@ -128,20 +128,32 @@ def test_a_list_changed_while_it_is_appended_is_told(
         assert list(log.values()) == [b"after"]
 
 
-def test_records_that_grow_while_they_are_appended_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = [b"%0100d" % number for number in range(5000)]
+@pytest.mark.parametrize("item", [bytes(70_000), 1], ids=["too large", "not bytes"])
+@pytest.mark.parametrize("written", [False, True])
+def test_items_that_turn_bad_while_they_are_appended_are_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, item: object, written: bool
+) -> None:
+    values: list[object] = [b"%0100d" % number for number in range(5000)]
     real: Callable[..., bytes] = lz4.block.compress
+    packed = 0
 
-    def growing(*arguments: object, **settings: object) -> bytes:
-        values[:] = [bytes(70_000)] * 5000
+    def turning(*arguments: object, **settings: object) -> bytes:
+        nonlocal packed
+        packed += 1
+        if packed == (2 if written else 1):  # with segments of one batch, the first is written before the second
+            values[:] = [item] * 5000
         return real(*arguments, **settings)
 
-    with Log.open(path, LogConfig(compression_type="lz4", max_message_bytes=65_536)) as log:
+    config = LogConfig(compression_type="lz4", max_message_bytes=65_536, segment_bytes=65_536)
+    with Log.open(path, config) as log:
         with monkeypatch.context() as patch:
-            patch.setattr(lz4.block, "compress", growing)
-            with pytest.raises(errors.UsageError, match="changed by another thread"):
+            patch.setattr(lz4.block, "compress", turning)
+            with pytest.raises(errors.UsageError) as caught:
                 log.append_many(values)
-        assert log.append(b"after") == 0
+        assert ("changed by another thread" in str(caught.value)) == written
+        assert (log.log_end_offset > 0) == written
+        log.append(b"after")
+        assert list(log.values())[:-1] == [b"%0100d" % number for number in range(log.log_end_offset - 1)]
 
 
 def test_an_appender_that_nobody_keeps_is_written_and_goes(path: Path) -> None:
