@@ -1,7 +1,7 @@
 """Appending batches that others encoded: a producer's, which get their offsets here, or a leader's, kept as they are.
 
-The caller's bytes are copied first, so that what was checked is what is written; everything is checked before the first
-byte is written.
+The caller's bytes are copied first, so that what was checked is what is written; but for a leader's in an owned log,
+whose owner changes no bytes that it has handed over. Everything is checked before the first byte is written.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
@@ -55,6 +55,7 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
     cdef Py_ssize_t size
     cdef uint8_t* p
     cdef int code
+    cdef const uint8_t[::1] given = bytes_of(log, buffer)
     log.begin_write()
     try:
         epoch = log.current_epoch if leader_epoch is None else epoch_of(leader_epoch)
@@ -63,7 +64,7 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
                 f"{log.name}: leader epoch {epoch} is older than the log's {log.current_epoch}; nothing written",
                 partition=log.name,
             )
-        take(log, buffer)
+        take(log, given)
         first = next_offset = log.position.leo
         while at < builder.length:
             p = builder.buffer + at
@@ -104,7 +105,7 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
         if known is None:
             if epoch != log.last_epoch:
                 log.assign_epoch(epoch)
-            write_all(log, next_offset, max_timestamp)
+            write_all(log, builder.buffer, builder.length, next_offset, max_timestamp)
         else:
             first = known[0]
             next_offset = known[1] + 1
@@ -120,7 +121,9 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
 
 def append_as_follower(SegmentedLog log, buffer):
     """See Log.append_as_follower."""
-    cdef BatchBuilder builder = log.builder
+    cdef const uint8_t[::1] given = bytes_of(log, buffer)
+    cdef const uint8_t* data = &given[0]
+    cdef Py_ssize_t length = given.shape[0]
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
     cdef int64_t next_offset
@@ -133,13 +136,15 @@ def append_as_follower(SegmentedLog log, buffer):
     cdef list new_epochs = []
     log.begin_write()
     try:
-        take(log, buffer)
+        if not log.owned:
+            take(log, given)
+            data = log.builder.buffer
         first = next_offset = log.position.leo
         epoch = log.last_epoch
-        while at < builder.length:
-            code = check(log, builder.buffer + at, builder.length - at, &h)
+        while at < length:
+            code = check(log, data + at, length - at, &h)
             if code == BATCH_OK:
-                code = check_records(builder.buffer + at, &h, False, &ignored)
+                code = check_records(data + at, &h, False, &ignored)
             if code != BATCH_OK:
                 raise_corrupt(code, log.name, -1, None, at)
             if h.base_offset != next_offset:
@@ -170,15 +175,15 @@ def append_as_follower(SegmentedLog log, buffer):
                 log.publish_epochs()
         except BaseException as error:
             log.fail(error)
-        write_all(log, next_offset, max_timestamp)
+        write_all(log, data, length, next_offset, max_timestamp)
     finally:
         log.unlock()
     log.settle(next_offset)
     return AppendInfo(first, next_offset - 1, records, at, max_timestamp, -1, False)
 
 
-cdef int take(SegmentedLog log, object buffer) except -1:
-    """Copy the caller's bytes, so that what was checked is what is written."""
+cdef const uint8_t[::1] bytes_of(SegmentedLog log, object buffer):
+    """The caller's bytes, at least one. Raises ArgumentTypeError, UsageError."""
     cdef const uint8_t[::1] data
     try:
         data = memoryview(buffer).cast("B")
@@ -186,6 +191,11 @@ cdef int take(SegmentedLog log, object buffer) except -1:
         raise ArgumentTypeError(f"encoded batches are contiguous bytes-like: {error}") from None
     if data.shape[0] == 0:
         raise UsageError(f"{log.name}: there is no batch in an empty buffer")
+    return data
+
+
+cdef int take(SegmentedLog log, const uint8_t[::1] data) except -1:
+    """Copy the caller's bytes, so that what was checked is what is written."""
     log.builder.reset()
     log.builder.reserve(data.shape[0])
     memcpy(log.builder.buffer, &data[0], data.shape[0])
@@ -206,21 +216,22 @@ cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHe
     return code
 
 
-cdef int write_all(SegmentedLog log, int64_t next_offset, int64_t max_timestamp) except -1:
-    """Write the batches taken, at once where they fit in a segment, else one by one; remember their producers.
+cdef int write_all(
+    SegmentedLog log, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
+) except -1:
+    """Write these batches, at once where they fit in a segment, else one by one; remember their producers.
 
     A producer is remembered before the next write, which may roll the segment and write the snapshot.
     """
-    cdef BatchBuilder builder = log.builder
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
-    cdef bint at_once = builder.length <= log.segment_bytes and next_offset - log.position.leo <= INT32_MAX
+    cdef bint at_once = length <= log.segment_bytes and next_offset - log.position.leo <= INT32_MAX
     if at_once:
-        log.write(builder.buffer, builder.length, next_offset, max_timestamp)
-    while at < builder.length:
-        read_header(builder.buffer + at, builder.length - at, &h)
+        log.write(data, length, next_offset, max_timestamp)
+    while at < length:
+        read_header(data + at, length - at, &h)
         if not at_once:
-            log.write(builder.buffer + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+            log.write(data + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
         log.note_producer(&h)
         at += batch_size(&h)
     return 0
