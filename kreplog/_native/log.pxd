@@ -7,6 +7,7 @@ from kreplog._native.batch cimport BatchBuilder, BatchHeader, Payload
 from kreplog._native.columns cimport Column
 from kreplog._native.files cimport FileHandle
 from kreplog._native.segment cimport Segment
+from kreplog._native.turn cimport Turn
 from kreplog._native.view cimport LogView
 
 
@@ -46,7 +47,7 @@ cdef class SegmentedLog(LogView):
     cdef Payload key_payload
     cdef Payload value_payload
     cdef PyThread_type_lock mutex
-    cdef PyThread_type_lock sync_mutex
+    cdef Turn sync_turn  # at fsync, of one thread for all
 
     cdef void lock(self) noexcept
     cdef void unlock(self) noexcept
@@ -65,6 +66,7 @@ cdef class SegmentedLog(LogView):
     cdef int settle(self, int64_t offset) except -1
     cdef int settle_files(self) except -1
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
+    cdef int check_flushable(self) except -1
     cdef int checkpoint(self) except -1
     cdef int load_producers(self) except -1
     cdef int replay_producers(self, int64_t start) except -1

@@ -35,6 +35,7 @@ from posix.fcntl cimport O_RDONLY
 from kreplog._native.files cimport open_file, sync_directory
 from kreplog._native.segment cimport Segment, create_segment
 from kreplog._native.state cimport StateFile
+from kreplog._native.turn cimport turn_end, turn_init, turn_take
 from kreplog._native.view cimport LogView, epochs_crc
 
 import logging
@@ -76,8 +77,8 @@ cdef class SegmentedLog(LogView):
 
     def __cinit__(self):
         self.mutex = PyThread_allocate_lock()
-        self.sync_mutex = PyThread_allocate_lock()
-        if self.mutex == NULL or self.sync_mutex == NULL:
+        turn_init(&self.sync_turn)
+        if self.mutex == NULL:
             raise MemoryError()
         self.builder = BatchBuilder()
         self.key_payload = Payload()
@@ -86,8 +87,6 @@ cdef class SegmentedLog(LogView):
     def __dealloc__(self):
         if self.mutex != NULL:
             PyThread_free_lock(self.mutex)
-        if self.sync_mutex != NULL:
-            PyThread_free_lock(self.sync_mutex)
 
     # Locking and state
 
@@ -163,7 +162,7 @@ cdef class SegmentedLog(LogView):
     def _abandon(self):
         """In a forked child: forget the parent's log, touching none of its files, whoever held its locks."""
         self.mutex = PyThread_allocate_lock()
-        self.sync_mutex = PyThread_allocate_lock()
+        turn_init(&self.sync_turn)
         self.closed = True
         self.pending = None
         self.writer_lock = None
@@ -372,7 +371,7 @@ cdef class SegmentedLog(LogView):
         """Make durable what an owned log has left so; others may use the log meanwhile. Raises LogFailedError."""
         cdef int64_t unsynced
         with nogil:
-            PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
+            turn_take(&self.sync_turn, &self.position.recovery_point, INT64_MAX)
         try:
             self.lock()
             unsynced, state = self.unsynced, self.state
@@ -389,7 +388,7 @@ cdef class SegmentedLog(LogView):
                 self.unsynced = 0
             self.unlock()
         finally:
-            PyThread_release_lock(self.sync_mutex)
+            turn_end(&self.sync_turn)
 
     cdef int sync_unsynced(self, object state) except -1:
         """fsync what was replaced, and the names of it. Raises StorageError."""
@@ -495,20 +494,16 @@ cdef class SegmentedLog(LogView):
         cdef int64_t generation
         cdef list due
         cdef bint changed
-        if PyThread_acquire_lock(self.sync_mutex, NOWAIT_LOCK) == 0:
-            with nogil:
-                PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
+        cdef bint taken
+        with nogil:
+            taken = turn_take(&self.sync_turn, &self.position.recovery_point, offset)
+        if not taken:
+            return self.check_flushable()
         try:
-            if self.failure is None and self.position.recovery_point >= offset:
-                return 0
             self.lock()
             try:
                 self.check_open()
-                if self.failure is not None:
-                    raise LogFailedError(
-                        f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
-                        partition=self.name, path=self.path,
-                    )
+                self.check_flushable()
                 segments = self._segments
                 if sealed_only:
                     segments = segments[:max(len(segments) - 2, 0)]
@@ -545,7 +540,15 @@ cdef class SegmentedLog(LogView):
             finally:
                 self.unlock()
         finally:
-            PyThread_release_lock(self.sync_mutex)
+            turn_end(&self.sync_turn)
+        return 0
+
+    cdef int check_flushable(self) except -1:
+        if self.failure is not None:
+            raise LogFailedError(
+                f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
+                partition=self.name, path=self.path,
+            )
         return 0
 
     def flush(self):
@@ -585,7 +588,7 @@ cdef class SegmentedLog(LogView):
             return
         finally:
             with nogil:
-                PyThread_acquire_lock(self.sync_mutex, WAIT_LOCK)
+                turn_take(&self.sync_turn, &self.position.recovery_point, INT64_MAX)
             self.lock()
             try:
                 if not self.closed and self.failure is None:
@@ -599,7 +602,7 @@ cdef class SegmentedLog(LogView):
                 self.writer_lock = None
                 self.broker_lock = None
                 self.unlock()
-                PyThread_release_lock(self.sync_mutex)
+                turn_end(&self.sync_turn)
 
     cdef int settle_files(self) except -1:
         """Before closing, under both locks: everything durable, indexes whole, checkpoints up to date."""
