@@ -212,18 +212,18 @@ def create_topic(cluster: Cluster, topic: str, partitions: int) -> None:
             time.sleep(POLL_S)  # brokers that start tell nobody when they have all found one another
 
 
-def _in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:
+def _in_sync(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
     """Leader and ISR by partition, as a broker tells."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     found = admin.list_topics(topic, timeout=READY_S).topics[topic].partitions
     return {number: (one.leader, sorted(one.isrs)) for number, one in found.items()}
 
 
 def wait_in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:
     """Leader and ISR by partition, once each has a leader and all its replicas in sync."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     deadline = time.monotonic() + READY_S
     while True:
-        found = _in_sync(cluster, topic)  # nothing at all by a broker that has not heard of the topic yet
+        found = _in_sync(admin, topic)  # nothing at all by a broker that has not heard of the topic yet
         if found and all(leader >= 0 and len(isr) == len(BROKERS) for leader, isr in found.values()):
             return found
         if time.monotonic() > deadline:
