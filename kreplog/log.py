@@ -118,8 +118,8 @@ class Log(SegmentedLog):
         read_only: change nothing and take no lock; what the writer commits is seen as it commits it.
         progress: called with (bytes checked, bytes to check) during recovery.
         owned: the caller looks after the data directory of many logs, and has locked it. It writes the checkpoints when
-        it has closed them, and calls `sync_files` for what is made and noted here before there are records: those wait
-        for it. No thread of it changes bytes while append_as_follower has them: they are not copied.
+        it has closed them, and calls `sync_files` for what is made and dropped here before there are records: those
+        wait for it. No thread of it changes bytes while append_as_follower has them: they are not copied.
         Raises InvalidTopicError (the directory's name), UsageError (it is no directory), LogLockedError (open for
         writing elsewhere), StorageError (it cannot be read, or, read-only, holds no log).
         """

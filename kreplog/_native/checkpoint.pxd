@@ -5,7 +5,8 @@ cdef class EpochCache:
     cdef readonly object path
     cdef list _epochs
     cdef list _starts
-    cdef bint _dirty
+    cdef Py_ssize_t _in_file  # entries in the file, -1 when unknown
+    cdef Py_ssize_t _same  # so many of the first are as there
 
     cpdef bint assign(self, int epoch, long long start_offset) except -1
     cpdef tuple epoch_for_offset(self, long long offset)
@@ -15,3 +16,4 @@ cdef class EpochCache:
     cpdef object clear(self)
     cpdef bint flush(self, bint durable=*) except -1
     cdef object _load(self)
+    cdef object _keep(self, Py_ssize_t count)

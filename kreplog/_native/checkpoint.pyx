@@ -157,7 +157,7 @@ cdef class EpochCache:
         self.path = path
         self._epochs = []
         self._starts = []
-        self._dirty = entries is not None
+        self._in_file = self._same = 0 if entries is None else -1
         if entries is not None:
             for epoch, start in entries:
                 self.assign(epoch, start)
@@ -168,6 +168,11 @@ cdef class EpochCache:
     def entries(self):
         """(epoch, start offset) pairs, oldest first; a copy."""
         return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def dirty(self):
+        """Whether the file says something else."""
+        return not self._same == self._in_file == len(self._epochs)
 
     @property
     def latest_epoch(self):
@@ -187,11 +192,9 @@ cdef class EpochCache:
             return False
         while last >= 0 and (self._epochs[last] >= epoch or self._starts[last] >= start_offset):
             last -= 1
-        del self._epochs[last + 1:]
-        del self._starts[last + 1:]
+        self._keep(last + 1)
         self._epochs.append(epoch)
         self._starts.append(start_offset)
-        self._dirty = True
         return True
 
     cpdef tuple epoch_for_offset(self, long long offset):
@@ -222,9 +225,7 @@ cdef class EpochCache:
             keep -= 1
         if keep == len(self._starts):
             return False
-        del self._epochs[keep:]
-        del self._starts[keep:]
-        self._dirty = True
+        self._keep(keep)
         return True
 
     cpdef bint truncate_from_start(self, long long offset) except -1:
@@ -235,22 +236,25 @@ cdef class EpochCache:
         del self._epochs[:gone]
         del self._starts[:gone]
         self._starts[0] = offset
-        self._dirty = True
+        self._same = -1
         return True
 
     cpdef object clear(self):
         """Forget every epoch."""
-        self._dirty = self._dirty or len(self._epochs) > 0
-        self._epochs.clear()
-        self._starts.clear()
+        self._keep(0)
+
+    cdef object _keep(self, Py_ssize_t count):
+        del self._epochs[count:]
+        del self._starts[count:]
+        self._same = min(self._same, count)
 
     cpdef bint flush(self, bint durable=True) except -1:
         """Write the file if anything changed since it was read or written, and say whether; durable as of atomic_write.
         Raises StorageError."""
-        if not self._dirty or self.path is None:
+        if self.path is None or not self.dirty:
             return False
         _write_lines(self.path, [f"{epoch} {start}" for epoch, start in self.entries], durable)
-        self._dirty = False
+        self._in_file = self._same = len(self._epochs)
         return True
 
     cdef object _load(self):
@@ -267,6 +271,7 @@ cdef class EpochCache:
             self._epochs.append(epoch)
             self._starts.append(start)
             last_epoch, last_start = epoch, start
+        self._in_file = self._same = len(self._epochs)
 
 
 class _DirectoryLock:

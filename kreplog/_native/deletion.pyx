@@ -59,7 +59,7 @@ cdef int drop_empty_epochs(SegmentedLog log) except -1:
     """An epoch in which nothing was written must not stand in an older one's way (Kafka's truncateTo)."""
     try:
         if log.epochs.truncate_from_end(log.position.leo):
-            log.write_epochs()
+            log.write_epochs()  # unless it was only noted
             log.publish_epochs()
     except BaseException as error:
         log.fail(error)

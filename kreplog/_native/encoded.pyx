@@ -140,7 +140,7 @@ def append_as_follower(SegmentedLog log, buffer):
             take(log, given)
             data = log.builder.buffer
         first = next_offset = log.position.leo
-        epoch = log.last_epoch
+        epoch = log.epochs.latest_epoch
         while at < length:
             code = check(log, data + at, length - at, &h)
             if code == BATCH_OK:
@@ -170,8 +170,7 @@ def append_as_follower(SegmentedLog log, buffer):
             for epoch, start in new_epochs:
                 log.epochs.assign(epoch, start)
                 log.current_epoch = max(log.current_epoch, epoch)
-            if new_epochs:
-                log.epochs.flush()
+            if log.epochs.flush():
                 log.publish_epochs()
         except BaseException as error:
             log.fail(error)

@@ -34,7 +34,7 @@ cdef class SegmentedLog(LogView):
     cdef FileHandle writer_lock  # None in an owned log: its owner's lock keeps others out
     cdef FileHandle broker_lock
     cdef bint directory_changed
-    cdef int32_t last_epoch  # of the newest epoch entry, -1 when none
+    cdef int32_t last_epoch  # of the newest epoch entry in its file, -1 when none
     cdef object producers
     cdef bint owned  # somebody looks after the data directory: its checkpoints, and what sync_files makes durable
     cdef int64_t unsynced  # files were replaced so many times, and not synced, since they last all were

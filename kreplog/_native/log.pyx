@@ -350,6 +350,7 @@ cdef class SegmentedLog(LogView):
     cdef int publish_epochs(self) except -1:
         """The epoch entries have changed and are in their file."""
         self.last_epoch = self.epochs.latest_epoch
+        self.position.epoch_noted = 0
         self.position.leader_epoch = self.current_epoch
         self.position.epochs_crc = epochs_crc(self.epochs)
         self.state.publish(&self.position)
@@ -358,8 +359,8 @@ cdef class SegmentedLog(LogView):
     cdef int write_epochs(self) except -1:
         """Replace the file of the epochs, for nothing that is in the log yet. Raises StorageError.
 
-        In an owned log it is not durable before `sync_files`, or the first record: a leader of thousands of partitions
-        would wait for thousands of fsyncs before it serves the first of them.
+        In an owned log it is not durable before `sync_files`, or the first record: who follows in thousands of
+        partitions would wait for thousands of fsyncs before it follows the first of them.
         """
         if self.owned and self.epochs.flush(False):
             self.unsynced += 1
@@ -408,7 +409,11 @@ cdef class SegmentedLog(LogView):
         return 0
 
     def assign_leader_epoch(self, epoch):
-        """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls."""
+        """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls.
+
+        An owned log says so in its state file alone, where it survives the process, until there is a record of the
+        epoch: a leader of thousands of partitions would wait for thousands of files before it serves the first of them.
+        """
         cdef int32_t wanted = epoch_of(epoch)
         self.begin_write()
         try:
@@ -417,13 +422,13 @@ cdef class SegmentedLog(LogView):
                     f"{self.name}: leader epoch {wanted} is older than the log's {self.current_epoch}",
                     partition=self.name,
                 )
-            try:
-                self.epochs.assign(wanted, self.position.leo)
-                self.write_epochs()
-            except BaseException as error:
-                self.fail(error)
-            self.current_epoch = wanted
-            self.publish_epochs()
+            if not self.owned:
+                self.assign_epoch(wanted)
+                return
+            self.epochs.assign(wanted, self.position.leo)
+            self.current_epoch = self.position.leader_epoch = wanted
+            self.position.epoch_noted = self.epochs.dirty
+            self.state.publish(&self.position)
         finally:
             self.unlock()
 
@@ -623,7 +628,6 @@ cdef class SegmentedLog(LogView):
             self.active.trim()
             if self.position.has_producers:
                 self.producers.write_snapshot(self.path, self.position.leo)
-            self.epochs.flush()
             if self.unsynced:
                 self.sync_unsynced(self.state)
             if not self.owned:

@@ -148,8 +148,7 @@ def recover(SegmentedLog log, progress=None):
     position.recovery_point = min(position.recovery_point, position.leo)
     position.active_base = log.active.base_offset
     position.active_size = log.active.size
-    _settle_epochs(log, known, trusted)
-    position.epochs_crc = epochs_crc(log.epochs)
+    _settle_epochs(log, known, trusted, position.leo == seen)
     log.load_producers()
     for segment in log._segments:
         segment.file = None  # of thousands of logs most are never asked for anything
@@ -396,10 +395,10 @@ cdef int _rewind_indexes(Segment segment, int64_t at) except -1:
     return 0
 
 
-cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted) except -1:
+cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted, bint same_end) except -1:
     """Make the epoch entries agree with the log, rebuilding them where they do not.
 
-    known: the state file speaks of them; trusted: and agrees with them.
+    known: the state file speaks of them; trusted: and agrees with them; same_end: the log ends where it says.
     """
     epochs = log.epochs
     latest = epochs.latest_epoch
@@ -411,6 +410,10 @@ cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted) except -1:
     epochs.flush()
     log.last_epoch = epochs.latest_epoch
     log.current_epoch = max(0, latest, log.last_epoch, log.position.leader_epoch)
+    log.position.epochs_crc = epochs_crc(epochs)
+    if log.position.epoch_noted and same_end and log.position.leader_epoch == log.current_epoch > log.last_epoch:
+        epochs.assign(log.current_epoch, log.position.leo)
+    log.position.epoch_noted = epochs.dirty
     log.position.leader_epoch = log.current_epoch
     return 0
 

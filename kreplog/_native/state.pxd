@@ -6,7 +6,7 @@
 # A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
 # readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef struct Position:
@@ -19,8 +19,9 @@ cdef struct Position:
     int64_t active_size
     int64_t generation  # raised before and after every truncation
     int64_t dense_from  # from here on every offset is taken: a gap is damage
-    uint32_t has_producers  # whether idempotent producers have ever written here
-    uint32_t epochs_crc  # CRC-32C of the leader epoch entries, which their own file lacks
+    uint16_t has_producers  # whether idempotent producers have ever written here
+    uint16_t epoch_noted  # whether `leader_epoch` begins at `leo` and is in no file yet
+    uint32_t epochs_crc  # CRC-32C of the leader epoch entries in their file, which lacks it
     int32_t leader_epoch  # the highest that this log has been told of
     uint32_t crc
 

@@ -141,6 +141,8 @@ cdef class LogView:
         if self.state is not None and self.epochs is not None:
             if not self.state.read(&position) or epochs_crc(self.epochs) != position.epochs_crc:
                 self.epochs = None
+            elif position.epoch_noted:
+                self.epochs.assign(position.leader_epoch, position.leo)
         return 0
 
     cdef int relist(self) except -1:

@@ -107,7 +107,7 @@ class ReplicaLogs:
         self._broken: dict[TopicPartition, tuple[DataDirectory, str, StorageError]] = {}
         self._held: Counter[DataDirectory] = Counter()
         self._made: dict[_Replica, None] = {}
-        self._noted: dict[_Replica, None] = {}
+        self._cut: dict[_Replica, None] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._answers: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
@@ -243,13 +243,12 @@ class ReplicaLogs:
     def _assign_leader_epoch(self, effect: effects.AssignLeaderEpoch) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.assign_leader_epoch(effect.leader_epoch)
-        self._noted[replica] = None
         return replica.state
 
     def _truncate_to(self, effect: effects.TruncateTo) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.truncate_to(effect.offset)
-        self._noted[replica] = None
+        self._cut[replica] = None
         return replica.state
 
     def _truncate_fully(self, effect: effects.TruncateFullyAndStartAt) -> effects.LogState:
@@ -405,20 +404,20 @@ class ReplicaLogs:
     # Files
 
     def sync_files(self, then: Callable[[], None]) -> None:
-        """Make durable, in threads, what was made and noted since the last call; `then()` once what was made is.
+        """Make durable, in threads, what was made and cut since the last call; `then()` once what was made is.
 
-        Nobody waits for the epochs: they were written, so that the end of this process takes none of them, and the
-        log syncs them itself before the first record of an epoch (KAFKA-7415). A host that was booted since trusts
-        nothing of this broker's before the controller has dealt with it.
+        Nobody waits for the epochs: the end of this process takes none of them, and the log syncs them itself before
+        the first record of an epoch (KAFKA-7415). A host that was booted since trusts nothing of this broker's before
+        the controller has dealt with it.
         """
         made, self._made = list(self._made), {}
-        noted, self._noted = list(self._noted), {}
+        cut, self._cut = list(self._cut), {}
         if made:
             self._run_task(self._sync(made, then))
         else:
             then()
-        if noted:
-            self._run_task(self._sync(noted, None))
+        if cut:
+            self._run_task(self._sync(cut, None))
 
     async def _sync(self, replicas: list[_Replica], then: Callable[[], None] | None) -> None:
         loop = asyncio.get_running_loop()
