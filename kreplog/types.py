@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kreplog.errors import InvalidTopicError
 
@@ -19,9 +20,11 @@ def check_topic(topic: str) -> str:
     return topic
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """A partition of a topic; `str()` is its directory name, `<topic>-<partition>`."""
+class TopicPartition(NamedTuple):
+    """A partition of a topic; `str()` is its directory name, `<topic>-<partition>`.
+
+    A tuple, since it is what everything is looked up by.
+    """
 
     topic: str
     partition: int

@@ -324,28 +324,27 @@ cdef class Slots:
         return 0
 
 
-cdef enum:
-    TOPIC = 0
-    PARTITION = 1
-
-cdef Slots _PARTITIONS = Slots(TopicPartition, "topic", "partition")
+cdef object _TOPIC_PARTITION = TopicPartition
 
 
 cdef object partition_of(object topic, int32_t partition):
-    instance = _PARTITIONS.new()
-    _PARTITIONS.set(instance, TOPIC, topic)
-    _PARTITIONS.set(instance, PARTITION, partition)
-    return instance
+    return tuple.__new__(_TOPIC_PARTITION, (topic, partition))
+
+
+cdef int _expect_partition(object instance) except -1:
+    if type(instance) is not _TOPIC_PARTITION:
+        raise ArgumentTypeError(f"TopicPartition is needed here, not {type(instance).__name__}")
+    return 0
 
 
 cdef str topic_of(object topic_partition):
-    _PARTITIONS.expect(topic_partition)
-    return _PARTITIONS.get(topic_partition, TOPIC)
+    _expect_partition(topic_partition)
+    return (<tuple> topic_partition)[0]
 
 
 cdef int32_t number_of(object topic_partition) except? -1:
-    _PARTITIONS.expect(topic_partition)
-    return _PARTITIONS.get(topic_partition, PARTITION)
+    _expect_partition(topic_partition)
+    return (<tuple> topic_partition)[1]
 
 
 cdef object error_of(int code):

@@ -44,7 +44,6 @@ T = TypeVar("T")
 _SOME, _ALL = 1, 2
 
 # Made for each of maybe 10,000 partitions, where their own __init__ would take longer than all the rest.
-_place = Slots(TopicPartition, "topic", "partition").make
 _leader_and_isr = Slots(
     LeaderAndIsr, "leader", "leader_epoch", "isr", "eligible", "controller_epoch", "partition_epoch"
 ).make
@@ -127,7 +126,7 @@ def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
     eligible = {extra.position: tuple(extra.replicas) for extra in message.eligible_replicas}
     partitions = [
         _partition_state(
-            _place(topic.topic_name, state.partition_index),
+            TopicPartition(topic.topic_name, state.partition_index),
             topic_id,
             _state(state, eligible.get(position, ()), state.partition_epoch),
             tuple(state.replicas),
@@ -194,7 +193,7 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
         extra = extras.get(position)
         partitions.append(
             _partition_state(
-                _place(topic.topic_name, state.partition_index),
+                TopicPartition(topic.topic_name, state.partition_index),
                 topic_id,
                 _state(state, () if extra is None else tuple(extra.eligible_replicas), state.zk_version),
                 tuple(state.replicas),

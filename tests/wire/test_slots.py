@@ -14,20 +14,20 @@ import pytest
 from kreplog._native.wire import Slots, topic_id_bytes, topic_id_of
 from kreplog.core.messages import FetchedPartition
 from kreplog.errors import ArgumentTypeError, ErrorCode, InvariantError, UsageError
-from kreplog.types import TopicPartition
+from kreplog.types import EpochEndOffset, TopicPartition
 
 
 def test_what_is_made_is_what_init_makes() -> None:
-    make = Slots(TopicPartition, "topic", "partition").make
-    made = make("flights", 3)
-    assert made == TopicPartition("flights", 3)
-    assert hash(made) == hash(TopicPartition("flights", 3))
+    make = Slots(EpochEndOffset, "leader_epoch", "end_offset").make
+    made = make(7, 3)
+    assert made == EpochEndOffset(7, 3)
+    assert hash(made) == hash(EpochEndOffset(7, 3))
     assert copy.copy(made) == pickle.loads(pickle.dumps(made)) == made
-    assert repr(made) == "TopicPartition(topic='flights', partition=3)"
+    assert repr(made) == "EpochEndOffset(leader_epoch=7, end_offset=3)"
     with pytest.raises(FrozenInstanceError):
-        made.topic = "other"  # type: ignore[misc]
+        made.end_offset = 4  # type: ignore[misc]
     with pytest.raises(ArgumentTypeError, match="2 fields, not 1"):
-        make("flights")
+        make(7)
 
 
 def test_what_is_made_is_freed_with_what_it_holds() -> None:
