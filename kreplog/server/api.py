@@ -254,6 +254,8 @@ class Api:
 
         def encode(response: Any) -> Sequence[Any]:
             if not isinstance(request, ControlledShutdownRequest):
+                host.departed.changed()
+                host.topics.changed(request)
                 log_applied(request, response.error, getattr(response, "partitions", ()))
             if _tells_all(request, response):
                 host.know_safe()

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kreplog.core.messages import PartitionState
+from kreplog.core.messages import (
+    ControlRequest,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from kreplog.core.replication.manager import ReplicaManager
 
 
@@ -25,13 +31,28 @@ class Topics:
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
         self._views: dict[str, TopicView] | None = None
-        self._names: dict[str, str] | None = None
+        self._names: dict[str, str] = {}
+        self._names_of: int | None = None
         self._waiting: list[asyncio.Event] = []
 
-    def changed(self) -> None:
-        self._views = self._names = None
+    def changed(self, told: ControlRequest | None = None) -> None:
+        """told: by a controller; None where anything may have changed."""
+        self._views = None
+        if told is None or self._may_change_names(told):
+            self._names_of = None
         for event in self._waiting:
             event.set()
+
+    def _may_change_names(self, told: ControlRequest) -> bool:
+        """Not where it only tells more of what is known, as at a failover: those who fetch ask for names all the time,
+        and to look through thousands of partitions for each of them would take longer than all the rest."""
+        return (
+            told.controller_epoch != self._names_of
+            or isinstance(told, StopReplicaRequest)
+            or (isinstance(told, UpdateMetadataRequest) and bool(told.deleted))
+            or (isinstance(told, LeaderAndIsrRequest) and told.is_init)
+            or any(self._names.get(one.topic_id) != one.partition.topic for one in told.partitions)
+        )
 
     @property
     def all(self) -> Mapping[str, TopicView]:
@@ -55,8 +76,9 @@ class Topics:
 
     def name_of(self, topic_id: str) -> str | None:
         """Of topics that this broker has replicas of, or has been told of; None for others."""
-        if self._names is None:
+        if self._names_of is None:
             self._names = {view.topic_id: name for name, view in self.all.items()}
+            self._names_of = self._manager.controller_epoch
             self._names.update((one.topic_id, at.topic) for at, one in self._manager.partitions.items())
         return self._names.get(topic_id)
 

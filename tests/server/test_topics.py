@@ -1,0 +1,108 @@
+"""What topics are called, while a controller goes on telling of their partitions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kreplog.core.messages import (
+    ControlRequest,
+    LeaderAndIsrRequest,
+    PartitionState,
+    StopReplica,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.server.topics import Topics
+from kreplog.types import LeaderAndIsr, TopicPartition
+
+A = TopicPartition("a", 0)
+
+
+class Counted(dict[TopicPartition, Any]):
+    """Of how often all were looked through."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+
+def told(partition: TopicPartition, topic_id: str, leader_epoch: int = 0) -> PartitionState:
+    return PartitionState(partition, topic_id, LeaderAndIsr(1, leader_epoch, (1,)), (1,))
+
+
+class World:
+    def __init__(self) -> None:
+        self.metadata = MetadataCache()
+        self.replicas = Counted()
+        manager = SimpleNamespace(metadata=self.metadata, partitions=self.replicas, controller_epoch=1)
+        self.manager = cast(Any, manager)
+        self.topics = Topics(self.manager)
+
+    def tell(self, request: ControlRequest) -> None:
+        self.manager.controller_epoch = request.controller_epoch
+        if isinstance(request, UpdateMetadataRequest):
+            self.metadata.apply(request)
+        elif isinstance(request, LeaderAndIsrRequest):
+            self.replicas.update({one.partition: one for one in request.partitions})
+        else:
+            for one in request.partitions:
+                self.replicas.pop(one.partition)
+        self.topics.changed(request)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a"),)))
+    assert world.topics.name_of("id a") == "a" and world.topics.name_of("id b") is None
+    return world
+
+
+def test_nobody_looks_again_for_more_of_the_same(world: World) -> None:
+    """A failover of thousands of partitions tells of them in pieces, and followers fetch between any two."""
+    looks = world.replicas.looks
+    for epoch in range(1, 50):
+        world.tell(LeaderAndIsrRequest(0, 1, 1, (told(A, "id a", epoch),)))
+        world.tell(
+            UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a", epoch), told(TopicPartition("a", epoch), "id a")))
+        )
+        assert world.topics.name_of("id a") == "a"
+        assert len(world.topics.all["a"].partitions) == epoch + 1
+    assert world.replicas.looks == looks
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        LeaderAndIsrRequest(0, 1, 1, (told(TopicPartition("b", 0), "id b"),)),
+        UpdateMetadataRequest(0, 1, 1, (), (told(TopicPartition("b", 0), "id b"),)),
+    ],
+)
+def test_one_that_is_new_is_known_at_once(world: World, request_: ControlRequest) -> None:
+    world.tell(request_)
+    assert world.topics.name_of("id b") == "b" and world.topics.name_of("id a") == "a"
+
+
+def test_one_that_is_gone_is_known_no_more(world: World) -> None:
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), deleted=(A,)))
+    assert world.topics.name_of("id a") is None
+    world.tell(LeaderAndIsrRequest(0, 1, 1, (told(A, "id a"),)))
+    assert world.topics.name_of("id a") == "a"
+    world.tell(StopReplicaRequest(0, 1, 1, (StopReplica(A, "id a", -1, True),)))
+    assert world.topics.name_of("id a") is None
+
+
+def test_one_that_was_made_anew_has_another_id(world: World) -> None:
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a2"),)))
+    assert world.topics.name_of("id a2") == "a" and world.topics.name_of("id a") is None
+
+
+def test_a_new_controller_tells_everything(world: World) -> None:
+    world.tell(UpdateMetadataRequest(0, 2, 1, (), ()))
+    assert world.topics.name_of("id a") is None
