@@ -40,7 +40,14 @@ from kreplog.server.peers import Address, Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server
 from kreplog.server.settings import BrokerSettings, Listener
-from kreplog.server.starting import RecoveryProgress, keep_memory, limits_of, open_directories, raise_file_limit
+from kreplog.server.starting import (
+    RecoveryProgress,
+    keep_memory,
+    limits_of,
+    open_directories,
+    raise_file_limit,
+    tune_interpreter,
+)
 from kreplog.server.store import StoreLink, make_store
 from kreplog.server.topics import Topics
 from kreplog.server.watchdog import Watchdog
@@ -400,6 +407,7 @@ def serve(
     set_up(settings.broker_id, log_folder, files)
     raise_file_limit()
     keep_memory()
+    tune_interpreter()
 
     async def main() -> None:
         broker = Broker(settings)

@@ -277,6 +277,16 @@ class Connection:
             self._memory.release(self)
         self._sock.close()
         self._on_closed()
+        # Whose methods they are holds this, and is freed now, not with the next garbage collection.
+        self._on_frame, self._on_closed, self.on_drained = _ignore, _nothing, None
+
+
+def _ignore(frame: Frame) -> None:
+    """There is nobody to take it."""
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 class ListeningSocket:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import mmap
 import random
 import socket
 import struct
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,26 @@ def test_an_answer_for_one_who_has_left_is_dropped() -> None:
         await until(lambda: echo.seen[0].client.closed)
         echo.seen[0].encode = lambda response: pytest.fail("nobody wants it")
         echo.seen[0].reply(object())
+        echo.server.close()
+
+    run(work)
+
+
+def test_a_closed_connection_is_freed_with_no_garbage_collection() -> None:
+    """Brokers collect garbage seldom."""
+
+    async def work() -> None:
+        echo = Echo()
+        gc.disable()
+        try:
+            with echo.connect() as sock:
+                sock.sendall(request(1))
+                await until(lambda: len(echo.seen) == 1)
+                client = weakref.ref(echo.seen.pop().client)
+            await until(lambda: echo.server.connections == 0)
+            await until(lambda: client() is None)
+        finally:
+            gc.enable()
         echo.server.close()
 
     run(work)
