@@ -15,6 +15,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +46,7 @@ Row = tuple[PartitionState | StopReplica | TopicPartition, ErrorCode]
 
 DRAIN_S = 0.02
 ROWS_AT_ONCE = 250
+"""So many rows are written at a time, with so long for others in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class _Later(_File):
             loop.call_later(DRAIN_S, self._drain)
 
     def _drain(self) -> None:
-        room = ROWS_AT_ONCE
+        room, lines = ROWS_AT_ONCE, []
         while self._waiting and room > 0:
             record = self._waiting.popleft()
             rows: list[Row] = getattr(record, "rows", None) or []
@@ -203,9 +205,16 @@ class _Later(_File):
                 record.rows, rest.rows = rows[:room], rows[room:]
                 self._waiting.appendleft(rest)
             room -= max(1, len(rows))
-            super().emit(record)
+            lines.append(self.format(record))
+        with suppress(OSError):
+            if self.stream is None:
+                self.stream = self._open()
+            if self.shouldRollover(record):
+                self.doRollover()
+            self.stream.write("\n".join([*lines, ""]))
+            self.flush()
         if self._waiting and self._loop is not None:
-            self._loop.call_soon(self._drain)
+            self._loop.call_later(DRAIN_S, self._drain)
         else:
             self._loop = None
 

@@ -139,6 +139,7 @@ class Leadership:
             for partition, election in some:
                 yield from self.written(partition, election)
                 written.append(partition)
+            yield StateChange("info", f"{len(some)} leaders or ISRs are written: {named(one for one, _ in some)}")
         return refused
 
     def written(self, partition: TopicPartition, election: Election) -> Steps[None]:
@@ -156,9 +157,6 @@ class Leadership:
                 f"{partition}: broker {state.leader} leads epoch {state.leader_epoch} although it was not in sync: "
                 "committed records may be lost",
             )
-        leader = "nobody leads" if state.leader == NO_LEADER else f"broker {state.leader} leads"
-        isr = ",".join(map(str, state.isr))
-        yield StateChange("info", f"{partition}: {leader} in epoch {state.leader_epoch}, in sync {isr or 'nobody'}")
 
     def end_eligibility(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Before leaders hear of a lower min.insync.replicas: with that many in sync they will commit without those

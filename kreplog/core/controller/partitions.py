@@ -64,11 +64,14 @@ class PartitionStateMachine:
 
     def _follow_leaders(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Online with a leader that lives, Offline without, New without a state."""
+        moved: dict[PartitionStatus, list[TopicPartition]] = {}
         for partition in partitions:
             status = self._first_status(partition)
             if status is not self._context.partition_status(partition):
                 self._context.put_partition_status(partition, status)
-                yield StateChange("info", f"{partition} is now {status}")
+                moved.setdefault(status, []).append(partition)
+        for status, some in moved.items():
+            yield StateChange("info", f"{len(some)} partitions are now {status}: {named(some)}")
 
     def _valid(self, partitions: Iterable[TopicPartition], target: PartitionStatus) -> Steps[list[TopicPartition]]:
         allowed = PARTITION_TRANSITIONS[target]

@@ -80,7 +80,8 @@ class ReplicaStateMachine:
         """Followers leave the ISR; a leader does by the election of another."""
         leaving: dict[TopicPartition, list[int]] = {}
         for partition, broker in replicas:
-            if partition in self._context.states and not self._context.condemned(partition):
+            state = self._context.states.get(partition)
+            if state is not None and broker in state.isr and not self._context.condemned(partition):
                 leaving.setdefault(partition, []).append(broker)
 
         def choose(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:

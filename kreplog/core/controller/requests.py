@@ -28,7 +28,7 @@ from kreplog.types import NO_EPOCH, TopicPartition
 FIRST_LEADER_EPOCH = 0
 """The leader epoch of a partition that no controller has written since its creation."""
 
-AT_ONCE = 200
+AT_ONCE = 250
 """So many partitions a request tells of, at most."""
 
 _TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
@@ -52,6 +52,7 @@ class ControllerBrokerRequestBatch:
         self._metadata: dict[TopicPartition, None] = {}
         self._deleted: dict[TopicPartition, None] = {}
         self._brokers_changed = False
+        self._states: dict[TopicPartition, PartitionState] = {}
 
     def add_leader_and_isr(self, partition: TopicPartition) -> None:
         """Tell all replicas that take part in `partition` who leads it, and all brokers for their clients."""
@@ -158,18 +159,21 @@ class ControllerBrokerRequestBatch:
         return replica in self._new or joining or state.leader_epoch == FIRST_LEADER_EPOCH
 
     def _state(self, partition: TopicPartition, is_new: bool = False) -> PartitionState:
-        context = self._context
-        assignment = context.assignment(partition)
-        return PartitionState(
-            partition,
-            context.topic_id(partition),
-            context.states[partition],
-            assignment.replicas,
-            assignment.adding,
-            assignment.removing,
-            is_new,
-            context.config(partition.topic),
-        )
+        told = self._states.get(partition)
+        if told is None or told.is_new != is_new:
+            context = self._context
+            assignment = context.assignment(partition)
+            told = self._states[partition] = PartitionState(
+                partition,
+                context.topic_id(partition),
+                context.states[partition],
+                assignment.replicas,
+                assignment.adding,
+                assignment.removing,
+                is_new,
+                context.config(partition.topic),
+            )
+        return told
 
 
 def _pieces(states: Sequence[PartitionState]) -> list[tuple[PartitionState, ...]]:

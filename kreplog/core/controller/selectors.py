@@ -18,7 +18,7 @@ leader_epoch is one higher, controller_epoch is the caller's, and partition_epoc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kreplog.core.eligible import eligible_after, shrink
 from kreplog.types import NO_LEADER, LeaderAndIsr
@@ -155,11 +155,4 @@ def _elected(
 def _next(
     current: LeaderAndIsr, controller_epoch: int, *, leader: int, isr: tuple[int, ...], eligible: tuple[int, ...]
 ) -> LeaderAndIsr:
-    return replace(
-        current,
-        leader=leader,
-        leader_epoch=current.leader_epoch + 1,
-        isr=isr,
-        eligible=eligible,
-        controller_epoch=controller_epoch,
-    )
+    return LeaderAndIsr(leader, current.leader_epoch + 1, isr, eligible, controller_epoch, current.partition_epoch)
