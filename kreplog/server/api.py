@@ -11,12 +11,19 @@ import contextlib
 import logging
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from kreplog.core.events import Event, Received
-from kreplog.core.messages import ControlledShutdownRequest, FetchResponse, LeaderAndIsrRequest, LeaderAndIsrResponse
+from kreplog.core.messages import (
+    ControlledShutdownRequest,
+    ControlRequest,
+    ControlResponse,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+)
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
 from kreplog.server.admin import Admin, Fields
@@ -27,7 +34,7 @@ from kreplog.server.logs import log_applied
 from kreplog.server.network import Frame
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.peers import Address
-from kreplog.server.serving import Exchange
+from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import StoreLink
 from kreplog.server.topics import Topics
@@ -249,25 +256,46 @@ class Api:
     # What the controller says, and what it is told
 
     def _control(self, exchange: Exchange, frame: Frame) -> None:
-        header, host = exchange.header, self._host
+        header = exchange.header
         request = brokers.decode_request(frame, header)
+        if isinstance(request, ControlledShutdownRequest):
+            exchange.encode = lambda response: brokers.encode_response(response, header)
+            self._host.control.put(Received(exchange, request))
+            return
 
         def encode(response: Any) -> Sequence[Any]:
-            if not isinstance(request, ControlledShutdownRequest):
-                host.departed.changed()
-                host.topics.changed(request)
-                log_applied(request, response.error, getattr(response, "partitions", ()))
-            if _tells_all(request, response):
-                host.know_safe()
+            self._obeyed(request, response)
             return brokers.encode_response(response, header)
 
         exchange.encode = encode
-        if isinstance(request, ControlledShutdownRequest):
-            host.control.put(Received(exchange, request))
-            return
-        host.replicas.put(Received(exchange, request))
-        host.departed.changed()
-        host.topics.changed()
+        self._told(exchange, request)
+
+    def obey(self, request: ControlRequest) -> asyncio.Future[ControlResponse]:
+        """What the controller here says to its own broker. ConnectionError: there is no answer, as from any other."""
+        answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
+
+        def reply(response: ControlResponse) -> None:
+            if answer.done():
+                return
+            try:
+                self._obeyed(request, response)
+                answer.set_result(response)
+            except Exception as error:
+                _log.exception("%s of this broker's own controller failed", type(request).__name__)
+                answer.set_exception(ConnectionError(f"{type(error).__name__}: {error}"))
+
+        self._told(Within(reply), request)
+        return answer
+
+    def _told(self, reply_to: Hashable, request: ControlRequest) -> None:
+        self._host.replicas.put(Received(reply_to, request))
+        self._host.departed.changed()
+        self._host.topics.changed(request)
+
+    def _obeyed(self, request: ControlRequest, response: Any) -> None:
+        log_applied(request, response.error, getattr(response, "partitions", ()))
+        if _tells_all(request, response):
+            self._host.know_safe()
 
     # What is answered here
 

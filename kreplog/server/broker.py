@@ -38,7 +38,7 @@ from kreplog.server.metrics import CONTENT_TYPE, render
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.peers import Address, Peer
 from kreplog.server.runners import Awaiting, Direct
-from kreplog.server.serving import Exchange, Server
+from kreplog.server.serving import Exchange, Server, Within
 from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.starting import (
     RecoveryProgress,
@@ -134,7 +134,13 @@ class Broker:
             lambda event: self.replicas.put(event),
             self.departed.hung_up,
         )
-        self.channels = Channels(self._client_id, self._controlled_address, lambda event: self.control.put(event))
+        self.channels = Channels(
+            self._client_id,
+            self._controlled_address,
+            lambda event: self.control.put(event),
+            self.id,
+            lambda request: self.api.obey(request),
+        )
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
         )
@@ -292,10 +298,10 @@ class Broker:
 
     def _answer(self, effect: effects.Reply) -> None:
         exchange, response = effect.reply_to, effect.response
-        if not isinstance(exchange, Exchange):
+        if not isinstance(exchange, Exchange | Within):
             raise InvariantError(f"{type(response).__name__} answers nobody: {exchange!r}")
         if isinstance(response, m.FetchResponse):
-            self.traffic.fetched(response, exchange.follower)
+            self.traffic.fetched(response, isinstance(exchange, Exchange) and exchange.follower)
         elif isinstance(response, m.ProduceResponse):
             self.traffic.produced(response)
         if isinstance(response, m.LeaderAndIsrResponse):

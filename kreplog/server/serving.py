@@ -74,6 +74,15 @@ class Exchange:
         self._client.close()
 
 
+class Within:
+    """A request that this broker has of itself; a core's `reply_to`. then: given the response."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self.reply = then
+
+
 Handle = Callable[[Exchange, Frame], None]
 
 
