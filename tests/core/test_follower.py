@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -227,6 +227,24 @@ def test_a_delayed_partition_that_is_removed_or_added_again() -> None:
     assert (listed(shell.poll()), shell.fetcher.state(tp(1))) == ([1], State.TRUNCATING)
     shell.now_ms += BACK_OFF
     assert listed(shell.answer()) == []
+
+
+def test_a_leader_that_is_not_ready_is_asked_less_and_less_often() -> None:
+    partition = Scripted(0, [FetchOutcome.LEADER_NOT_READY] * 5)
+    shell = Shell(partition, config=replace(CONFIG, replica_fetch_backoff_ms=1000))
+    delays = []
+    for _ in range(5):
+        assert listed(shell.poll()) == [0]
+        assert shell.answer(data(0)) is None
+        assert shell.wakeup is not None
+        delays.append(shell.wakeup - shell.now_ms)
+        shell.now_ms = shell.wakeup
+    assert delays == [20, 40, 80, 160, 160]
+    shell.fetcher.add(partition, shell.now_ms)  # in the next epoch
+    partition.outcomes = [FetchOutcome.LEADER_NOT_READY]
+    shell.poll()
+    shell.answer(data(0))
+    assert shell.wakeup == shell.now_ms + 20
 
 
 def test_a_flush_that_runs_holds_back_a_request_with_nothing_else_to_tell() -> None:

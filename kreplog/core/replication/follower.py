@@ -6,7 +6,8 @@
     TRUNCATED                TRUNCATING              asked for from its new position
     AWAIT_FLUSH              AWAITING_FLUSH          left out until resume()
     BACK_OFF                 DELAYED                 left out for replica_fetch_backoff_ms
-    LEADER_NOT_READY         DELAYED                 left out for NOT_READY_MS: it has not heard yet that it leads
+    LEADER_NOT_READY         DELAYED                 left out for NOT_READY_MS, and twice as long the next time, up to
+                                                     NOT_READY_MOST_MS: it has not heard yet that it leads
     REMOVE                   (not here any more)
 
     what happened            the partition is then   and
@@ -38,7 +39,9 @@ from kreplog.errors import ErrorCode, InvariantError, KreplogError
 from kreplog.types import TopicPartition
 
 NOT_READY_MS = 20
-"""The controller tells leader and followers at about the same time; whoever waits for the record waits for this too."""
+NOT_READY_MOST_MS = 160
+"""The controller tells leader and followers at about the same time; whoever waits for the record waits for this too.
+Where it tells them of thousands, those who ask all the time keep the leader from hearing of the rest."""
 
 
 class State(Enum):
@@ -108,14 +111,16 @@ class FollowerPartition(Protocol):
 
 
 class _Entry:
-    """listed: in a request since it was added, or was delayed, so that answers are meant for it."""
+    """listed: in a request since it was added, or was delayed, so that answers are meant for it. not_ready_ms: how long
+    it is left out when its leader is not ready."""
 
-    __slots__ = ("due_ms", "listed", "partition", "state")
+    __slots__ = ("due_ms", "listed", "not_ready_ms", "partition", "state")
 
     def __init__(self, partition: FollowerPartition, now_ms: int) -> None:
         self.partition = partition
         self.state = State.TRUNCATING
         self.listed = False
+        self.not_ready_ms = NOT_READY_MS
         self.due_ms = now_ms
 
     @property
@@ -403,14 +408,18 @@ class Fetcher:
             if state is State.AWAITING_FLUSH:
                 self._awaiting[topic_partition] = None
             else:
-                self._delay(topic_partition, entry, now_ms + self._delay_ms(outcome))
+                self._delay(topic_partition, entry, now_ms + self._delay_ms(entry, outcome))
         elif self._ask(entry) != asked:
             self._active[topic_partition] = self._active.pop(topic_partition)
             self._changed[topic_partition] = None
 
-    def _delay_ms(self, outcome: FetchOutcome) -> int:
+    def _delay_ms(self, entry: _Entry, outcome: FetchOutcome) -> int:
         backoff_ms = self._config.replica_fetch_backoff_ms
-        return min(NOT_READY_MS, backoff_ms) if outcome is FetchOutcome.LEADER_NOT_READY else backoff_ms
+        if outcome is not FetchOutcome.LEADER_NOT_READY:
+            return backoff_ms
+        delay_ms = min(entry.not_ready_ms, backoff_ms)
+        entry.not_ready_ms = min(2 * delay_ms, NOT_READY_MOST_MS)
+        return delay_ms
 
     def _delay(self, topic_partition: TopicPartition, entry: _Entry, due_ms: int) -> None:
         entry.due_ms = due_ms
