@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
     facts = _facts(results, failed, options, shrunk, seconds)
     if trace is not None or (shrunk is not None and not as_json):
         smaller, shown = shrunk or (options, results[-1])
-        traced = replace(simulate.run_seed(shown.seed, smaller, traced=True), violations=shown.violations)
+        traced = simulate.run_seed(shown.seed, smaller, traced=True)
         if trace is not None:
             _write_trace(trace, traced, smaller)
         if shrunk is not None and not as_json:

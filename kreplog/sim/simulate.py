@@ -174,8 +174,8 @@ def _run_chunk(chunk: tuple[tuple[int, ...], Options]) -> list[Result]:
 def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result]:
     """Fewer faults that still break the same promise about the same partition.
 
-    Drops halves, then smaller pieces, for at most `runs` runs. The options always name the faults that are left, and
-    the violations of the result are those that `failed` has, too.
+    Drops halves, then smaller pieces, for at most `runs` runs. The options always name the faults that are left; the
+    result is that of a run with them, whatever else it breaks.
     """
     promises = {violation.promise for violation in failed.violations}
     count = len(plan_of(failed.seed, options).actions)
@@ -188,9 +188,8 @@ def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result
             candidate = kept[:at] + kept[at + size :]
             runs -= 1
             result = run_seed(failed.seed, replace(options, only=tuple(candidate)))
-            same = tuple(violation for violation in result.violations if violation.promise in promises)
-            if same:
-                kept, best, dropped = candidate, replace(result, violations=same), True
+            if any(violation.promise in promises for violation in result.violations):
+                kept, best, dropped = candidate, result, True
             else:
                 at += size
         if size == 1 and not dropped:
