@@ -206,13 +206,14 @@ class _Later(_File):
                 self._waiting.appendleft(rest)
             room -= max(1, len(rows))
             lines.append(self.format(record))
-        with suppress(OSError):
-            if self.stream is None:
-                self.stream = self._open()
-            if self.shouldRollover(record):
-                self.doRollover()
-            self.stream.write("\n".join([*lines, ""]))
-            self.flush()
+        if lines:  # none where another thread was here meanwhile
+            with suppress(OSError):
+                if self.stream is None:
+                    self.stream = self._open()
+                if self.shouldRollover(record):
+                    self.doRollover()
+                self.stream.write("\n".join([*lines, ""]))
+                self.flush()
         if self._waiting and self._loop is not None:
             self._loop.call_later(DRAIN_S, self._drain)
         else:

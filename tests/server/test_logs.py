@@ -24,6 +24,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.server.logs import (
+    DRAIN_S,
     ROWS_AT_ONCE,
     STATE_CHANGES,
     LogSettings,
@@ -164,6 +165,26 @@ def test_many_decisions_are_written_a_few_at_a_time_and_in_order(tmp_path: Path)
     told = lines(path)
     assert [line["message"] for line in (told[0], *told[-3:])] == ["before", "after", "late", "last"]
     assert [line["partition"] for line in told[1:-3]] == [f"topic-{number}" for number in range(3000)]
+
+
+def test_what_waits_when_a_thread_writes_it_leaves_the_way_free(tmp_path: Path) -> None:
+    path = tmp_path / "state-change.log"
+
+    async def main() -> list[object]:
+        broken: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+        set_up(1, tmp_path)
+        log_state_change("info", "first")
+        await asyncio.to_thread(log_state_change, "info", "from a thread")
+        await asyncio.sleep(2 * DRAIN_S)
+        log_state_change("info", "last")
+        async with asyncio.timeout(10):
+            while not broken and path.read_text().count("\n") < 3:
+                await asyncio.sleep(0)
+        return broken
+
+    assert asyncio.run(main()) == []
+    assert [line["message"] for line in lines(path)] == ["first", "from a thread", "last"]
 
 
 def test_files_are_bounded(tmp_path: Path) -> None:
