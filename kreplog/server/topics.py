@@ -78,7 +78,7 @@ class Topics:
         """Of topics that this broker has replicas of, or has been told of; None for others."""
         if self._names_of is None:
             self._names = {view.topic_id: name for name, view in self.all.items()}
-            self._names_of = self._manager.controller_epoch
+            self._names_of = self._manager.metadata.controller_epoch
             self._names.update((one.topic_id, at.topic) for at, one in self._manager.partitions.items())
         return self._names.get(topic_id)
 

@@ -40,12 +40,9 @@ class World:
     def __init__(self) -> None:
         self.metadata = MetadataCache()
         self.replicas = Counted()
-        manager = SimpleNamespace(metadata=self.metadata, partitions=self.replicas, controller_epoch=1)
-        self.manager = cast(Any, manager)
-        self.topics = Topics(self.manager)
+        self.topics = Topics(cast(Any, SimpleNamespace(metadata=self.metadata, partitions=self.replicas)))
 
     def tell(self, request: ControlRequest) -> None:
-        self.manager.controller_epoch = request.controller_epoch
         if isinstance(request, UpdateMetadataRequest):
             self.metadata.apply(request)
         elif isinstance(request, LeaderAndIsrRequest):
@@ -106,3 +103,11 @@ def test_one_that_was_made_anew_has_another_id(world: World) -> None:
 def test_a_new_controller_tells_everything(world: World) -> None:
     world.tell(UpdateMetadataRequest(0, 2, 1, (), ()))
     assert world.topics.name_of("id a") is None
+
+
+def test_a_new_controller_tells_everything_though_it_tells_of_leaders_first(world: World) -> None:
+    b = told(TopicPartition("b", 0), "id b")
+    world.tell(LeaderAndIsrRequest(0, 2, 1, (b,)))
+    assert world.topics.name_of("id a") == "a"
+    world.tell(UpdateMetadataRequest(0, 2, 1, (), (b,)))
+    assert world.topics.name_of("id a") is None and world.topics.name_of("id b") == "b"
