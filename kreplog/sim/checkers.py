@@ -163,13 +163,14 @@ class Line:
         if producer < 0:
             return None
         newest = self._newest.get(producer)
-        unknown = newest is not None and self._places[producer, newest] < self.released
+        if newest is not None and self._places[producer, newest] < self.released:
+            # A replica that never had what was deleted lets it begin anywhere, and send all that again.
+            for deleted in range(sequence, newest + 1):
+                self._places.pop((producer, deleted), None)
+            newest = None
         first = self._places.setdefault((producer, sequence), offset)
         self._newest[producer] = sequence
         self._first.setdefault(producer, offset)
-        if unknown:  # a replica that never had what was deleted lets it begin anywhere
-            self._places[producer, sequence] = offset
-            return None
         if first != offset:
             return "written twice", f"{told(fact)} is at offset {first} and at offset {offset}"
         if newest is not None and sequence != newest + 1:

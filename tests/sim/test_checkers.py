@@ -633,6 +633,17 @@ def test_a_producer_that_is_deleted_with_its_records_may_be_forgotten(world: Wor
     assert world.kinds == ["written twice"]
 
 
+def test_a_producer_that_was_forgotten_may_send_all_that_was_deleted_again_but_once(world: World) -> None:
+    world.history.add(DeletionAsked(0, TP, ID, 2))
+    for offset, sequence in ((2, 0), (3, 1)):
+        world.append(offset, sequence)
+        world.commit(offset + 1)
+    assert world.kinds == []
+    world.append(4, 1)
+    world.commit(5)
+    assert world.kinds == ["written twice"]
+
+
 def test_a_follower_must_delete_what_its_leader_has(world: World) -> None:
     world.history.add(DeletionAsked(0, TP, ID, 1))
     world.logs[1].delete_records_before(1)
