@@ -212,6 +212,7 @@ class _Reading(threading.Thread):
     def __init__(self, load: Load, bootstrap: str, number: int) -> None:
         super().__init__(name=f"consumer-{number}", daemon=True)
         self.positions = [0] * len(load.partitions)
+        self._watermarks = [-1] * len(load.partitions)
         self._load = load
         self._consumer = _consumer(bootstrap)
 
@@ -228,7 +229,10 @@ class _Reading(threading.Thread):
                 self._take(message)
             for one, place in zip(load.partitions, places, strict=True):
                 _, high_watermark = self._consumer.get_watermark_offsets(place, cached=True)
-                if high_watermark >= 0:
+                # Lower is no news: librdkafka notes what a late answer says, too, be it a former leader's who was
+                # stopped while he sent it. The watcher, who waits for each answer, sees whether it falls.
+                if high_watermark > self._watermarks[one.partition]:
+                    self._watermarks[one.partition] = high_watermark
                     _told_watermark(load, one, self.name, high_watermark, "fetch")
         self._consumer.close()
 
