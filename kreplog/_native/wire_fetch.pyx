@@ -445,7 +445,7 @@ cdef int check_version(int version) except -1:
 
 
 cdef int read_forgotten(Input* input, int version, name_of, list forgotten) except -1:
-    """Partitions of a topic without a name are in no session, so there is nothing to forget."""
+    """Partitions of a topic without a name are left out: name_of knows that it was asked."""
     cdef str topic
     cdef int32_t number
     cdef Py_ssize_t _

@@ -209,13 +209,23 @@ class Api:
 
     def _fetch(self, exchange: Exchange, frame: Frame) -> None:
         header, topics = exchange.header, self._host.topics
-        request, unknown = fetch.decode_request(frame, header, topics.name_of)
+        nameless = []
+
+        def name_of(topic_id: str) -> str | None:
+            name = topics.name_of(topic_id)
+            if name is None:
+                nameless.append(topic_id)
+            return name
+
+        request, unknown = fetch.decode_request(frame, header, name_of)
         exchange.follower = request.replica_id >= 0
+        if nameless and request.session_epoch > 0:
+            # What else is in the session is not in the request; and what is to be forgotten, since it was deleted, may
+            # be in the session by a name that nobody knows any more, and would be told of again and again.
+            response = FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            exchange.answer(fetch.encode_response(response, header))
+            return
         if unknown:
-            if request.session_epoch > 0:  # what else is in the session is not in the request
-                response = FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-                exchange.answer(fetch.encode_response(response, header))
-                return
             request = replace(request, session_id=0, session_epoch=-1, max_wait_ms=0)
         if request.max_wait_ms > MAX_WAIT_MS:
             request = replace(request, max_wait_ms=MAX_WAIT_MS)

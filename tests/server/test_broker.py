@@ -220,6 +220,34 @@ def test_a_new_topics_id_is_known_while_its_files_are_synced(tmp_path: Path, mon
     with_broker(tmp_path, work)
 
 
+def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotten(tmp_path: Path) -> None:
+    """By its name, which nobody knows any more, the session would tell of it in every answer."""
+
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        topic_id = client.broker.topics.id_of("topic") or ""
+
+        async def ask(session: tuple[int, int], listed: tuple[FetchPartition, ...], *forgotten: TopicPartition) -> Any:
+            header = RequestHeader(ApiKey.FETCH, 13, 1, "test")
+            request = FetchRequest(CONSUMER, -1, 0, 1, 1 << 20, listed, forgotten, *session)
+            frame = fetch.encode_request(request, header, lambda name: topic_id)
+            return fetch.decode_response(
+                await client.peer.call(client.broker.address, frame, 10), header, lambda asked: "topic"
+            )
+
+        begun = await ask((0, 0), (FetchPartition(TP, topic_id, -1, 0, max_bytes=1 << 20),))
+        assert begun.session_id and [one.error for one in begun.partitions] == [ErrorCode.NONE]
+        await client.cold(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
+        while client.broker.topics.name_of(topic_id) is not None:
+            await asyncio.sleep(0.01)
+        told = await ask((begun.session_id, 1), ())
+        assert [one.error for one in told.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        forgetting = await ask((begun.session_id, 2), (), TP)
+        assert forgetting.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    with_broker(tmp_path, work)
+
+
 def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes) -> None:
     async def work(client: Client) -> None:
         await client.create("topic")
