@@ -109,7 +109,7 @@ class Channels:
                 return ControlReplied(channel.broker, channel.broker_epoch, request, response)
 
     async def _tell_own(self, request: ControlRequest) -> ControlResponse:
-        await asyncio.sleep(0)  # others have their turn between any two
+        await asyncio.sleep(0)  # nothing here waits for a socket: others have their turn between any two
         async with asyncio.timeout(TIMEOUT_S):
             return await self._obey(request)
 

@@ -212,7 +212,7 @@ def test_a_new_topics_id_is_known_while_its_files_are_synced(tmp_path: Path, mon
             creating = asyncio.create_task(client.create("topic"))
             while TP not in partitions:
                 assert topics.name_of("of no topic") is None
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # each turn of the broker's loop is looked at, so that none in between is missed
             assert topics.name_of(partitions[TP].topic_id) == "topic", "followers fetch by it"
             synced.set()
             assert await creating == 0
@@ -239,7 +239,7 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
         assert begun.session_id and [one.error for one in begun.partitions] == [ErrorCode.NONE]
         await client.cold(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
         while client.broker.topics.name_of(topic_id) is not None:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the controller tells of it after it has answered
         told = await ask((begun.session_id, 1), ())
         assert [one.error for one in told.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         forgetting = await ask((begun.session_id, 2), (), TP)

@@ -176,11 +176,11 @@ def test_what_waits_when_a_thread_writes_it_leaves_the_way_free(tmp_path: Path) 
         set_up(1, tmp_path)
         log_state_change("info", "first")
         await asyncio.to_thread(log_state_change, "info", "from a thread")
-        await asyncio.sleep(2 * DRAIN_S)
+        await asyncio.sleep(2 * DRAIN_S)  # the drain that finds nothing has come
         log_state_change("info", "last")
         async with asyncio.timeout(10):
             while not broken and path.read_text().count("\n") < 3:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # what writes is on this loop
         return broken
 
     assert asyncio.run(main()) == []

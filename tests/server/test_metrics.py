@@ -79,8 +79,9 @@ def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
             assert len(fetched.records) == 2 * len(batch)
             told = await scrape(broker)
             await client.cold(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
-            while broker.manager.partitions:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(30):
+                while broker.manager.partitions:
+                    await asyncio.sleep(0.01)  # the replica goes after the client was answered
             later = await scrape(broker)
             client.peer.close()
         traffic = "kafka_server_brokertopicmetrics"

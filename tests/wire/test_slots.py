@@ -25,7 +25,7 @@ def test_what_is_made_is_what_init_makes() -> None:
     assert copy.copy(made) == pickle.loads(pickle.dumps(made)) == made
     assert repr(made) == "EpochEndOffset(leader_epoch=7, end_offset=3)"
     with pytest.raises(FrozenInstanceError):
-        made.end_offset = 4  # type: ignore[misc]
+        made.end_offset = 4  # type: ignore[misc]  # it is frozen: that is what is tried
     with pytest.raises(ArgumentTypeError, match="2 fields, not 1"):
         make(7)
 
