@@ -25,7 +25,7 @@ from kreplog.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from kreplog.server.store import StoreLink
+from kreplog.server.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition
@@ -65,7 +65,7 @@ async def answer_one(answer: Fields, work: Awaitable[Fields]) -> Fields:
         return {**answer, "error_code": _code_of(error), "error_message": str(error)}
 
 
-async def stored_topic(store: StoreLink, name: str) -> nodes.Topic:
+async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
     """The topic as the store has it. Raises RefusedError."""
     path = nodes.topic(name)
     (node,) = await store.get_nodes((path,))
@@ -78,7 +78,7 @@ class Admin:
     """brokers: the live ones, as the controller told last. default: what a topic's settings are when none are given."""
 
     def __init__(
-        self, store: StoreLink, topics: Topics, brokers: Callable[[], Mapping[int, Broker]], default: TopicConfig
+        self, store: AnySession, topics: Topics, brokers: Callable[[], Mapping[int, Broker]], default: TopicConfig
     ) -> None:
         self._store = store
         self._topics = topics

@@ -15,7 +15,7 @@ from kreplog.core import nodes
 from kreplog.core.controller.topics import set_config_operations
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NoNodeError
 from kreplog.server.admin import ATTEMPTS, INVALID_CONFIG, Fields, RefusedError, answer_one, stored_topic
-from kreplog.server.store import StoreLink
+from kreplog.server.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, changed, default_for
 from kreplog.server.topics import Topics
 
@@ -29,7 +29,7 @@ SEEN_S = 2.0
 class Altering:
     """default: what a topic's settings are when none are given."""
 
-    def __init__(self, store: StoreLink, topics: Topics, default: TopicConfig) -> None:
+    def __init__(self, store: AnySession, topics: Topics, default: TopicConfig) -> None:
         self._store = store
         self._topics = topics
         self._default = default

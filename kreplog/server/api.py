@@ -36,7 +36,7 @@ from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.peers import Address
 from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.store import StoreLink
+from kreplog.server.store import AnySession, StoreLink
 from kreplog.server.topics import Topics
 from kreplog.types import Broker, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
@@ -102,9 +102,10 @@ class Api:
             lambda: Broker(settings.broker_id, -1, *host.address, settings.rack),
         )
         describing = self._describing
-        self._admin = Admin(host.store, host.topics, lambda: describing.brokers, settings.topic)
+        store = AnySession(host.store)
+        self._admin = Admin(store, host.topics, lambda: describing.brokers, settings.topic)
         admin = self._admin
-        altering = Altering(host.store, host.topics, settings.topic)
+        altering = Altering(store, host.topics, settings.topic)
         self._handlers: dict[int, Callable[[Exchange, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,9 @@ from kreplog.types import Node, StoreOperation, WatchEvent
 _log = logging.getLogger("kreplog.server")
 
 RECONNECT_S = 0.3
+
+PATIENCE_S = 10.0
+"""How long what a client asked for waits for a session: one follows the other much sooner, where the store is there."""
 
 SHARED_OPERATIONS = 500
 """The most operations of submitted multis that share a transaction."""
@@ -74,6 +77,7 @@ class StoreLink:
         self._session: Session | None = None
         self._watches: dict[OnWatch, Watch] = {}
         self._lost = asyncio.Event()
+        self._there = asyncio.Event()
         self._closing = False
         self._submitted: deque[_Submission] = deque()
         self._submitting: asyncio.Task[None] | None = None
@@ -96,6 +100,7 @@ class StoreLink:
                 _log.warning("no session with the coordination store: %s", error)
             else:
                 self._session, self._watches = session, {}
+                self._there.set()
                 self._on_session(session.id)
                 self.check()
                 await self._lost.wait()
@@ -111,6 +116,7 @@ class StoreLink:
         session = self._session
         if session is not None and session.expired:
             self._session, self._watches = None, {}
+            self._there.clear()
             self._lost.set()
             if not self._closing:
                 self._on_lost()
@@ -235,15 +241,49 @@ class StoreLink:
         if session is self._session:
             on_watch(event)
 
+    async def until_connected(self) -> None:
+        """Return when there is a session."""
+        await self._there.wait()
+
     async def close(self) -> None:
         """End the session, and wait for the threads."""
         self._closing = True
         session, self._session = self._session, None
+        self._there.clear()
         if session is not None:
             await self._loop.run_in_executor(self._pool, session.close)
         await self._loop.run_in_executor(None, self._store.close)
         self._in_order.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class AnySession:
+    """The store for what clients ask for, to whom sessions mean nothing: in one that has ended nothing was done, so the
+    next one is waited for and asked, for PATIENCE_S at most."""
+
+    def __init__(self, link: StoreLink) -> None:
+        self._link = link
+
+    async def multi(self, operations: Sequence[StoreOperation]) -> tuple[Any, ...]:
+        """As StoreLink.multi."""
+        return await self._ask(lambda: self._link.multi(operations))
+
+    async def get_nodes(self, paths: Sequence[str]) -> list[Node | None]:
+        """As StoreLink.get_nodes."""
+        return await self._ask(lambda: self._link.get_nodes(paths))
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await ask()
+            except SessionExpiredError as error:
+                try:
+                    async with asyncio.timeout_at(patient_until):
+                        await self._link.until_connected()
+                except TimeoutError:
+                    raise error from None
 
 
 def _get_nodes(session: Session, paths: Sequence[str], watch: Watch | None) -> list[Node | None]:

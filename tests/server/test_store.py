@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
-from kreplog.server.store import SHARED_OPERATIONS, StoreLink, make_store
+from kreplog.server import store
+from kreplog.server.store import SHARED_OPERATIONS, AnySession, StoreLink, make_store
 from kreplog.types import Create, SetData, StoreOperation, WatchEvent
 
 
@@ -68,6 +69,38 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
         running.cancel()
         await link.close()
         assert lost == [False]
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def test_what_clients_ask_for_waits_for_the_next_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the one that has ended nothing was done. Without patience it is told so, when no other one follows in time."""
+
+    async def work() -> None:
+        link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: None, lambda: None)
+        patient = AnySession(link)
+        asked = asyncio.create_task(patient.multi((Create("/a"),)))
+        await asyncio.sleep(0)
+        assert not asked.done()
+        running = asyncio.create_task(link.run())
+        assert await asked == ("/a",)
+        for _ in range(3):
+            link.abandon()
+            (node,) = await patient.get_nodes(("/a",))
+            assert node is not None
+        with pytest.raises(BadVersionError):
+            await patient.multi((SetData("/a", b"", 7),))
+        running.cancel()
+        link.abandon()
+        link.check()
+        monkeypatch.setattr(store, "PATIENCE_S", 0.01)
+        with pytest.raises(SessionExpiredError):
+            await patient.multi((Create("/b"),))
+        await link.close()
 
     async def bounded() -> None:
         async with asyncio.timeout(20):
