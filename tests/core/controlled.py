@@ -111,6 +111,7 @@ class FakeBroker:
         self.requests.append(request)
         match request:
             case LeaderAndIsrRequest():
+                self.metadata.update((told.partition, told) for told in request.partitions)
                 answers = [(told.partition, self._lead_or_follow(told)) for told in request.partitions]
                 if request.is_init:
                     wanted = {told.partition for told in request.partitions}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core import nodes
@@ -41,9 +41,7 @@ class BrokerChanges:
             if _was_handled(registration):
                 self._enter(registration)
         self._machines.startup()
-        yield from self._machines.partitions.handle_state_changes(
-            self._missed_failures(), PartitionStatus.ONLINE, leadership.repair
-        )
+        yield from self._repair(self._missed_failures())
         unborn = [one for one in context.leaderless if one not in context.states and not context.condemned(one)]
         yield from self._machines.partitions.handle_state_changes(unborn, PartitionStatus.ONLINE)
         new = [registration for broker, registration in registrations.items() if broker not in context.brokers]
@@ -52,15 +50,25 @@ class BrokerChanges:
         for broker in context.brokers:
             self._batch.add_init(broker)
 
+    def _repair(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
+        """Others lead, and those that are gone leave the ISRs. Where they are many, those that take part are told as
+        soon as it is written, and do not wait for the INIT of everything."""
+        for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
+            yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE, leadership.repair)
+            if len(partitions) >= fencing.MAX_OPERATIONS:
+                yield from self._machines.leadership.end_eligibility(some)
+                yield from self._batch.send_leaders()
+
     def _missed_failures(self) -> list[TopicPartition]:
-        """Partitions with a leader or an in-sync replica that is gone (F33)."""
+        """Partitions with a leader, these first, or an in-sync replica that is gone (F33)."""
         context = self._context
-        return [
-            partition
-            for partition in context.everything()
-            if not context.has_leader(partition)
-            or any(not context.is_online(partition, broker) for broker in context.states[partition].isr)
-        ]
+        leaderless, shrunk = [], []
+        for partition in context.everything():
+            if not context.has_leader(partition):
+                leaderless.append(partition)
+            elif any(not context.is_online(partition, broker) for broker in context.states[partition].isr):
+                shrunk.append(partition)
+        return leaderless + shrunk
 
     # After that
 

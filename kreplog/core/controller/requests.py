@@ -3,13 +3,14 @@
 Of thousands of changes a request says AT_ONCE at most, so that a broker does other things between two of them; an INIT
 says everything. LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that does not know it
 yet, and StopReplica goes last. A request says what the context holds when it is sent, whatever was known when it was
-asked for.
+asked for. What a LeaderAndIsr says, to a broker that it goes to, no UpdateMetadata says again, but for an INIT's: that
+is whole, so that a broker can forget what else it has heard.
 Source: Kafka's ControllerBrokerRequestBatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, Replica
@@ -23,7 +24,7 @@ from kreplog.core.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from kreplog.types import NO_EPOCH, TopicPartition
+from kreplog.types import NO_EPOCH, Broker, TopicPartition
 
 FIRST_LEADER_EPOCH = 0
 """The leader epoch of a partition that no controller has written since its creation."""
@@ -97,32 +98,45 @@ class ControllerBrokerRequestBatch:
         """Queue the requests of all brokers, and begin the next batch."""
         context = self._context
         told = self._grouped()
-        changed = tuple(self._state(one) for one in self._metadata if one in context.states)
+        changed = [self._state(one) for one in self._metadata if one in context.states]
         everything = tuple(self._state(one) for one in context.everything()) if self._init else ()
-        brokers = tuple(context.brokers[broker] for broker in sorted(context.brokers))
+        brokers = self._brokers()
         deleted = tuple(self._deleted)
         for broker in brokers:
-            head = (context.controller_id, context.epoch, broker.epoch)
             is_init = broker.id in self._init
-            requests: list[ControlRequest] = []
-            if is_init or broker.id in told:
-                pieces = [self._everything_on(broker.id)] if is_init else _pieces(told[broker.id])
-                requests += [LeaderAndIsrRequest(*head, some, is_init, self._next_sequence()) for some in pieces]
-            if changed or deleted or self._brokers_changed:
-                pieces = [everything] if is_init else _pieces(changed) or [()]
-                requests += [
-                    UpdateMetadataRequest(*head, brokers, some, deleted, self._next_sequence()) for some in pieces
-                ]
+            mine = told.get(broker.id, ())
+            if is_init:
+                yield self._leader_and_isr(broker, self._everything_on(broker.id), is_init=True)
+            else:
+                for some in _pieces(mine):
+                    yield self._leader_and_isr(broker, some)
+            news = () if is_init else _others(changed, mine)
+            if is_init or news or deleted or self._brokers_changed:
+                for some in [everything] if is_init else _pieces(news) or [()]:
+                    yield self._send(broker, UpdateMetadataRequest, brokers, some, deleted)
             if broker.id in self._stops:
-                stops = tuple(self._stops[broker.id].values())
-                requests.append(StopReplicaRequest(*head, stops, self._next_sequence()))
-            for request in requests:
-                yield SendControl(broker.id, broker.epoch, request)
+                yield self._send(broker, StopReplicaRequest, tuple(self._stops[broker.id].values()))
         self.clear()
 
-    def _next_sequence(self) -> int:
+    def send_leaders(self) -> Steps[None]:
+        """Queue what those are to be told who take part in changed partitions; an INIT of everything is to follow."""
+        told = self._grouped()
+        for broker in self._brokers():
+            for some in _pieces(told.get(broker.id, ())):
+                yield self._leader_and_isr(broker, some)
+        self._changed.clear()
+        self._states.clear()
+
+    def _brokers(self) -> tuple[Broker, ...]:
+        return tuple(self._context.brokers[broker] for broker in sorted(self._context.brokers))
+
+    def _leader_and_isr(self, to: Broker, states: tuple[PartitionState, ...], is_init: bool = False) -> SendControl:
+        return self._send(to, LeaderAndIsrRequest, states, is_init)
+
+    def _send(self, to: Broker, kind: Callable[..., ControlRequest], *content: object) -> SendControl:
         self._sequence += 1
-        return self._sequence
+        head = (self._context.controller_id, self._context.epoch, to.epoch)
+        return SendControl(to.id, to.epoch, kind(*head, *content, sequence=self._sequence))
 
     def _grouped(self) -> dict[int, list[PartitionState]]:
         """What each broker is told in its LeaderAndIsr, unless it gets an INIT."""
@@ -174,6 +188,12 @@ class ControllerBrokerRequestBatch:
                 context.config(partition.topic),
             )
         return told
+
+
+def _others(states: Sequence[PartitionState], told: Collection[PartitionState]) -> Sequence[PartitionState]:
+    """Those that are not `told` already."""
+    known = {one.partition for one in told}
+    return [one for one in states if one.partition not in known]
 
 
 def _pieces(states: Sequence[PartitionState]) -> list[tuple[PartitionState, ...]]:

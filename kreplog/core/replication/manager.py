@@ -310,6 +310,7 @@ class ReplicaManager:
         if error is not ErrorCode.NONE or self._is_late_copy(request):
             return LeaderAndIsrResponse(error)
         answers: dict[TopicPartition, ErrorCode] = {}
+        self.metadata.learn(request.partitions)
         for told in request.partitions:
             answers[told.partition] = yield from self._apply(told, now_ms)
         if request.is_init:

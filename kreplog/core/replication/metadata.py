@@ -1,6 +1,8 @@
-"""What UpdateMetadata has told this broker of the cluster: who lives, who leads what. Told, so possibly old."""
+"""What controllers have told this broker of the cluster: who lives, who leads what. Told, so possibly old."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
@@ -12,7 +14,7 @@ NO_CONTROLLER = -1
 class MetadataCache:
     """brokers: those registered, by id. partitions: the newest state told. controller_id, controller_epoch: -1, none.
 
-    To be read by anybody, changed by apply() alone.
+    To be read by anybody, changed by apply() and learn() alone.
     """
 
     def __init__(self) -> None:
@@ -33,11 +35,15 @@ class MetadataCache:
         self.brokers = {broker.id: broker for broker in request.brokers}
         for partition in request.deleted:
             self.partitions.pop(partition, None)
-        for state in request.partitions:
+        self.learn(request.partitions)
+        return ErrorCode.NONE
+
+    def learn(self, states: Iterable[PartitionState]) -> None:
+        """What a LeaderAndIsr says of replicas here is not said again by an UpdateMetadata."""
+        for state in states:
             held = self.partitions.get(state.partition)
             if held is None or not is_older(state, held):
                 self.partitions[state.partition] = state
-        return ErrorCode.NONE
 
     def is_stale(self, controller_epoch: int) -> bool:
         """Whether a controller of that epoch has been followed by another."""
