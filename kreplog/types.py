@@ -134,9 +134,9 @@ NO_EPOCH = -1
 """No leader epoch is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
-    """Who leads a partition and who is in sync; the content of its `leaderAndISR` node.
+class LeaderAndIsr(NamedTuple):
+    """Who leads a partition and who is in sync; the content of its `leaderAndISR` node. A tuple, since thousands are
+    made at once.
 
     leader: broker id or NO_LEADER. leader_epoch: rises with every write by a controller. isr: in-sync replicas, sorted.
     eligible: replicas that left while the ISR was below min.insync.replicas and so still hold all that is committed,

@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.errors import CoordinationError
@@ -135,7 +136,7 @@ def encode_leader_and_isr(state: LeaderAndIsr) -> bytes:
 def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
     """Raises CoordinationError naming `path` when the node holds anything else, here and below."""
     try:
-        content = json.loads(node.data)
+        content = _parsed(node.data)
         return LeaderAndIsr(
             int(content["leader"]),
             int(content["leader_epoch"]),
@@ -161,7 +162,7 @@ def encode_topic(content: Topic) -> bytes:
 
 def decode_topic(path: str, node: Node) -> Topic:
     try:
-        content = json.loads(node.data)
+        content = _parsed(node.data)
         adding, removing = content["adding"], content["removing"]
         return Topic(
             str(content["topic_id"]),
@@ -190,7 +191,7 @@ def encode_broker(content: Broker) -> bytes:
 
 def decode_broker(path: str, node: Node, epoch: int) -> Broker:
     try:
-        content = json.loads(node.data)
+        content = _parsed(node.data)
         return Broker(
             int(path.rpartition("/")[2]),
             epoch,
@@ -221,7 +222,7 @@ def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
     if node is None:
         return TopicConfig()
     try:
-        told = {name.replace(".", "_"): value for name, value in json.loads(node.data).items()}
+        told = {name.replace(".", "_"): value for name, value in _parsed(node.data).items()}
         return replace(TopicConfig(), **{name: told[name] for name in TopicConfig.__slots__ if name in told})
     except (ValueError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
@@ -233,7 +234,7 @@ def encode_replicas(replicas: Iterable[int]) -> bytes:
 
 def decode_replicas(path: str, node: Node) -> tuple[int, ...]:
     try:
-        return tuple(int(replica) for replica in json.loads(node.data))
+        return tuple(int(replica) for replica in _parsed(node.data))
     except (ValueError, TypeError) as error:
         raise _unreadable(path, node.data) from error
 
@@ -244,7 +245,7 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 def decode_partitions(path: str, node: Node) -> tuple[TopicPartition, ...]:
     try:
-        return tuple(TopicPartition(str(name), int(number)) for name, number in json.loads(node.data))
+        return tuple(TopicPartition(str(name), int(number)) for name, number in _parsed(node.data))
     except (ValueError, TypeError) as error:
         raise _unreadable(path, node.data) from error
 
@@ -255,7 +256,7 @@ def encode_log_dir_event(broker_id: int, partitions: Iterable[TopicPartition]) -
 
 def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartition, ...]]:
     try:
-        content = json.loads(node.data)
+        content = _parsed(node.data)
         return int(content["broker"]), tuple(TopicPartition(str(name), int(n)) for name, n in content["partitions"])
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(path, node.data) from error
@@ -265,8 +266,17 @@ def _pairs(partitions: Iterable[TopicPartition]) -> list[list[str | int]]:
     return [[one.topic, one.partition] for one in partitions]
 
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
+_of_json = json.JSONDecoder().decode
+
+
 def _encode(content: object) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode()
+    return _json(content).encode()
+
+
+def _parsed(data: bytes) -> Any:
+    """Raises ValueError."""
+    return _of_json(data.decode())
 
 
 def _unreadable(path: str, data: bytes) -> CoordinationError:

@@ -277,6 +277,7 @@ class Broker:
             return await self.store.get_children(effect.path, on_watch if effect.watch else None)
         if isinstance(effect, effects.SendControl):
             self.channels.send(effect)
+            await asyncio.sleep(0)  # it goes out while the controller thinks of what it says to others
         elif isinstance(effect, effects.Reply):
             self._answer(effect)
         else:

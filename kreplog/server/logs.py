@@ -255,7 +255,7 @@ def log_sent(request: Request, broker: int) -> None:
 def log_applied(request: Request, error: ErrorCode, errors: Iterable[tuple[TopicPartition, ErrorCode]] = ()) -> None:
     """This broker has done what a controller told it, or refused."""
     if error is ErrorCode.NONE:
-        _log_request("applied", request, {}, dict(errors))
+        _log_request("applied", request, {}, {at: one for at, one in errors if one is not ErrorCode.NONE})
     else:
         _log_request("refused", request, {"error": error.name}, {})
 
@@ -266,7 +266,7 @@ def _log_request(
     if not _changes.isEnabledFor(logging.INFO):
         return
     none = ErrorCode.NONE
-    rows: list[Row] = [(one, errors.get(one.partition, none)) for one in request.partitions]
+    rows: list[Row] = [(one, errors.get(one.partition, none) if errors else none) for one in request.partitions]
     if isinstance(request, UpdateMetadataRequest):
         facts["brokers"] = [broker.id for broker in request.brokers]
         rows += [(one, none) for one in request.deleted]

@@ -377,7 +377,7 @@ def _settings_never_told() -> list[Patch]:
     apply = Partition.apply
 
     def applied_without(self: Partition, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
-        return (yield from apply(self, replace(told, config=self.config), now_ms))
+        return (yield from apply(self, told._replace(config=self.config), now_ms))
 
     return [(Partition, "apply", applied_without)]
 

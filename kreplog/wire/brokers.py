@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kreplog._native.wire import Slots
 from kreplog.config import RANGES, TOPIC_LOG_SETTINGS, TopicConfig
 from kreplog.core.messages import (
     ControlledShutdownRequest,
@@ -43,13 +42,6 @@ T = TypeVar("T")
 
 _SOME, _ALL = 1, 2
 
-# Made for each of maybe 10,000 partitions, where their own __init__ would take longer than all the rest.
-_leader_and_isr = Slots(
-    LeaderAndIsr, "leader", "leader_epoch", "isr", "eligible", "controller_epoch", "partition_epoch"
-).make
-_partition_state = Slots(
-    PartitionState, "partition", "topic_id", "state", "replicas", "adding", "removing", "is_new", "config"
-).make
 _DEFAULT_CONFIG = TopicConfig()
 
 KEYS: dict[type[Any], ApiKey] = {
@@ -125,7 +117,7 @@ def _leader_and_isr_state(told: PartitionState) -> tuple[Any, ...]:
 def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
     eligible = {extra.position: tuple(extra.replicas) for extra in message.eligible_replicas}
     partitions = [
-        _partition_state(
+        PartitionState(
             TopicPartition(topic.topic_name, state.partition_index),
             topic_id,
             _state(state, eligible.get(position, ()), state.partition_epoch),
@@ -192,7 +184,7 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
     for position, (topic, topic_id, config, state) in enumerate(_states(message)):
         extra = extras.get(position)
         partitions.append(
-            _partition_state(
+            PartitionState(
                 TopicPartition(topic.topic_name, state.partition_index),
                 topic_id,
                 _state(state, () if extra is None else tuple(extra.eligible_replicas), state.zk_version),
@@ -416,7 +408,7 @@ def _log_setting(told: Any) -> tuple[str, Any]:
 
 
 def _state(state: Any, eligible: tuple[int, ...], partition_epoch: int) -> LeaderAndIsr:
-    return _leader_and_isr(
+    return LeaderAndIsr(
         state.leader, state.leader_epoch, tuple(state.isr), eligible, state.controller_epoch, partition_epoch
     )
 

@@ -121,7 +121,7 @@ class World:
         context = ControllerContext(1, 1, 1)
         context.put_topic("t", self.topic)
         stored = self.dump[nodes.leader_and_isr(TP)]
-        context.put_state(TP, replace(self.state, partition_epoch=stored.stat.version))
+        context.put_state(TP, self.state._replace(partition_epoch=stored.stat.version))
         context.put_partition_status(TP, PartitionStatus.ONLINE)
         for broker in BROKERS:
             context.brokers[broker] = Broker(broker, self.dump[nodes.broker_epoch(broker)].stat.version)
@@ -444,7 +444,7 @@ def test_lost(world: World) -> None:
     world.checkers.line(TP, ID).members = ()
     for broker in BROKERS:
         world.logs[broker].truncate_to(0)
-    world.say(replace(world.state, leader_epoch=1))
+    world.say(world.state._replace(leader_epoch=1))
     world.checkers.violations.clear()
     assert "lost" in world.judged()
 
@@ -548,7 +548,7 @@ def test_not_at_rest_as_it_should_be(world: World, broken: str) -> None:
 
 def test_a_context_that_is_not_the_stores(world: World) -> None:
     context = world.context()
-    context.put_state(TP, replace(world.state, leader=2))
+    context.put_state(TP, world.state._replace(leader=2))
     assert world.judged(context=context) == ["context"]
 
 

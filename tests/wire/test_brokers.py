@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -215,7 +214,7 @@ def test_an_error_that_is_not_known_is_an_unknown_one() -> None:
 def test_ten_thousand_partitions_with_all_that_can_be_told() -> None:
     """What our messages add stands at their end: no copy of the rest for each partition."""
     many = tuple(
-        replace(STATES[0], partition=TopicPartition(f"topic-{n // 10}", n % 10), config=TopicConfig(1 + n // 10 % 3))
+        STATES[0]._replace(partition=TopicPartition(f"topic-{n // 10}", n % 10), config=TopicConfig(1 + n // 10 % 3))
         for n in range(10_000)
     )
     request = UpdateMetadataRequest(1, 2, 3, (Broker(1, 2),), many)

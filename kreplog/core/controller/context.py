@@ -112,15 +112,14 @@ class ControllerContext:
 
     def is_online(self, partition: TopicPartition, broker: int) -> bool:
         """Whether the broker is registered and its replica on no failed disk."""
-        return broker in self.brokers and partition not in self.failed.get(broker, ())
+        if broker not in self.brokers:
+            return False
+        return not self.failed or partition not in self.failed.get(broker, ())
 
     def can_lead(self, partition: TopicPartition) -> tuple[int, ...]:
         """Assigned replicas that may be elected: online, and their broker is not stopping (F15)."""
-        return tuple(
-            broker
-            for broker in self.replicas(partition)
-            if self.is_online(partition, broker) and not self.brokers[broker].stopping
-        )
+        replicas = self.replicas(partition)
+        return tuple([one for one in replicas if self.is_online(partition, one) and not self.brokers[one].stopping])
 
     def has_leader(self, partition: TopicPartition) -> bool:
         """Whether a leader is written down whose replica is online."""

@@ -7,7 +7,6 @@ read, so that they can be asked again when a leader has changed its ISR meanwhil
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, selectors
@@ -48,7 +47,7 @@ def without(
     isr, eligible = shrink(current, gone, context.min_isr(partition))
     if isr == current.isr:
         return None
-    return Election(replace(next_epoch(context, current), isr=isr, eligible=eligible))
+    return Election(next_epoch(context, current)._replace(isr=isr, eligible=eligible))
 
 
 def prefer(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
@@ -79,12 +78,12 @@ def renew(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) 
 
 def retire(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
     """Nobody outside the ISR is eligible any more."""
-    return Election(replace(next_epoch(context, current), eligible=())) if current.eligible else None
+    return Election(next_epoch(context, current)._replace(eligible=())) if current.eligible else None
 
 
 def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:
     """Every write of a controller raises the leader epoch, so that older requests can be told (F26, KIP-570)."""
-    return replace(current, leader_epoch=current.leader_epoch + 1, controller_epoch=context.epoch)
+    return current._replace(leader_epoch=current.leader_epoch + 1, controller_epoch=context.epoch)
 
 
 def expected_version(state: LeaderAndIsr) -> int:
@@ -144,7 +143,7 @@ class Leadership:
 
     def written(self, partition: TopicPartition, election: Election) -> Steps[None]:
         """Take in what a multi has written."""
-        state = replace(election.state, partition_epoch=election.state.partition_epoch + 1)
+        state = election.state._replace(partition_epoch=election.state.partition_epoch + 1)
         before = self._context.states.get(partition)
         if state.leader != NO_LEADER and (before is None or before.leader != state.leader):
             self._context.elections += 1

@@ -27,16 +27,13 @@ class ReplicaStateMachine:
 
         Replicas are online where their broker lives and their disk works. Those to be deleted that are not wait.
         """
-        for name in self._context.topics:
-            for replica in self._context.replicas_of(self._context.partitions_of(name)):
-                self._context.put_replica_status(replica, self._first_status(replica))
-
-    def _first_status(self, replica: Replica) -> ReplicaStatus:
-        if self._context.is_online(*replica):
-            return ReplicaStatus.ONLINE
-        if self._context.condemned(replica.partition):
-            return ReplicaStatus.DELETION_INELIGIBLE
-        return ReplicaStatus.OFFLINE
+        context = self._context
+        for name in context.topics:
+            for partition in context.partitions_of(name):
+                offline = ReplicaStatus.DELETION_INELIGIBLE if context.condemned(partition) else ReplicaStatus.OFFLINE
+                for broker in context.replicas(partition):
+                    status = ReplicaStatus.ONLINE if context.is_online(partition, broker) else offline
+                    context.put_replica_status(Replica(partition, broker), status)
 
     def handle_state_changes(self, replicas: Iterable[Replica], target: ReplicaStatus) -> Steps[None]:
         """Move all `replicas` to `target`; those that may not go there from where they are stay as they are.

@@ -10,7 +10,8 @@ Source: Kafka's ControllerBrokerRequestBatch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, Replica
@@ -96,24 +97,23 @@ class ControllerBrokerRequestBatch:
 
     def send(self) -> Steps[None]:
         """Queue the requests of all brokers, and begin the next batch."""
-        context = self._context
-        told = self._grouped()
-        changed = [self._state(one) for one in self._metadata if one in context.states]
+        context, told = self._context, self._grouped()
         everything = tuple(self._state(one) for one in context.everything()) if self._init else ()
-        brokers = self._brokers()
-        deleted = tuple(self._deleted)
+        brokers, deleted = self._brokers(), tuple(self._deleted)
         for broker in brokers:
-            is_init = broker.id in self._init
-            mine = told.get(broker.id, ())
-            if is_init:
+            mine = told[broker.id]
+            if broker.id in self._init:
                 yield self._leader_and_isr(broker, self._everything_on(broker.id), is_init=True)
+                metadata = [everything]
             else:
-                for some in _pieces(mine):
+                for some in _pieces(mine.values()):
                     yield self._leader_and_isr(broker, some)
-            news = () if is_init else _others(changed, mine)
-            if is_init or news or deleted or self._brokers_changed:
-                for some in [everything] if is_init else _pieces(news) or [()]:
-                    yield self._send(broker, UpdateMetadataRequest, brokers, some, deleted)
+                news = [one for one in self._metadata if one in context.states and one not in mine]
+                metadata = _pieces(map(self._state, news))
+                if not metadata and (deleted or self._brokers_changed):
+                    metadata = [()]
+            for some in metadata:
+                yield self._send(broker, UpdateMetadataRequest, brokers, some, deleted)
             if broker.id in self._stops:
                 yield self._send(broker, StopReplicaRequest, tuple(self._stops[broker.id].values()))
         self.clear()
@@ -122,7 +122,7 @@ class ControllerBrokerRequestBatch:
         """Queue what those are to be told who take part in changed partitions; an INIT of everything is to follow."""
         told = self._grouped()
         for broker in self._brokers():
-            for some in _pieces(told.get(broker.id, ())):
+            for some in _pieces(told[broker.id].values()):
                 yield self._leader_and_isr(broker, some)
         self._changed.clear()
         self._states.clear()
@@ -138,31 +138,30 @@ class ControllerBrokerRequestBatch:
         head = (self._context.controller_id, self._context.epoch, to.epoch)
         return SendControl(to.id, to.epoch, kind(*head, *content, sequence=self._sequence))
 
-    def _grouped(self) -> dict[int, list[PartitionState]]:
+    def _grouped(self) -> dict[int, dict[TopicPartition, PartitionState]]:
         """What each broker is told in its LeaderAndIsr, unless it gets an INIT."""
-        told: dict[Replica, None] = {}
-        for partition in self._changed:
-            if partition in self._context.states:
-                told.update((replica, None) for replica in self._recipients(partition))
-        told.update((replica, None) for replica in self._told if replica.partition in self._context.states)
-        grouped: dict[int, list[PartitionState]] = {}
-        for replica in told:
-            state = self._state(replica.partition, is_new=self._may_be_made(replica))
-            grouped.setdefault(replica.broker, []).append(state)
-        return grouped
+        told: dict[int, dict[TopicPartition, PartitionState]] = {broker: {} for broker in self._context.brokers}
+        for replica in chain(self._recipients(), self._told):
+            if replica.broker in told and replica.partition in self._context.states:
+                told[replica.broker][replica.partition] = self._told_to(replica)
+        return told
 
-    def _recipients(self, partition: TopicPartition) -> list[Replica]:
-        replicas = self._context.replicas_of([partition])
-        return [one for one in replicas if self._context.replica_status(one) in _TAKE_PART]
+    def _recipients(self) -> Iterator[Replica]:
+        context = self._context
+        replicas = context.replicas_of(one for one in self._changed if one in context.states)
+        return (one for one in replicas if context.replica_status(one) in _TAKE_PART)
 
     def _everything_on(self, broker: int) -> tuple[PartitionState, ...]:
         """All that a broker should have, in no part of a topic that is being deleted."""
         context = self._context
         return tuple(
-            self._state(partition, is_new=self._may_be_made(Replica(partition, broker)))
+            self._told_to(Replica(partition, broker))
             for partition in context.replicas_on.get(broker, ())
             if partition in context.states and not context.condemned(partition)
         )
+
+    def _told_to(self, replica: Replica) -> PartitionState:
+        return self._state(replica.partition, is_new=self._may_be_made(replica))
 
     def _may_be_made(self, replica: Replica) -> bool:
         """Whether nothing can be lost if the replica is made from nothing: it has just been assigned, is joining by a
@@ -190,11 +189,5 @@ class ControllerBrokerRequestBatch:
         return told
 
 
-def _others(states: Sequence[PartitionState], told: Collection[PartitionState]) -> Sequence[PartitionState]:
-    """Those that are not `told` already."""
-    known = {one.partition for one in told}
-    return [one for one in states if one.partition not in known]
-
-
-def _pieces(states: Sequence[PartitionState]) -> list[tuple[PartitionState, ...]]:
-    return [tuple(some) for some in fencing.chunks(states, AT_ONCE)]
+def _pieces(states: Iterable[PartitionState]) -> list[tuple[PartitionState, ...]]:
+    return [tuple(some) for some in fencing.chunks(tuple(states), AT_ONCE)]

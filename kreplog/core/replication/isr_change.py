@@ -17,7 +17,7 @@ Who joins or leaves, and what follows from the outcome, is the partition's part.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from kreplog.core import nodes
@@ -60,7 +60,7 @@ class IsrChange:
         answer = event.results[0]
         if isinstance(answer, Node | None):
             return self._read(answer)
-        return Outcome.ADOPTED, replace(self.proposed, partition_epoch=answer.version)
+        return Outcome.ADOPTED, self.proposed._replace(partition_epoch=answer.version)
 
     def _read(self, node: Node | None) -> tuple[Outcome, LeaderAndIsr | None]:
         ours = self.proposed

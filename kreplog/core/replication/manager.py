@@ -497,7 +497,7 @@ class ReplicaManager:
             self._unsettled[topic_partition] = None
         if News.ROLE in news:
             self._stop_fetching(topic_partition)
-            if partition.role is not Role.LEADER:
+            if partition.role is not Role.LEADER and topic_partition in self._commit_queues:
                 yield from self._fail_produces(topic_partition, partition.refusal(NO_EPOCH))
             if partition.role is Role.FOLLOWER:
                 self._start_fetching(partition, now_ms)

@@ -101,6 +101,8 @@ class News(Enum):
     SHRUNK = auto()
     ROLE = auto()
 
+    __hash__ = object.__hash__  # that of Enum is slow, and this is asked for with every change of every partition
+
 
 FOR_READERS = frozenset({News.APPENDED, News.COMMITTED, News.DELETED, News.ROLE})
 """News that may change what a fetch of the partition is answered; a change of the ISR alone does not."""
@@ -188,11 +190,11 @@ class Partition:
         wanted = self._role_in(told.state)
         if self._needs_new_epoch(told) or (wanted is Role.LEADER and self._has_led(told.state.leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH
-        if told.config != self.config:
+        if told.config is not self.config and told.config != self.config:
             self.config = told.config
             yield ConfigureLog(self.topic_partition, told.config)
         self.assigned_replicas = told.replicas
-        self.reassigned_replicas = tuple(one for one in told.replicas if one not in told.removing)
+        self.reassigned_replicas = tuple([one for one in told.replicas if one not in told.removing])
         if told.state.leader_epoch == self.leader_epoch and self.role is wanted:
             if told.state.partition_epoch > self.partition_epoch:
                 self._adopt(told.state)
@@ -556,11 +558,15 @@ class Partition:
     def needs_tick(self) -> bool:
         """Whether time alone can change anything here: somebody in sync is behind, somebody else could join, or a write
         has no outcome."""
-        return self.role is Role.LEADER and (
-            self.pending is not None
-            or (bool(self.eligible) and self.in_sync_enough())
-            or bool(self._joiners())
-            or any(self.replicas[member].leo < self.log.leo for member in self.isr if member in self.replicas)
+        if self.role is not Role.LEADER:
+            return False
+        if self.pending is not None or (self.eligible and self.in_sync_enough()):
+            return True
+        return any(
+            [
+                self._is_behind(one) if one.broker_id in self.isr else self._may_join(one)
+                for one in self.replicas.values()
+            ]
         )
 
     def _lagging(self, now_ms: int) -> list[int]:
@@ -587,11 +593,13 @@ class Partition:
                 yield from self._propose([*self.isr, replica.broker_id], replica)
 
     def _joiners(self) -> list[Replica]:
-        return [
-            replica
-            for replica in self.replicas.values()
-            if replica.broker_id not in self.isr and isr.is_caught_up(replica, self.high_watermark, self.epoch_start)
-        ]
+        return [one for one in self.replicas.values() if one.broker_id not in self.isr and self._may_join(one)]
+
+    def _may_join(self, replica: Replica) -> bool:
+        return isr.is_caught_up(replica, self.high_watermark, self.epoch_start)
+
+    def _is_behind(self, replica: Replica) -> bool:
+        return replica.leo < self.log.leo
 
     def _propose(self, members: Collection[int], joiner: Replica | None) -> Steps[None]:
         """Write a new ISR, on condition that nobody has written since; one change in flight (KIP-497)."""
