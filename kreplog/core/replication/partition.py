@@ -562,12 +562,10 @@ class Partition:
             return False
         if self.pending is not None or (self.eligible and self.in_sync_enough()):
             return True
-        return any(
-            [
-                self._is_behind(one) if one.broker_id in self.isr else self._may_join(one)
-                for one in self.replicas.values()
-            ]
-        )
+        for replica in self.replicas.values():
+            if self._is_behind(replica) if replica.broker_id in self.isr else self._may_join(replica):
+                return True
+        return False
 
     def _lagging(self, now_ms: int) -> list[int]:
         return [
