@@ -32,6 +32,12 @@ def test_nth_read_fails(folder: Path, shim: Path) -> None:
     assert match and int(match[1]) > 5 and int(match[2]) > 0, output
 
 
+def test_a_piece_of_a_large_append_fails(folder: Path, shim: Path) -> None:
+    output = run_driver("large_append", folder, shim=shim)
+    assert "refused: LogFailedError\n" in output
+    assert "writes=3 failed=1 batches=31\n" in output, "two pieces were written, so 31 batches are whole"
+
+
 def test_file_size_limit(tmp_path: Path) -> None:
     """A true short write by the kernel: the record that does not fit is refused, those before it stay."""
 
