@@ -132,8 +132,8 @@ class ReplicationConfig:
     replica_lag_time_max_ms: a follower not caught up for so long leaves the ISR (KeepInSyncTime, MAX_TIME_LAG).
     replica_lag_max_bytes: or one so many offsets behind; -1, the default, for no such bound (MAX_BYTES_LAG).
     replica_fetch_*: a follower's fetches: how long the leader may wait for min_bytes, bytes per partition and in all,
-        and the pause after an error. Of a partition it is twice what Kafka's followers ask for: who is far behind
-        catches up with a third less CPU on either side.
+        and the pause after an error. Of a partition it is four times what Kafka's followers ask for: who is far
+        behind catches up with less CPU on either side.
     num_replica_fetchers: fetchers for each source broker.
     max_incremental_fetch_session_cache_slots: incremental fetch sessions that a leader remembers (KIP-227).
     auto_leader_rebalance_enable: move leadership back to the preferred replicas every
@@ -145,7 +145,7 @@ class ReplicationConfig:
     replica_lag_max_bytes: int = -1
     replica_fetch_wait_max_ms: int = 500
     replica_fetch_min_bytes: int = 1
-    replica_fetch_max_bytes: int = 2 << 20
+    replica_fetch_max_bytes: int = 4 << 20
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_fetch_backoff_ms: int = 1000
     num_replica_fetchers: int = 1

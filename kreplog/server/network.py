@@ -32,6 +32,10 @@ BACKLOG = 512
 READS_AT_ONCE = 8
 """Reads of one connection before others get their turn."""
 
+WAKE_BYTES = 1 << 20
+"""What another broker sends is received when so much more of a frame is there, or all of it: waking up for every 64 KiB
+costs both ends more than receiving them."""
+
 TURN_S = 0.002
 """So long may the requests of one connection that came together be handled before others get theirs."""
 
@@ -85,8 +89,8 @@ class Connection:
     """One connected socket, which it owns.
 
     on_frame: called with each whole frame, in order; PeerProtocolError from it closes the connection. on_closed: called
-    once, at the end, whoever brought it about. memory: shared with others. trusting: as a FrameReader's. active_at:
-    when something last came in or went out, by the loop's clock.
+    once, at the end, whoever brought it about. memory: shared with others. trusting: as a FrameReader's, and a long
+    frame is received in large pieces. active_at: when something last came in or went out, by the loop's clock.
     """
 
     def __init__(
@@ -105,6 +109,8 @@ class Connection:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader(max_frame_bytes, _scratch, trusting=trusting)
+        self._trusting = trusting
+        self._wakes_at = 1
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[memoryview] = deque()
@@ -130,6 +136,11 @@ class Connection:
         except OSError:
             return "a closed connection"
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of a frame that has begun."""
+        return self._frames.missing
 
     # In
 
@@ -189,6 +200,8 @@ class Connection:
                     return
                 self.active_at = monotonic()
                 frames = self._frames.received(size)
+                if self._trusting:
+                    self._wake_at(max(1, min(self._frames.missing, WAKE_BYTES)))
                 if frames:
                     self._hand_over(frames)
                 if self._charged or self._frames.reserved:
@@ -202,6 +215,12 @@ class Connection:
             self.close()
         except OSError:
             self.close()
+
+    def _wake_at(self, size: int) -> None:
+        """The loop is to tell of what comes in when it is `size` bytes, or when the peer closes."""
+        if size != self._wakes_at:
+            self._wakes_at = size
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _charge(self) -> None:
         """What a peer holds that is neither in the middle of a request nor slow is not worth counting."""

@@ -82,6 +82,11 @@ class FrameReader:
         """Bytes of memory taken for a frame that is not whole yet."""
         return 0 if self._frame is None else len(self._frame)
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of a frame whose size is known; 0 between frames."""
+        return 0 if self._frame is None else self._size - self._have
+
     def buffer(self) -> memoryview:
         """Where to receive next, never empty; to be given back with received() before the next call."""
         frame = self._frame

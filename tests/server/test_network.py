@@ -11,6 +11,7 @@ import socket
 import struct
 import weakref
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,50 @@ def test_a_peer_calls_and_calls_anew_after_a_loss() -> None:
         echo.server.close()
         with pytest.raises(OSError):
             await peer.call(address, [request(5)], 5)
+
+    run(work)
+
+
+async def arrived(sock: socket.socket, size: int) -> None:
+    """So many bytes wait in the socket, and whoever would be told of them has been."""
+
+    def waiting() -> int:
+        with contextlib.suppress(BlockingIOError):
+            return len(sock.recv(size, socket.MSG_PEEK))
+        return 0
+
+    await until(lambda: waiting() == size)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_long_frame_of_a_trusted_peer_is_received_in_large_pieces() -> None:
+    async def work() -> None:
+        frames: list[Frame] = []
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            theirs = socket.create_connection(server.getsockname())
+            ours, _ = server.accept()
+        connection = Connection(ours, 8 << 20, frames.append, lambda: None, trusting=True)
+        long = random.Random(1).randbytes(2 * network.WAKE_BYTES)
+        send = partial(asyncio.get_running_loop().sock_sendall, theirs)
+        theirs.setblocking(False)
+        with theirs:
+            await send(framed(b"short") + framed(long)[:1000])
+            await until(lambda: connection.missing > 0)
+            missing = connection.missing
+            await send(long[996 : 996 + 5000])
+            await arrived(ours, 5000)
+            assert connection.missing == missing, "too little to be told of"
+            await send(long[5996 : network.WAKE_BYTES + 996])
+            await until(lambda: connection.missing < missing)
+            await send(long[network.WAKE_BYTES + 996 :])
+            await until(lambda: len(frames) == 2)
+            assert frames == [b"short", long]
+            await send(framed(b"x"))
+            await until(lambda: len(frames) == 3)
+            await send(framed(long)[:1000])
+            await until(lambda: connection.missing > 0)
+        await until(lambda: connection.closed)
 
     run(work)
 

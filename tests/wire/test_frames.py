@@ -90,7 +90,9 @@ def test_a_peer_that_is_trusted_is_given_the_memory_of_a_whole_frame() -> None:
     reader.buffer()[:5] = stream[:5]
     assert reader.received(5) == []
     assert (reader.pending, reader.reserved, len(reader.buffer())) == (1, 5 << 20, (5 << 20) - 1)
+    assert reader.missing == (5 << 20) - 1
     assert feed(reader, stream[5:], iter([1 << 20] * 100)) == [b"x" * (5 << 20), b"y"]
+    assert reader.missing == 0
 
 
 def every_version() -> Iterator[tuple[int, int]]:
