@@ -46,13 +46,13 @@ class Topics:
     def _may_change_names(self, told: ControlRequest) -> bool:
         """Not where it only tells more of what is known, as at a failover: those who fetch ask for names all the time,
         and to look through thousands of partitions for each of them would take longer than all the rest."""
-        return (
-            told.controller_epoch != self._names_of
-            or isinstance(told, StopReplicaRequest)
-            or (isinstance(told, UpdateMetadataRequest) and bool(told.deleted))
-            or (isinstance(told, LeaderAndIsrRequest) and told.is_init)
-            or any(self._names.get(one.topic_id) != one.partition.topic for one in told.partitions)
-        )
+        match told:
+            case StopReplicaRequest() | LeaderAndIsrRequest(is_init=True):
+                return True
+            case UpdateMetadataRequest() if told.deleted or told.controller_epoch != self._names_of:
+                return True
+            case _:
+                return any(self._names.get(one.topic_id) != one.partition.topic for one in told.partitions)
 
     @property
     def all(self) -> Mapping[str, TopicView]:

@@ -46,6 +46,7 @@ class World:
         if isinstance(request, UpdateMetadataRequest):
             self.metadata.apply(request)
         elif isinstance(request, LeaderAndIsrRequest):
+            self.metadata.learn(request.partitions)
             self.replicas.update({one.partition: one for one in request.partitions})
         else:
             for one in request.partitions:
@@ -65,7 +66,7 @@ def test_nobody_looks_again_for_more_of_the_same(world: World) -> None:
     """A failover of thousands of partitions tells of them in pieces, and followers fetch between any two."""
     looks = world.replicas.looks
     for epoch in range(1, 50):
-        world.tell(LeaderAndIsrRequest(0, 1, 1, (told(A, "id a", epoch),)))
+        world.tell(LeaderAndIsrRequest(0, 2, 1, (told(A, "id a", epoch),)))  # a new one, which has not told all yet
         world.tell(
             UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a", epoch), told(TopicPartition("a", epoch), "id a")))
         )
@@ -92,6 +93,8 @@ def test_one_that_is_gone_is_known_no_more(world: World) -> None:
     world.tell(LeaderAndIsrRequest(0, 1, 1, (told(A, "id a"),)))
     assert world.topics.name_of("id a") == "a"
     world.tell(StopReplicaRequest(0, 1, 1, (StopReplica(A, "id a", -1, True),)))
+    assert world.topics.name_of("id a") == "a", "others may have it"
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), deleted=(A,)))
     assert world.topics.name_of("id a") is None
 
 

@@ -51,13 +51,12 @@ class BrokerChanges:
             self._batch.add_init(broker)
 
     def _repair(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Others lead, and those that are gone leave the ISRs. Where they are many, those that take part are told as
-        soon as it is written, and do not wait for the INIT of everything."""
+        """Others lead, and those that are gone leave the ISRs. Those that take part are told as soon as it is written,
+        and do not wait for the INIT of everything."""
         for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE, leadership.repair)
-            if len(partitions) >= fencing.MAX_OPERATIONS:
-                yield from self._machines.leadership.end_eligibility(some)
-                yield from self._batch.send_leaders()
+            yield from self._machines.leadership.end_eligibility(some)
+            yield from self._batch.send_leaders()
 
     def _missed_failures(self) -> list[TopicPartition]:
         """Partitions with a leader, these first, or an in-sync replica that is gone (F33)."""
@@ -175,16 +174,15 @@ class BrokerChanges:
         self._context.failed.pop(broker, None)
 
     def _lose(self, replicas: Collection[Replica]) -> Steps[None]:
-        """Replicas have gone offline, with their broker or its disk. Where they are many, whoever is to lead is told as
-        soon as that is written: the others, and smaller ISRs, take their time."""
+        """Replicas have gone offline, with their broker or its disk. Whoever is to lead is told as soon as that is
+        written: smaller ISRs take their time."""
         context = self._context
         staying = [replica for replica in replicas if not context.condemned(replica.partition)]
         led = [partition for partition, broker in staying if self._leads(broker, partition)]
         for some in fencing.chunks(led, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.OFFLINE)
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE)
-            if len(staying) >= fencing.MAX_OPERATIONS:
-                yield from self._batch.send()
+            yield from self._batch.send()
         yield from self._machines.replicas.handle_state_changes(staying, ReplicaStatus.OFFLINE)
         yield from self._deletion.fail([replica for replica in replicas if context.condemned(replica.partition)])
 

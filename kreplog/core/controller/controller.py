@@ -6,7 +6,8 @@ under way; from then on it follows the watches of the store and the answers of b
 store. Whatever goes wrong with the store sends it back to the start: it resigns, forgets all, and is elected anew, or
 takes over again under a new epoch if /controller is still its own.
 
-Every broker's first UpdateMetadata and LeaderAndIsr of a controller epoch, or of its registration, hold everything.
+Every broker's first UpdateMetadata of a controller epoch, or of its registration, and a LeaderAndIsr before it, the
+INIT, hold everything. A new controller that has thousands of leaders to elect tells of them before that, as it goes.
 """
 
 from __future__ import annotations
