@@ -7,7 +7,7 @@ store. Whatever goes wrong with the store sends it back to the start: it resigns
 takes over again under a new epoch if /controller is still its own.
 
 Every broker's first UpdateMetadata of a controller epoch, or of its registration, and a LeaderAndIsr before it, the
-INIT, hold everything. A new controller that has thousands of leaders to elect tells of them before that, as it goes.
+INIT, hold everything. Only what a new controller finds to repair is told before that, as soon as it is written.
 """
 
 from __future__ import annotations
