@@ -68,6 +68,7 @@ def carry_out(
     with EXIT_CODE after Ctrl-C."""
     before = reassigning.exists(brokers, asked)
     targets: Targets = {**(dict.fromkeys(reassigning.under_way(brokers)) if not asked or facts else {}), **asked}
+    sizes = reassigning.Sizes(brokers, asked, before if wait else {})
     refused = reassigning.submit(brokers, asked)
     taken = {one: target for one, target in targets.items() if one not in refused}
     progress = Progress(len(taken))
@@ -76,7 +77,7 @@ def carry_out(
     if wait and taken:
         try:
             with _shown() as show:
-                for progress in reassigning.watch(brokers, taken, {one: before[one] for one in asked if one in taken}):
+                for progress in reassigning.watch(brokers, taken, sizes):
                     show(progress)
         except KeyboardInterrupt:
             left = True

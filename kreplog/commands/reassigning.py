@@ -106,14 +106,15 @@ def submit(brokers: Brokers, targets: Targets) -> dict[TopicPartition, str]:
     return refused
 
 
-def watch(brokers: Brokers, targets: Targets, before: Mapping[TopicPartition, Any] | None = None) -> Iterator[Progress]:
+def watch(brokers: Brokers, targets: Targets, sizes: Sizes | None = None) -> Iterator[Progress]:
     """How far those of `targets` have come, again and again until all have ended. Raises UnreachableError.
 
-    before: the metadata of each before it was asked for; without them only those that still move count in bytes.
+    sizes: made before they were asked for; without it only those that still move count in bytes.
     """
     progress = Progress(len(targets))
     waiting = dict(targets)
-    sizes = _Sizes(brokers, targets, before or {})
+    sizes = sizes or Sizes(brokers, targets, {})
+    sizes.keep(targets)
     idle_since: dict[TopicPartition, float] = {}
     while True:
         moving = under_way(brokers)
@@ -152,8 +153,12 @@ def _outcome(
     return None
 
 
-class _Sizes:
-    """Bytes of the replicas that join, as they grow."""
+class Sizes:
+    """Bytes of the replicas that join, as they grow.
+
+    before: the metadata of `targets` before these are asked for. Their leaders are asked at once for what they hold: it
+    may be gone when that has been done.
+    """
 
     def __init__(self, brokers: Brokers, targets: Targets, before: Mapping[TopicPartition, Any]) -> None:
         self._brokers = brokers
@@ -162,6 +167,10 @@ class _Sizes:
             for one, told in before.items()
         }
         self._whole = leader_sizes(brokers, before)
+
+    def keep(self, targets: Targets) -> None:
+        """Forget all others: they were refused."""
+        self._joining = {one: brokers for one, brokers in self._joining.items() if one in targets}
 
     def look(self, there: Mapping[TopicPartition, Any], moving: Mapping[TopicPartition, UnderWay]) -> tuple[int, int]:
         """(copied, to copy). there: those that have not ended; all others count as copied."""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,3 +200,19 @@ def test_leadership_goes_back_to_the_preferred_replicas(on_trio: Kreplog) -> Non
 def described(run: Kreplog, topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(run("topic", "describe", topic, "--json").out)["partitions"]
     return found
+
+
+def test_what_is_done_before_the_first_look_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader of before holds nothing any more when it is asked only then."""
+    moved, refused = TopicPartition("t", 0), TopicPartition("t", 1)
+    sizes = {moved: 100, refused: 1000}
+    monkeypatch.setattr(reassigning, "leader_sizes", lambda brokers, there: {one: sizes[one] for one in there})
+    monkeypatch.setattr(reassigning, "replica_sizes", lambda brokers, wanted: {})
+    monkeypatch.setattr(reassigning, "under_way", lambda brokers: {})
+    monkeypatch.setattr(reassigning, "assignment", lambda metadata: {moved: SimpleNamespace(replica_nodes=[1, 2])})
+    brokers: Any = SimpleNamespace(metadata=lambda topics: None)
+    before = {one: SimpleNamespace(replica_nodes=[0]) for one in sizes}
+    looked = reassigning.Sizes(brokers, dict.fromkeys(sizes, (1, 2)), before)
+    sizes[moved] = 0
+    (progress,) = reassigning.watch(brokers, {moved: (1, 2)}, looked)
+    assert progress.done == [moved] and (progress.bytes, progress.bytes_to_copy) == (200, 200)

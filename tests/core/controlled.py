@@ -111,7 +111,7 @@ class FakeBroker:
         self.requests.append(request)
         match request:
             case LeaderAndIsrRequest():
-                self.metadata.update((told.partition, told) for told in request.partitions)
+                self.metadata.update((told.partition, told) for told in request.partitions if self._knows(told))
                 answers = [(told.partition, self._lead_or_follow(told)) for told in request.partitions]
                 if request.is_init:
                     wanted = {told.partition for told in request.partitions}
@@ -128,6 +128,10 @@ class FakeBroker:
                     ErrorCode.NONE,
                     tuple((stop.partition, self._stop(stop.partition, stop.delete)) for stop in request.partitions),
                 )
+
+    def _knows(self, told: PartitionState) -> bool:
+        held = self.metadata.get(told.partition)
+        return held is not None and held.topic_id == told.topic_id
 
     def _lead_or_follow(self, told: PartitionState) -> ErrorCode:
         if told.partition in self.broken:

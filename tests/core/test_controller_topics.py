@@ -86,7 +86,13 @@ def test_a_batch_is_one_request_of_a_kind_for_each_broker_in_the_right_order() -
     cluster.create_topic("t", dict.fromkeys(range(50), (1, 2)))
     cluster.run()
     kinds = [(send.broker, type(send.request), len(send.request.partitions)) for send in cluster.sent]
-    assert kinds == [(1, LeaderAndIsrRequest, 50), (2, LeaderAndIsrRequest, 50), (3, UpdateMetadataRequest, 50)]
+    assert kinds == [
+        (1, LeaderAndIsrRequest, 50),
+        (1, UpdateMetadataRequest, 50),
+        (2, LeaderAndIsrRequest, 50),
+        (2, UpdateMetadataRequest, 50),
+        (3, UpdateMetadataRequest, 50),
+    ]
     cluster.sent.clear()
     cluster.brokers[1].say_stopping()
     cluster.run()
@@ -94,6 +100,30 @@ def test_a_batch_is_one_request_of_a_kind_for_each_broker_in_the_right_order() -
         UpdateMetadataRequest,
         StopReplicaRequest,
     ]
+
+
+def test_what_a_broker_is_told_as_a_replica_it_is_not_told_again_for_its_clients() -> None:
+    """But what is new all are told of in one, lest clients hear of a part of a topic."""
+    cluster = running()
+    cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
+    cluster.run()
+    created = [send for send in cluster.sent if isinstance(send.request, UpdateMetadataRequest)][-3:]
+    assert [(send.broker, len(send.request.partitions)) for send in created] == [(1, 2), (2, 2), (3, 2)]
+    cluster.sent.clear()
+    cluster.write(*topics.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
+    cluster.run()
+    told = [
+        (send.broker, type(send.request), [one.partition.partition for one in send.request.partitions])
+        for send in cluster.sent
+    ]
+    assert told == [
+        (1, LeaderAndIsrRequest, [0]),
+        (1, UpdateMetadataRequest, [1]),
+        (2, LeaderAndIsrRequest, [0, 1]),
+        (3, LeaderAndIsrRequest, [1]),
+        (3, UpdateMetadataRequest, [0]),
+    ]
+    cluster.check()
 
 
 # Settings

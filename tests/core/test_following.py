@@ -367,15 +367,21 @@ def test_f16_before_it_is_registered_a_process_obeys_nobody() -> None:
     assert brokers[1].tell(1, 7, (1,), broker_epoch=2).error is ErrorCode.NONE
 
 
-def test_what_a_leader_and_isr_says_is_known_to_clients_without_an_update_metadata() -> None:
+def test_what_a_leader_and_isr_says_of_the_known_clients_hear_without_an_update_metadata() -> None:
+    """Not of what is new, or made anew: they would hear of a part of a topic."""
     shell = Shell()
     states = [
         PartitionState(TP, "id", LeaderAndIsr(1, epoch, (1,), partition_epoch=epoch), (1,), is_new=True)
         for epoch in range(3)
     ]
-    for told in (states[0], states[2], states[1]):
-        shell.ask(LeaderAndIsrRequest(9, 1, 1, (told,), told is states[0]))
-    assert shell.manager.metadata.partitions == {TP: states[2]}
+    known = shell.manager.metadata.partitions
+    shell.ask(LeaderAndIsrRequest(9, 1, 1, (states[0],), True))
+    assert known == {}
+    shell.ask(UpdateMetadataRequest(9, 1, 1, (), (states[0],)))
+    known = shell.manager.metadata.partitions
+    for told in (states[2], states[1], states[2]._replace(topic_id="another")):
+        shell.ask(LeaderAndIsrRequest(9, 1, 1, (told,)))
+        assert known == {TP: states[2]}
     shell.ask(UpdateMetadataRequest(9, 2, 1, (), ()))
     assert not shell.manager.metadata.partitions, "a new controller's first is complete"
 

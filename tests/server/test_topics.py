@@ -93,8 +93,6 @@ def test_one_that_is_gone_is_known_no_more(world: World) -> None:
     world.tell(LeaderAndIsrRequest(0, 1, 1, (told(A, "id a"),)))
     assert world.topics.name_of("id a") == "a"
     world.tell(StopReplicaRequest(0, 1, 1, (StopReplica(A, "id a", -1, True),)))
-    assert world.topics.name_of("id a") == "a", "others may have it"
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), deleted=(A,)))
     assert world.topics.name_of("id a") is None
 
 

@@ -108,7 +108,7 @@ class PartitionStateMachine:
                     continue
                 for partition, state in states:
                     self._context.put_state(partition, state)
-                    self._batch.add_leader_and_isr(partition)
+                    self._batch.add_leader_and_isr(partition, is_created=True)
                 yield StateChange("info", f"{len(some)} partitions created: {named(some)}")
             if not refused:
                 return
@@ -121,7 +121,7 @@ class PartitionStateMachine:
             yield from self._leadership.refresh(refused)
             for partition in refused:
                 if partition in self._context.states:
-                    self._batch.add_leader_and_isr(partition)
+                    self._batch.add_leader_and_isr(partition, is_created=True)
             waiting = [partition for partition in refused if partition not in self._context.states]
         self._context.unsettled.update(dict.fromkeys(waiting))
         yield StateChange("warning", f"{len(waiting)} partitions could not be created: {named(waiting)}")

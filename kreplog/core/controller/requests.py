@@ -3,8 +3,9 @@
 Of thousands of changes a request says AT_ONCE at most, so that a broker does other things between two of them; an INIT
 says everything. LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that does not know it
 yet, and StopReplica goes last. A request says what the context holds when it is sent, whatever was known when it was
-asked for. What a LeaderAndIsr says, to a broker that it goes to, no UpdateMetadata says again, but for an INIT's: that
-is whole, so that a broker can forget what else it has heard.
+asked for. What a LeaderAndIsr says of a partition that is known, no UpdateMetadata says to the same broker again. One
+that is new is in an UpdateMetadata for all, so that no client is told of a part of a topic; and an INIT's is whole, so
+that a broker can forget what else it has heard.
 Source: Kafka's ControllerBrokerRequestBatch.
 """
 
@@ -52,14 +53,17 @@ class ControllerBrokerRequestBatch:
         self._init: dict[int, None] = {}
         self._stops: dict[int, dict[TopicPartition, StopReplica]] = {}
         self._metadata: dict[TopicPartition, None] = {}
+        self._created: dict[TopicPartition, None] = {}
         self._deleted: dict[TopicPartition, None] = {}
         self._brokers_changed = False
         self._states: dict[TopicPartition, PartitionState] = {}
 
-    def add_leader_and_isr(self, partition: TopicPartition) -> None:
+    def add_leader_and_isr(self, partition: TopicPartition, is_created: bool = False) -> None:
         """Tell all replicas that take part in `partition` who leads it, and all brokers for their clients."""
         self._changed[partition] = None
         self._metadata[partition] = None
+        if is_created:
+            self._created[partition] = None
 
     def add_leader_and_isr_for(self, replica: Replica, is_new: bool = False) -> None:
         """Tell one replica."""
@@ -108,7 +112,8 @@ class ControllerBrokerRequestBatch:
             else:
                 for some in _pieces(mine.values()):
                     yield self._leader_and_isr(broker, some)
-                news = [one for one in self._metadata if one in context.states and one not in mine]
+                known = mine.keys() - self._created.keys()
+                news = [one for one in self._metadata if one in context.states and one not in known]
                 metadata = _pieces(map(self._state, news))
                 if not metadata and (deleted or self._brokers_changed):
                     metadata = [()]

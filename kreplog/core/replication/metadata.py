@@ -35,14 +35,17 @@ class MetadataCache:
         self.brokers = {broker.id: broker for broker in request.brokers}
         for partition in request.deleted:
             self.partitions.pop(partition, None)
-        self.learn(request.partitions)
+        for state in request.partitions:
+            held = self.partitions.get(state.partition)
+            if held is None or not is_older(state, held):
+                self.partitions[state.partition] = state
         return ErrorCode.NONE
 
     def learn(self, states: Iterable[PartitionState]) -> None:
-        """What a LeaderAndIsr says of replicas here is not said again by an UpdateMetadata."""
+        """What a LeaderAndIsr says of those that are known is not said again; what is new, an UpdateMetadata tells."""
         for state in states:
             held = self.partitions.get(state.partition)
-            if held is None or not is_older(state, held):
+            if held is not None and held.topic_id == state.topic_id and not is_older(state, held):
                 self.partitions[state.partition] = state
 
     def is_stale(self, controller_epoch: int) -> bool:
