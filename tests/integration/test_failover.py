@@ -38,6 +38,7 @@ KILLS = 25
 PARTITIONS = 10_000
 FILES_EACH = 1
 AT_ONCE = 1000
+SETTLE_S = 5.0
 _VERSION = 7
 _SOUND = batch.build([b"x" * 100], timestamps_ms=[0])
 _DAMAGED = _SOUND[:-1] + b"y"
@@ -168,6 +169,7 @@ def test_of_ten_thousand_partitions(folder: Path, figure: Figure) -> None:
         _ask_of_all(addresses, {0: list(range(count))})
         figure(f"{count} partitions made in {time.monotonic() - start:.1f} s")
         eventually(lambda: not view.under_replicated("many"), "they are not all in sync", 300)
+        time.sleep(SETTLE_S)  # what making them has left to do is done then, and nobody tells of it
         killed = time.monotonic()
         kill(cluster, 0)
         waited = _ask_of_all(addresses, {1: list(range(0, count, 2)), 2: list(range(1, count, 2))})
