@@ -237,12 +237,12 @@ class Life:
 
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(send)
-            time.sleep(GOES_ON_S)
+            time.sleep(GOES_ON_S)  # what a client does when it begins is over then
             killed = time.perf_counter()
             clusters.kill(self.cluster, leader)
             wanted = len(acknowledged) + GO_ON_WITH
             while len(acknowledged) < wanted and not sending.done():
-                time.sleep(clusters.POLL_S)
+                time.sleep(clusters.POLL_S)  # the other thread is about its own work
             enough.set()
             sending.result()
         return max(after - before for before, after in pairwise(acknowledged) if after > killed)

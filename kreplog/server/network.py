@@ -137,11 +137,6 @@ class Connection:
             return "a closed connection"
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
 
-    @property
-    def missing(self) -> int:
-        """Bytes that are still to come of a frame that has begun."""
-        return self._frames.missing
-
     # In
 
     def pause(self) -> None:

@@ -101,11 +101,13 @@ def _told_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[Top
     told: set[TopicPartition] = set()
     multis = 0
     for effect in effects:
-        if isinstance(effect, SendControl) and isinstance(effect.request, LeaderAndIsrRequest):
-            if effect.request.is_init:
-                break
+        if isinstance(effect, SendControl):
+            assert isinstance(effect.request, LeaderAndIsrRequest | UpdateMetadataRequest)
+            if isinstance(effect.request, LeaderAndIsrRequest):
+                if effect.request.is_init:
+                    break
+                told.update(one.partition for one in effect.request.partitions)
             assert len(effect.request.partitions) <= AT_ONCE
-            told.update(one.partition for one in effect.request.partitions)
         elif isinstance(effect, Multi) and [type(one) for one in effect.operations[:2]] == [Check, SetData]:
             multis += 1
             assert len(told & led) >= min(len(led), (multis - 1) * (fencing.MAX_OPERATIONS - 1)), (

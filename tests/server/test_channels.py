@@ -56,12 +56,12 @@ def heard(requests: Sequence[ControlRequest]) -> list[ControlRequest]:
         channels = Channels("test", lambda broker: ("", 0), answered.append, OWN, obey)
         channels.send(SendControl(OWN, EPOCH, StopReplicaRequest(OWN, 1, EPOCH, (), 0)))
         while not told:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the channel has its turn
         for request in requests:
             channels.send(SendControl(OWN, EPOCH, request))
         free.set()
         while len(answered) < len(told) or answered[-1].request.sequence < requests[-1].sequence:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # likewise
         channels.close()
 
     async def bounded() -> None:

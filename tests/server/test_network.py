@@ -330,25 +330,26 @@ def test_a_long_frame_of_a_trusted_peer_is_received_in_large_pieces() -> None:
             theirs = socket.create_connection(server.getsockname())
             ours, _ = server.accept()
         connection = Connection(ours, 8 << 20, frames.append, lambda: None, trusting=True)
+        reader = connection._frames
         long = random.Random(1).randbytes(2 * network.WAKE_BYTES)
         send = partial(asyncio.get_running_loop().sock_sendall, theirs)
         theirs.setblocking(False)
         with theirs:
             await send(framed(b"short") + framed(long)[:1000])
-            await until(lambda: connection.missing > 0)
-            missing = connection.missing
+            await until(lambda: reader.missing > 0)
+            missing = reader.missing
             await send(long[996 : 996 + 5000])
             await arrived(ours, 5000)
-            assert connection.missing == missing, "too little to be told of"
+            assert reader.missing == missing, "too little to be told of"
             await send(long[5996 : network.WAKE_BYTES + 996])
-            await until(lambda: connection.missing < missing)
+            await until(lambda: reader.missing < missing)
             await send(long[network.WAKE_BYTES + 996 :])
             await until(lambda: len(frames) == 2)
             assert frames == [b"short", long]
             await send(framed(b"x"))
             await until(lambda: len(frames) == 3)
             await send(framed(long)[:1000])
-            await until(lambda: connection.missing > 0)
+            await until(lambda: reader.missing > 0)
         await until(lambda: connection.closed)
 
     run(work)
