@@ -240,6 +240,14 @@ class SendControl:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitAnswers:
+    """Wait until brokers have answered all that was queued for them, `most_ms` at the most: what is urgent is done
+    before what is much. Answer: None."""
+
+    most_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     reply_to: Hashable
     response: Response
@@ -285,6 +293,7 @@ Effect = (
     | GetChildren
     | Send
     | SendControl
+    | AwaitAnswers
     | Reply
     | StateChange
     | UncleanElection

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from kreplog.core.effects import SendControl
@@ -77,6 +78,13 @@ class Channels:
         channel.put(effect.request)
         log_sent(effect.request, effect.broker)
 
+    async def answered_all(self, most_s: float) -> None:
+        """Wait until nothing is queued or under way, `most_s` at the most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                for channel in list(self._channels.values()):
+                    await channel.idle.wait()
+
     def keep(self, live: Mapping[int, int]) -> None:
         """End the channels of registrations that are not among `live` (broker id: broker epoch)."""
         for broker, channel in list(self._channels.items()):
@@ -133,7 +141,7 @@ class Channels:
 
 
 class _Channel:
-    """One broker's."""
+    """One broker's. idle: nothing is queued or under way, or it is closed."""
 
     def __init__(self, owner: Channels, broker: int, broker_epoch: int) -> None:
         self.broker = broker
@@ -143,10 +151,13 @@ class _Channel:
         self._correlation = 0
         self._waiting: deque[ControlRequest] = deque()
         self._more = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"kreplog-channel-{broker}")
 
     def put(self, request: ControlRequest) -> None:
         self._waiting.append(request)
+        self.idle.clear()
         self._more.set()
 
     def next_correlation(self) -> int:
@@ -157,6 +168,7 @@ class _Channel:
         while True:
             while not self._waiting:
                 self._more.clear()
+                self.idle.set()
                 await self._more.wait()
             answer = await self._owner.ask(self, self._next())
             self._owner.answered(self, answer)
@@ -169,6 +181,7 @@ class _Channel:
         return request
 
     def close(self) -> None:
+        self.idle.set()
         self._task.cancel()
         self.peer.close()
 

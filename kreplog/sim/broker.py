@@ -262,6 +262,7 @@ class BrokerProcess:
             effects.Send: self._send,
             effects.Reply: self._reply,
             effects.SendControl: self._send_control,
+            effects.AwaitAnswers: self._await_answers,
             effects.SubmitMulti: self._submit_multi,
             effects.SubmitRead: self._submit_read,
             effects.Multi: self._multi,
@@ -518,6 +519,11 @@ class BrokerProcess:
 
     def _send_control(self, _runner: Runner, effect: effects.SendControl) -> None:
         self.channels.put(effect)
+
+    def _await_answers(self, runner: Runner, effect: effects.AwaitAnswers) -> Any:
+        """As if one were not to be reached."""
+        self._scheduler.after(effect.most_ms * MS, self._resume, runner, None, None)
+        return AWAITED
 
     def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
         self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag))

@@ -23,7 +23,17 @@ from kreplog.core.controller.transitions import (
     PartitionStatus,
     ReplicaStatus,
 )
-from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi, Reply, SendControl, StateChange, UncleanElection
+from kreplog.core.effects import (
+    AwaitAnswers,
+    Effect,
+    GetChildren,
+    GetNodes,
+    Multi,
+    Reply,
+    SendControl,
+    StateChange,
+    UncleanElection,
+)
 from kreplog.core.events import ControlReplied, Event, Received, Registered, SessionLost, Tick, WatchFired
 from kreplog.core.messages import (
     ControlledShutdownRequest,
@@ -293,6 +303,8 @@ class Box:
                     return None
             case SendControl():
                 self._outbox.append(effect)
+            case AwaitAnswers():
+                pass  # each box has its turn at any time
             case Reply(reply_to, response):
                 self.replies.append((reply_to, response))
             case StateChange(level, text):

@@ -96,3 +96,36 @@ def test_what_must_not_be_mixed_is_told_one_after_the_other() -> None:
     ]
     for requests in unlike:
         assert heard(requests) == requests
+
+
+def test_answers_are_waited_for_but_not_forever() -> None:
+    happened: list[str] = []
+
+    async def work() -> None:
+        free = asyncio.Event()
+
+        async def obey(request: ControlRequest) -> ControlResponse:
+            await free.wait()
+            return LeaderAndIsrResponse(ErrorCode.NONE)
+
+        channels = Channels("test", lambda broker: ("", 0), lambda _: happened.append("answered"), OWN, obey)
+        await channels.answered_all(3600)
+        channels.send(SendControl(OWN, EPOCH, leaders(1, 1, is_init=True)))
+        channels.send(SendControl(OWN, EPOCH, leaders(2, 2)))
+        await channels.answered_all(0.001)
+        happened.append("not yet")
+        free.set()
+        await channels.answered_all(3600)
+        free.clear()
+        channels.send(SendControl(OWN, EPOCH, leaders(3, 3)))
+        waiting = asyncio.ensure_future(channels.answered_all(3600))
+        await asyncio.sleep(0)  # it waits
+        channels.keep({})
+        await waiting
+
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await work()
+
+    asyncio.run(bounded())
+    assert happened == ["not yet", "answered", "answered"]

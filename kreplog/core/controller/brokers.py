@@ -14,8 +14,12 @@ from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reading import Registration
 from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.effects import StateChange, Steps
+from kreplog.core.effects import AwaitAnswers, StateChange, Steps
 from kreplog.types import Broker, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
+
+FIRST_MS = 500
+"""So long, at most, the INIT of everything waits for brokers to take what a new controller repaired: to make it, and to
+take it, would hold up the last of the new leaders."""
 
 
 class BrokerChanges:
@@ -52,11 +56,13 @@ class BrokerChanges:
 
     def _repair(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
         """Others lead, and those that are gone leave the ISRs. Those that take part are told as soon as it is written,
-        and do not wait for the INIT of everything."""
+        and have taken it before there is an INIT of everything."""
         for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE, leadership.repair)
             yield from self._machines.leadership.end_eligibility(some)
             yield from self._batch.send_leaders()
+        if partitions:
+            yield AwaitAnswers(FIRST_MS)
 
     def _missed_failures(self) -> list[TopicPartition]:
         """Partitions with a leader, these first, or an in-sync replica that is gone (F33)."""
