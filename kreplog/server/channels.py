@@ -10,8 +10,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 
+from kreplog.core.controller.requests import take_together
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import (
@@ -19,8 +19,6 @@ from kreplog.core.messages import (
     ControlledShutdownResponse,
     ControlRequest,
     ControlResponse,
-    LeaderAndIsrRequest,
-    UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.server.logs import log_sent
@@ -33,9 +31,6 @@ _log = logging.getLogger("kreplog.server")
 
 RETRY_S = 0.3
 TIMEOUT_S = 30.0
-
-TOGETHER = 1000
-"""So many partitions a message tells of, at most, that is made of several which have waited for an answer."""
 
 _MAX_ANSWER_BYTES = 100 << 20
 
@@ -170,29 +165,10 @@ class _Channel:
                 self._more.clear()
                 self.idle.set()
                 await self._more.wait()
-            answer = await self._owner.ask(self, self._next())
+            answer = await self._owner.ask(self, take_together(self._waiting))
             self._owner.answered(self, answer)
-
-    def _next(self) -> ControlRequest:
-        request = self._waiting.popleft()
-        while self._waiting and (both := _joined(request, self._waiting[0])) is not None:
-            request = both
-            self._waiting.popleft()
-        return request
 
     def close(self) -> None:
         self.idle.set()
         self._task.cancel()
         self.peer.close()
-
-
-def _joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
-    """What says the same as both, one after the other; None where that takes two."""
-    if len(first.partitions) + len(second.partitions) > TOGETHER or first.controller_epoch != second.controller_epoch:
-        return None
-    match first, second:
-        case LeaderAndIsrRequest(is_init=False), LeaderAndIsrRequest(is_init=False):
-            return replace(second, partitions=first.partitions + second.partitions)
-        case UpdateMetadataRequest(), UpdateMetadataRequest(deleted=()):
-            return replace(second, partitions=first.partitions + second.partitions, deleted=first.deleted)
-    return None

@@ -1,4 +1,5 @@
-"""A controller's queues to the brokers: strictly in order, one message in flight, the same one repeated until answered.
+"""A controller's queues to the brokers: strictly in order, one message in flight, the same one repeated until answered;
+what has waited meanwhile is told together.
 
 A queue belongs to one registration of a broker; a message for a newer one drops the queue of the older whole (F30).
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from kreplog.core.controller.requests import take_together
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import ControlRequest, ControlResponse
@@ -62,14 +64,18 @@ class ControlChannels:
 
     @property
     def idle(self) -> bool:
-        return all(not queue.waiting for queue in self._queues.values())
+        return all(queue.request is None and not queue.waiting for queue in self._queues.values())
 
     def _send_next(self, broker: int, queue: _Queue) -> None:
-        if self._queues.get(broker) is not queue or not queue.waiting or not self._may_send():
-            queue.in_flight = False
+        queue.in_flight = False
+        if self._queues.get(broker) is not queue or not self._may_send():
+            return
+        if queue.request is None and queue.waiting:
+            queue.request = take_together(queue.waiting)
+        request = queue.request
+        if request is None:
             return
         queue.in_flight = True
-        request = queue.waiting[0]
 
         def answered(response: ControlResponse | None) -> None:
             if self._queues.get(broker) is not queue:
@@ -77,7 +83,7 @@ class ControlChannels:
             if response is None or response.error is ErrorCode.BROKER_NOT_AVAILABLE:
                 self._scheduler.after(RETRY_US, self._send_next, broker, queue)
                 return
-            queue.waiting.popleft()
+            queue.request = None
             self._put_back(ControlReplied(broker, queue.broker_epoch, request, response))
             if self._queues.get(broker) is queue:
                 self._send_next(broker, queue)
@@ -86,7 +92,10 @@ class ControlChannels:
 
 
 class _Queue:
+    """request: the one under way, until it is answered."""
+
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
         self.waiting: deque[ControlRequest] = deque()
+        self.request: ControlRequest | None = None
         self.in_flight = False

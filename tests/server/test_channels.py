@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from kreplog.core.controller.requests import TOGETHER
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import (
@@ -18,7 +19,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode
-from kreplog.server.channels import TOGETHER, Channels
+from kreplog.server.channels import Channels
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 
 OWN, EPOCH = 1, 7
