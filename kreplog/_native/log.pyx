@@ -32,7 +32,7 @@ from kreplog._native.batch cimport (
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
 from posix.fcntl cimport O_RDONLY
 
-from kreplog._native.files cimport open_file, sync_directory
+from kreplog._native.files cimport FileHandle, open_file, sync_directory
 from kreplog._native.segment cimport Segment, create_segment
 from kreplog._native.state cimport StateFile
 from kreplog._native.turn cimport turn_end, turn_init, turn_take
@@ -495,6 +495,7 @@ cdef class SegmentedLog(LogView):
         sealed_only: only segments before the newest sealed one, whose pages the kernel has long begun to write.
         """
         cdef Segment segment
+        cdef FileHandle file
         cdef int64_t target
         cdef int64_t generation
         cdef list due
@@ -520,7 +521,7 @@ cdef class SegmentedLog(LogView):
                 due = []
                 for segment in reversed(segments):
                     if not segment.synced:
-                        due.append(segment)
+                        due.append(self.open_for_sync(segment))
                         segment.synced = True
                     elif segment is not self.active:
                         break
@@ -529,8 +530,8 @@ cdef class SegmentedLog(LogView):
             finally:
                 self.unlock()
             try:
-                for segment in due:
-                    segment.open().sync()
+                for file in due:
+                    file.sync()
                 if changed:
                     sync_directory(self.path)
             except BaseException as error:
@@ -547,6 +548,13 @@ cdef class SegmentedLog(LogView):
         finally:
             turn_end(&self.sync_turn)
         return 0
+
+    cdef FileHandle open_for_sync(self, Segment segment):
+        """Its file, under the lock: once that is free the segment may be deleted. Raises LogFailedError."""
+        try:
+            return segment.open()
+        except BaseException as error:
+            self.fail(error)
 
     cdef int check_flushable(self) except -1:
         if self.failure is not None:
