@@ -42,7 +42,8 @@ cdef class SegmentedLog(LogView):
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
-    cdef bint sealed_unsynced
+    cdef readonly bint sealed_unsynced  # a segment was sealed, and those before it are still to be synced
+    cdef str unsynced_snapshot  # an owned log's newest, until a flush
     cdef BatchBuilder builder
     cdef Payload key_payload
     cdef Payload value_payload

@@ -66,6 +66,15 @@ cdef int32_t epoch_of(object value) except? -1:
     return <int32_t> epoch
 
 
+cdef int sync_if_there(str path) except -1:
+    """Make a file durable that may have been deleted meanwhile. Raises StorageError."""
+    try:
+        open_file(path, O_RDONLY).sync()
+    except FileNotFoundError:
+        pass
+    return 0
+
+
 cdef class Pending:
     """Records that have their offsets but are not written yet; whoever takes the log's lock writes them first."""
 
@@ -396,10 +405,7 @@ cdef class SegmentedLog(LogView):
         for name in ("leader-epoch-checkpoint", "partition.metadata") if self.parent_unsynced else (
             "leader-epoch-checkpoint",
         ):
-            try:
-                open_file(f"{self.path}/{name}", O_RDONLY).sync()
-            except FileNotFoundError:
-                continue
+            sync_if_there(f"{self.path}/{name}")
         if self.parent_unsynced:
             (<StateFile> state).sync()
         sync_directory(self.path)
@@ -457,7 +463,9 @@ cdef class SegmentedLog(LogView):
             old.seal()
             if self.position.has_producers:
                 self.producers.expire(wall_clock_ms(), self.config.producer_id_expiration_ms)
-                self.producers.write_snapshot(self.path, self.position.leo)
+                snapshot = self.producers.write_snapshot(self.path, self.position.leo, durable=not self.owned)
+                if self.owned:
+                    self.unsynced_snapshot = snapshot
             new = create_segment(
                 self.path, self.name, self.position.leo, self.segment_bytes, self.config.index_interval_bytes
             )
@@ -482,8 +490,8 @@ cdef class SegmentedLog(LogView):
             self.unlock()
 
     cdef int settle(self, int64_t offset) except -1:
-        """After an append, without the lock: the fsyncs that are due."""
-        if self.sealed_unsynced:
+        """After an append, without the lock: the fsyncs that are due; an owner sees to sealed segments itself."""
+        if self.sealed_unsynced and not self.owned:
             self.flush_to(offset, True)
         if offset - self.position.recovery_point >= self.flush_messages:
             self.flush_to(offset, False)
@@ -499,6 +507,7 @@ cdef class SegmentedLog(LogView):
         cdef int64_t target
         cdef int64_t generation
         cdef list due
+        cdef str snapshot
         cdef bint changed
         cdef bint taken
         with nogil:
@@ -514,9 +523,9 @@ cdef class SegmentedLog(LogView):
                 if sealed_only:
                     segments = segments[:max(len(segments) - 2, 0)]
                     target = (<Segment> self._segments[len(segments)]).base_offset
-                    self.sealed_unsynced = False
                 else:
                     target = self.position.leo
+                self.sealed_unsynced = False
                 generation = self.position.generation
                 due = []
                 for segment in reversed(segments):
@@ -525,11 +534,14 @@ cdef class SegmentedLog(LogView):
                         segment.synced = True
                     elif segment is not self.active:
                         break
+                snapshot, self.unsynced_snapshot = self.unsynced_snapshot, None
                 changed = self.directory_changed
                 self.directory_changed = False
             finally:
                 self.unlock()
             try:
+                if snapshot is not None:
+                    sync_if_there(snapshot)
                 for file in due:
                     file.sync()
                 if changed:
@@ -571,6 +583,10 @@ cdef class SegmentedLog(LogView):
         target = self.position.leo
         self.unlock()
         self.flush_to(target, False)
+
+    def flush_sealed(self):
+        """What an owned log leaves to its owner once a segment is sealed: see Log.open. Raises LogFailedError."""
+        self.flush_to(self.position.leo, True)
 
     cdef int checkpoint(self) except -1:
         """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""

@@ -42,6 +42,6 @@ cdef class ProducerState:
     cpdef bytes snapshot(self)
     cpdef object load(self, bytes data)
     cdef object _load(self, bytes data, int64_t end_offset)
-    cpdef object write_snapshot(self, str directory, int64_t offset)
+    cpdef str write_snapshot(self, str directory, int64_t offset, bint durable=*)
     cpdef object latest_snapshot(self, str directory, int64_t max_offset, bint discard=*)
     cpdef object delete_snapshots(self, str directory, int64_t from_offset=*, int64_t to_offset=*)

@@ -238,8 +238,11 @@ cdef class ProducerState:
             p += ENTRY_SIZE
         self._producers = producers
 
-    cpdef object write_snapshot(self, str directory, int64_t offset):
-        """Write the snapshot for `offset`, the next one the log will give; durable on return. Raises StorageError."""
+    cpdef str write_snapshot(self, str directory, int64_t offset, bint durable=True):
+        """Write the snapshot for `offset`, the next one the log will give; return its path. Raises StorageError.
+
+        Not durable: a crash of the host may leave it torn, and it is then passed over, until the caller has synced it.
+        """
         cdef Producer producer
         for producer_id, producer in self._producers.items():
             if producer.count and _batch(producer, producer.count - 1).last_offset >= offset:
@@ -248,7 +251,9 @@ cdef class ProducerState:
                     f"a snapshot for offset {offset} may not hold",
                     path=directory, offset=offset
                 )
-        atomic_write(_path(directory, offset), self.snapshot())
+        path = _path(directory, offset)
+        atomic_write(path, self.snapshot(), durable)
+        return path
 
     cpdef object latest_snapshot(self, str directory, int64_t max_offset, bint discard=False):
         """Load the newest sound snapshot for `max_offset` or less; its offset, or None with the state empty.

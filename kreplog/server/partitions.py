@@ -108,6 +108,8 @@ class ReplicaLogs:
         self._held: Counter[DataDirectory] = Counter()
         self._made: dict[_Replica, None] = {}
         self._cut: dict[_Replica, None] = {}
+        self._sealed: dict[_Replica, None] = {}
+        self._flushing_sealed = False
         self._tasks: set[asyncio.Future[Any]] = set()
         self._answers: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
@@ -233,11 +235,13 @@ class ReplicaLogs:
     def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
         replica = self._of(effect.partition)
         info = replica.log.append_batches(effect.records, effect.leader_epoch, strict=effect.strict)
+        self._note_sealed(replica)
         return info, replica.state
 
     def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.append_as_follower(effect.records)
+        self._note_sealed(replica)
         return replica.state
 
     def _assign_leader_epoch(self, effect: effects.AssignLeaderEpoch) -> effects.LogState:
@@ -401,6 +405,25 @@ class ReplicaLogs:
             replica.flushing = True
             self._start(partition, replica)
 
+    def _note_sealed(self, replica: _Replica) -> None:
+        """After an append: where it has sealed a segment, those before that are made durable, with nobody waiting."""
+        if replica.log.sealed_unsynced:
+            self._sealed[replica] = None
+            if not self._flushing_sealed:
+                self._flushing_sealed = True
+                self._run_task(self._flush_sealed())
+
+    async def _flush_sealed(self) -> None:
+        """All that is due, in a few threads; what is sealed meanwhile is the next round's, however much that is. So a
+        log is never further behind than by what it took in during two rounds, and where the disk takes less than
+        comes in the kernel holds the appends up."""
+        try:
+            while self._sealed:
+                sealed, self._sealed = list(self._sealed), {}
+                await self._sync(Log.flush_sealed, sealed)
+        finally:
+            self._flushing_sealed = False
+
     # Files
 
     def sync_files(self, then: Callable[[], None]) -> None:
@@ -413,19 +436,21 @@ class ReplicaLogs:
         made, self._made = list(self._made), {}
         cut, self._cut = list(self._cut), {}
         if made:
-            self._run_task(self._sync(made, then))
+            self._run_task(self._sync(Log.sync_files, made, then))
         else:
             then()
         if cut:
-            self._run_task(self._sync(cut, None))
+            self._run_task(self._sync(Log.sync_files, cut))
 
-    async def _sync(self, replicas: list[_Replica], then: Callable[[], None] | None) -> None:
+    async def _sync(
+        self, call: Callable[[Log], None], replicas: list[_Replica], then: Callable[[], None] = lambda: None
+    ) -> None:
         loop = asyncio.get_running_loop()
         due = deque(replica for replica in replicas if not replica.gone and not replica.directory.failed)
         taken = list(due)
         for replica in taken:
             replica.syncing += 1
-        threads = [loop.run_in_executor(self._pool, _sync_each, due) for _ in range(min(SYNCS_AT_ONCE, len(due)))]
+        threads = [loop.run_in_executor(self._pool, _sync_each, call, due) for _ in range(min(SYNCS_AT_ONCE, len(due)))]
         failed = await asyncio.gather(*threads)
         for replica in taken:
             replica.syncing -= 1
@@ -434,8 +459,7 @@ class ReplicaLogs:
             if not replica.gone:  # meanwhile its folder was moved
                 _log.error("%s", error)
                 self._fail(replica.directory)
-        if then is not None:
-            then()
+        then()
 
     # Failure
 
@@ -482,6 +506,7 @@ class ReplicaLogs:
     def close(self, *, mark: bool = True) -> bool:
         """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean. What
         was clean in a directory is marked there, if `mark`, whatever became of the other directories."""
+        self._sealed.clear()  # closing syncs everything
         with ThreadPoolExecutor(8, "kreplog-close") as pool:
             closed = dict(zip(self._replicas, pool.map(_close_quietly, self._replicas.values()), strict=True))
         unclean = {self._replicas[partition].directory for partition, offsets in closed.items() if offsets is None}
@@ -559,8 +584,8 @@ def _flush_log(log: Log) -> int:
     return log.recovery_point
 
 
-def _sync_each(due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:
-    """Of those that other threads leave; the ones that failed."""
+def _sync_each(call: Callable[[Log], None], due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:
+    """`call` for each of those that other threads leave; the ones that failed."""
     failed: list[tuple[_Replica, StorageError]] = []
     while True:
         try:
@@ -570,7 +595,9 @@ def _sync_each(due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:
         if replica.gone:
             continue
         try:
-            replica.log.sync_files()
+            call(replica.log)
+        except LogClosedError:  # meanwhile the broker has stopped
+            continue
         except StorageError as error:
             failed.append((replica, error))
 

@@ -19,7 +19,7 @@ from tests.server.brokers import eventually, serving
 from tests.server.test_broker import Client
 
 PARTITIONS = [TopicPartition("topic", number) for number in range(6)]
-KINDS = {"sync": SYNC, "open": OPEN | WRITE | RENAME}
+KINDS = {"sync": SYNC, "sealed": SYNC, "open": OPEN | WRITE | RENAME}
 
 
 async def main(root: Path, how: str) -> None:

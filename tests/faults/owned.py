@@ -1,4 +1,5 @@
-"""Driver: an owned log waits for no fsync until there is a record, and the record waits for what it needs."""
+"""Driver: an owned log waits for no fsync until there is a record, and the record waits for what it needs; nor does an
+append that seals a segment ("sealed")."""
 
 from __future__ import annotations
 
@@ -7,13 +8,54 @@ import sys
 from pathlib import Path
 
 from kreplog import Log, LogConfig
+from kreplog._native.batch import build
 from tests.faults.shim import Shim
 
 NAMES = {"partition.metadata", "kreplog.state", "topic-0", "data"}
 EPOCHS = "leader-epoch-checkpoint.tmp"
 
 
+def seal(root: Path) -> None:
+    shim = Shim()
+    synced: list[str] = []
+    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True, segment_bytes=1000), owned=True)
+
+    def append() -> None:
+        leo = log.log_end_offset
+        log.append_batches(build([bytes(400)], producer_id=7, producer_epoch=0, base_sequence=leo))
+
+    append()
+    shim.on_sync(lambda descriptor: synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+    for _ in range(6):
+        append()
+    assert [one.base_offset for one in log.segments] == [0, 2, 4, 6]
+    assert not synced, synced
+    assert (log.sealed_unsynced, log.recovery_point) == (True, 0)
+
+    log.flush_sealed()
+    assert set(synced) == {f"{6:020}.snapshot", f"{0:020}.log", f"{2:020}.log", "topic-0"}, synced
+    assert (log.sealed_unsynced, log.recovery_point) == (False, 4)
+    synced.clear()
+    log.flush_sealed()
+    assert not synced, synced
+    for _ in range(2):
+        append()
+    log.flush()
+    assert set(synced) == {f"{8:020}.snapshot", *(f"{at:020}.log" for at in (4, 6, 8)), "topic-0"}, synced
+    assert (log.sealed_unsynced, log.recovery_point) == (False, log.log_end_offset)
+    shim.on_sync(None)
+    log.close()
+
+
 def main(root: Path, how: str) -> None:
+    (root / "data").mkdir()
+    if how == "sealed":
+        seal(root)
+    else:
+        begin(root, how)
+
+
+def begin(root: Path, how: str) -> None:
     shim = Shim()
     synced: list[str] = []
     written: list[int] = []
@@ -26,7 +68,6 @@ def main(root: Path, how: str) -> None:
     def first_bytes() -> int:
         return int.from_bytes(segment.read_bytes()[:61], "big") if segment.exists() else 0
 
-    (root / "data").mkdir()
     shim.on_sync(note)
     log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
     synced.clear()  # the id that a log gives itself; a broker's has one

@@ -1,6 +1,7 @@
 """Driver: what a power loss leaves, at every fsync of a script of operations, must hold all that was flushed.
 
-Arguments: directory, "flush" or "every-append" (flush_messages=1), seed. Needs the shim, which reports each fsync.
+Arguments: directory, "flush", "every-append" (flush_messages=1) or "owned" (its owner makes sealed segments durable,
+now and then), seed. Needs the shim, which reports each fsync.
 A Shadow keeps what POSIX promises to be on the disk: a file's bytes as of its last fsync, a directory's names as of its
 own. The rest may be there or not: images are made with none of it, and with random parts of it, torn.
 """
@@ -26,12 +27,13 @@ SECTOR = 512
 
 @dataclass(frozen=True)
 class Moment:
-    """One instant: what is durable, what is in the page cache, and how far the script had come."""
+    """One instant: what is durable, what is in the page cache, how far the script had come and the log's own word."""
 
     step: int
     flushed_step: int
     durable: dict[str, bytes]
     cached: dict[str, bytes]
+    recovery_point: int = 0
 
 
 class Shadow:
@@ -44,6 +46,7 @@ class Shadow:
         self._held: dict[int, int] = {}
         self.step = 0
         self.flushed_step = -1
+        self.log: Log | None = None
         self.moments: list[Moment] = []
 
     def synced(self, fd: int) -> None:
@@ -66,7 +69,9 @@ class Shadow:
     def take(self) -> None:
         """Keep this instant."""
         cached = {str(file.relative_to(self._root)): file.read_bytes() for file in _files(self._root)}
-        self.moments.append(Moment(self.step, self.flushed_step, dict(self._durable(self._root)), cached))
+        durable = dict(self._durable(self._root))
+        recovery_point = 0 if self.log is None else self.log.recovery_point
+        self.moments.append(Moment(self.step, self.flushed_step, durable, cached, recovery_point))
 
     def _hold(self, path: str, inode: int) -> None:
         if inode not in self._held:
@@ -127,6 +132,8 @@ def check(files: dict[str, bytes], moment: Moment, states: list[script.State], f
         assert log.append(b"one more") == found.end
     start, end = max(state.start for state in possible), min(state.end for state in possible)
     flushed = possible[0]
+    if possible[-1].generations:  # no step that begins anew
+        assert found.end >= moment.recovery_point, f"found records to {found.end}, not to {moment.recovery_point}"
     for offset in range(start, end):
         assert found.start <= offset < found.end, f"{offset} was flushed; found only {found.start} to {found.end}"
         assert found.generations[offset - found.start] == flushed.generations[offset - flushed.start]
@@ -135,20 +142,24 @@ def check(files: dict[str, bytes], moment: Moment, states: list[script.State], f
         assert offset < flushed.start or generation in known, f"{offset} holds a record of {generation}, not of {known}"
 
 
-def run(root: Path, every_append: bool) -> tuple[list[Moment], list[script.State]]:
+def run(root: Path, mode: str) -> tuple[list[Moment], list[script.State]]:
     """The script under a Shadow. states[k] is the log before step k."""
+    every_append = mode == "every-append"
     config = replace(script.CONFIG, flush_messages=1) if every_append else script.CONFIG
     steps = list(script.steps())
     root.mkdir()
     shadow, shim = Shadow(root), Shim()
     shim.on_sync(shadow.synced)
-    log = Log.open(root / "power-0", config)
+    shadow.log = log = Log.open(root / "power-0", config, owned=mode == "owned")
     for shadow.step, step in enumerate(steps):
         step.run(log)
+        if log.sealed_unsynced and shadow.step % 3 == 0:
+            log.flush_sealed()
         if step.name == "flush" or (every_append and step.name in script.APPENDS):
             shadow.flushed_step = shadow.step
         shadow.take()
     log.close()
+    shadow.log = None
     shadow.flushed_step = len(steps) - 1
     shadow.take()
     shim.on_sync(None)
@@ -157,7 +168,7 @@ def run(root: Path, every_append: bool) -> tuple[list[Moment], list[script.State
 
 def main(directory: Path, mode: str, seed: int) -> None:
     print(f"seed {seed}")
-    moments, states = run(directory / "live", mode == "every-append")
+    moments, states = run(directory / "live", mode)
     checked = 0
     for number, moment in enumerate(moments):
         for attempt in range(IMAGES_PER_POINT):

@@ -13,3 +13,8 @@ from tests.faults.shim import run_driver
 def test_a_record_waits_for_the_epoch_and_the_names(tmp_path: Path, shim: Path, how: str) -> None:
     """KAFKA-7415, for epochs that were noted without an fsync."""
     run_driver("owned", tmp_path, how, shim=shim)
+
+
+def test_an_append_that_seals_a_segment_waits_for_no_fsync(tmp_path: Path, shim: Path) -> None:
+    """Neither of those before it nor of the producers' snapshot: that is its owner's to ask for."""
+    run_driver("owned", tmp_path, "sealed", shim=shim)

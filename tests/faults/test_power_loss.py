@@ -12,7 +12,7 @@ import pytest
 from tests.faults.shim import run_driver
 
 
-@pytest.mark.parametrize("mode", ["flush", "every-append"])
+@pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
 def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
     output = run_driver("power_loss", folder, mode, 1, shim=shim)
     match = re.search(r"moments=(\d+) images=(\d+)", output)

@@ -329,7 +329,7 @@ def test_a_broken_core_stops_the_broker(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-@pytest.mark.parametrize("how", ["sync", "open", "removed"])
+@pytest.mark.parametrize("how", ["sync", "sealed", "open", "removed"])
 def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tmp_path: Path, how: str) -> None:
     library = shim.build(tmp_path)
     assert "replicas offline" in shim.run_driver("broker_disk", tmp_path, how, shim=library)

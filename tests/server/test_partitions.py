@@ -399,8 +399,12 @@ def test_a_log_goes_by_its_topics_settings_from_its_opening_on_and_when_they_cha
     ((_, log),) = logs.in_directory(logs.directories[0])
     assert log.config == LogConfig(replicated=True, segment_bytes=300)
     assert logs.limited() == []
-    for _ in range(9):
-        logs.answer(effects.AppendAsLeader(TP, batch, 0))
+
+    async def fill() -> None:
+        for _ in range(9):
+            logs.answer(effects.AppendAsLeader(TP, batch, 0))
+
+    run(fill)
     logs.answer(effects.AdvanceHighWatermark(TP, 27))
     before = len(log.segments)
     assert logs.answer(effects.EnforceRetention(TP)).log_start == 0
@@ -534,4 +538,78 @@ def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
 
     run(work)
     assert life.events == []
+    life.crash()
+
+
+@pytest.mark.parametrize("follower", [False, True])
+def test_sealed_segments_are_made_durable_beside_the_appends(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch, follower: bool
+) -> None:
+    """In one thread for each log, however often it seals one meanwhile."""
+    logs = life.open()
+    flush_sealed = kreplog.Log.flush_sealed
+    begun: list[int] = []
+    first, go_on = threading.Event(), threading.Event()
+
+    def slow(log: kreplog.Log) -> None:
+        begun.append(log.log_end_offset)
+        first.set()
+        assert go_on.wait(10)
+        flush_sealed(log)
+
+    monkeypatch.setattr(kreplog.Log, "flush_sealed", slow)
+
+    async def work() -> None:
+        logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+        ((_, log),) = logs.in_directory(logs.directories[0])
+
+        def append() -> None:
+            if follower:
+                at = log.log_end_offset.to_bytes(8, "big")
+                logs.answer(effects.AppendAsFollower(TP, at + batch[8:]))
+            else:
+                logs.answer(effects.AppendAsLeader(TP, batch, 0))
+
+        while len(log.segments) < 4:
+            append()
+        while not first.is_set():
+            await asyncio.sleep(0.01)
+        while len(log.segments) < 9:
+            append()
+            await asyncio.sleep(0)
+        assert log.recovery_point == 0
+        go_on.set()
+        newest_sealed = log.segments[-2].base_offset
+        while log.recovery_point < newest_sealed:
+            await asyncio.sleep(0.01)
+        assert log.recovery_point == newest_sealed and len(begun) == 2, begun
+
+    run(work)
+    assert life.events == []
+    life.crash()
+
+
+def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = life.open()
+    other = TopicPartition("topic", 1)
+
+    def fail(log: kreplog.Log) -> None:
+        raise LogFailedError("the disk is gone")
+
+    monkeypatch.setattr(kreplog.Log, "flush_sealed", fail)
+
+    async def work() -> None:
+        opened(logs, partition=other)
+        logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+        ((_, log), _) = logs.in_directory(logs.directories[0])
+        while len(log.segments) < 3:
+            logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        while len(life.events) < 2:
+            await asyncio.sleep(0.01)
+        assert sorted(life.events, key=str) == [events.LogFailed(TP), events.LogFailed(other)]
+
+    run(work)
+    assert logs.directories[0].failed
     life.crash()
