@@ -17,10 +17,10 @@ import typer
 
 import kreplog
 from kreplog.commands import log
-from kreplog.commands.options import STYLE, AsJson
+from kreplog.commands.options import App, AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
-app = typer.Typer(**STYLE)
+app = App()
 app.add_typer(log.app, name="log", help="Look at, check, mend and fill one partition directory.")
 
 
@@ -48,9 +48,7 @@ def _print_version(asked: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", metavar="", is_eager=True, callback=_print_version, help="Print the version and leave."
-        ),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave."),
     ] = False,
 ) -> None:
     """Kafka's replicated log as a Python package."""

@@ -12,31 +12,33 @@ from rich.table import Table
 
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.consume import consume_app
-from kreplog.commands.options import STYLE, AsJson, ClusterDir, ids, print_json
+from kreplog.commands.options import App, AsJson, ClusterDir, ids, print_json
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.topics import topic_app
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile
 
-broker_app = typer.Typer(help="Run one broker.", **STYLE)
-cluster_app = typer.Typer(help="Make, start, stop and see a cluster of brokers on this host.", **STYLE)
+broker_app = App("Run one broker.")
+cluster_app = App("Make, start, stop and see a cluster of brokers on this host.")
 
 BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Ids, with commas between (default: all).")]
 
 cluster_app.command("add-brokers")(add_brokers)
 
+APPS = {
+    "broker": broker_app,
+    "cluster": cluster_app,
+    "topic": topic_app,
+    "partition": partition_app,
+    "produce": produce_app,
+    "consume": consume_app,
+}
+"""What `kreplog` has beside its own, by name."""
+
 
 def run(name: str, arguments: list[str]) -> None:
     """Run `kreplog <name>` with these arguments, and leave by SystemExit. Raises KreplogError, OSError."""
-    apps = {
-        "broker": broker_app,
-        "cluster": cluster_app,
-        "topic": topic_app,
-        "partition": partition_app,
-        "produce": produce_app,
-        "consume": consume_app,
-    }
-    apps[name](arguments, prog_name=f"kreplog {name}")
+    APPS[name](arguments, prog_name=f"kreplog {name}")
 
 
 @broker_app.callback()

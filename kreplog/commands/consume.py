@@ -21,12 +21,12 @@ from kafka import TopicPartition as KafkaPartition
 from kreplog.commands.asking import brokers_of
 from kreplog.commands.connecting import REACH_S, in_our_words
 from kreplog.commands.interruption import Interruption
-from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted
+from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted
 from kreplog.errors import UsageError
 
 POLL_MS = 200
 
-consume_app = typer.Typer(**STYLE)
+consume_app = App()
 
 
 @consume_app.command()

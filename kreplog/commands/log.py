@@ -33,7 +33,7 @@ from kreplog._native import batch
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
-from kreplog.commands.options import STYLE, AsJson, Codec, print_json
+from kreplog.commands.options import App, AsJson, Codec, print_json
 from kreplog.errors import CorruptBatchError, StorageError, UsageError
 from kreplog.types import TopicPartition
 
@@ -83,13 +83,13 @@ PartitionPath = Annotated[
 ]
 ShowProgress = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", metavar="", help="Draw a bar on stderr (default: on a terminal)."),
+    typer.Option("--progress/--no-progress", help="Draw a bar on stderr (default: on a terminal)."),
 ]
 AsEncoding = Annotated[Encoding, typer.Option("--encoding", "-e", help="How bytes are shown.")]
 FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="First offset (default: log start offset).")]
 ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="Offset to stop before (default: the end).")]
 
-app = typer.Typer(**STYLE)
+app = App()
 
 
 @app.command()
@@ -109,11 +109,9 @@ def dump(
     start: FromOffset = None,
     stop: ToOffset = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="At most so many.")] = None,
-    batches: Annotated[
-        bool, typer.Option("--batches", metavar="", help="Record batch headers instead of records.")
-    ] = False,
+    batches: Annotated[bool, typer.Option("--batches", help="Record batch headers instead of records.")] = False,
     log_end: Annotated[
-        bool, typer.Option("--log-end", metavar="", help="Up to the log end offset, not only what is committed.")
+        bool, typer.Option("--log-end", help="Up to the log end offset, not only what is committed.")
     ] = False,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
@@ -166,7 +164,7 @@ def recover(
     path: PartitionPath,
     replicated: Annotated[
         bool,
-        typer.Option("--replicated", metavar="", help="One replica of several: leave the high watermark where it was."),
+        typer.Option("--replicated", help="One replica of several: leave the high watermark where it was."),
     ] = False,
     progress: ShowProgress = None,
     as_json: AsJson = False,
@@ -213,7 +211,6 @@ def append(
         bool,
         typer.Option(
             "--json-lines",
-            metavar="",
             help='Each line is an object: "value" (a string, null or {"base64": ...}), and "key", "timestamp_ms" and '
             '"headers" (a list of name and value pairs) where wanted.',
         ),
@@ -257,9 +254,7 @@ def append(
 def tail(
     path: PartitionPath,
     count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Start with the last so many records.")] = 10,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", metavar="", help="Go on with what is appended, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
 ) -> None:

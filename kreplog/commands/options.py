@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from kreplog.errors import UsageError
 
-STYLE: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
 
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Machine-readable output.")]
+class _Flags:
+    """A flag takes no value, so help shows none; typer 0.29 shows the type of every option, <bool> for a flag."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for one in parameters:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+        return parameters
+
+
+class _Command(_Flags, TyperCommand):
+    pass
+
+
+class _Group(_Flags, TyperGroup):
+    pass
+
+
+class App(typer.Typer):
+    """A command, or a group of them."""
+
+    def __init__(self, help: str | None = None) -> None:
+        super().__init__(
+            help=help, cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+        )
+
+    def command(self, *arguments: Any, **settings: Any) -> Callable[[Any], Any]:
+        """As typer's."""
+        return super().command(*arguments, cls=_Command, **settings)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 ClusterDir = Annotated[Path, typer.Argument(help="The cluster's directory.", envvar="KREPLOG_CLUSTER")]
 OptionalDir = Annotated[
     Path | None, typer.Option("--cluster", "-c", help="The cluster's directory.", envvar="KREPLOG_CLUSTER")

@@ -19,7 +19,7 @@ from kreplog.commands import reassigning
 from kreplog.commands.asking import Brokers, brokers_of
 from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
 from kreplog.commands.interruption import EXIT_CODE
-from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, print_json
 from kreplog.commands.reassigning import Progress, Targets
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition, check_topic
@@ -29,7 +29,7 @@ PREFERRED = 0
 ELECTION_NOT_NEEDED = 84
 TOLD_EVERY_S = 1.0
 
-partition_app = typer.Typer(help="Move partitions between brokers; give leadership back.", **STYLE)
+partition_app = App("Move partitions between brokers; give leadership back.")
 
 
 @partition_app.command()

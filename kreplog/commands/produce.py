@@ -20,7 +20,7 @@ from kafka import codec as codecs
 from kreplog.commands.asking import brokers_of
 from kreplog.commands.connecting import REACH_S, TopicRequestError, in_our_words
 from kreplog.commands.interruption import EXIT_CODE, Interruption
-from kreplog.commands.options import STYLE, AsJson, Bootstrap, Codec, OptionalDir, counted, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, Codec, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
 
 MAX_UNACKNOWLEDGED_BYTES = 32 << 20
@@ -31,7 +31,7 @@ LINGER_MS = 5
 ERRORS_SHOWN = 10
 POLL_S = 0.2
 
-produce_app = typer.Typer(**STYLE)
+produce_app = App()
 
 
 class Acks(StrEnum):

@@ -12,7 +12,7 @@ import typer
 
 from kreplog.commands.asking import Brokers, brokers_of
 from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
-from kreplog.commands.options import STYLE, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
+from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
 from kreplog.commands.replica_states import ReplicaState, replica_states
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic
@@ -25,7 +25,7 @@ TOPIC_CONFIG = 1
 SET, DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
 
-topic_app = typer.Typer(help="Make, list, describe, alter and delete topics.", **STYLE)
+topic_app = App("Make, list, describe, alter and delete topics.")
 
 Configs = Annotated[list[str] | None, typer.Option("--config", help="name=value, under Kafka's names.")]
 
