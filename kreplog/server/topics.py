@@ -1,10 +1,11 @@
-"""Topics: what the broker's metadata say, by topic; made anew whenever the controller has said something new."""
+"""Topics: what the broker's metadata say, by topic; made anew for those of which the controller says something new."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kreplog.core.messages import (
     ControlRequest,
@@ -14,6 +15,10 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.types import TopicPartition
+
+K = TypeVar("K", int, str)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +31,22 @@ class TopicView:
 
 
 class Topics:
-    """A view of a ReplicaManager's metadata. `changed()` is to be called after whatever may have changed them."""
+    """A view of a ReplicaManager's metadata. `changed` is to be called with all that a controller tells the broker."""
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
-        self._views: dict[str, TopicView] | None = None
+        self._views: dict[str, TopicView] = {}
+        self._views_of: Mapping[TopicPartition, PartitionState] | None = None
+        self._told: set[TopicPartition] = set()
         self._names: dict[str, str] = {}
         self._names_of: int | None = None
         self._waiting: list[asyncio.Event] = []
 
-    def changed(self, told: ControlRequest | None = None) -> None:
-        """told: by a controller; None where anything may have changed."""
-        self._views = None
-        if told is None or self._may_change_names(told):
+    def changed(self, told: ControlRequest) -> None:
+        self._told.update([one.partition for one in told.partitions])
+        if isinstance(told, UpdateMetadataRequest):
+            self._told.update(told.deleted)
+        if self._may_change_names(told):
             self._names_of = None
         for event in self._waiting:
             event.set()
@@ -56,19 +64,13 @@ class Topics:
 
     @property
     def all(self) -> Mapping[str, TopicView]:
-        """By name, in order of names."""
-        if self._views is None:
-            found: dict[str, list[PartitionState]] = {}
-            for partition, state in self._manager.metadata.partitions.items():
-                found.setdefault(partition.topic, []).append(state)
-            self._views = {
-                name: TopicView(
-                    name,
-                    states[0].topic_id,
-                    {one.partition.partition: one for one in sorted(states, key=lambda one: one.partition.partition)},
-                )
-                for name, states in sorted(found.items())
-            }
+        """By name, in order of names. What is returned does not change."""
+        partitions = self._manager.metadata.partitions
+        if partitions is not self._views_of:  # a new controller has told everything
+            self._views, self._views_of, self._told = {}, partitions, set(partitions)
+        if self._told:
+            told, self._told = self._told, set()
+            self._views = _renewed(self._views, told, partitions)
         return self._views
 
     def get(self, name: str) -> TopicView | None:
@@ -103,3 +105,32 @@ class Topics:
             return False
         finally:
             self._waiting.remove(event)
+
+
+def _renewed(
+    views: Mapping[str, TopicView], told: set[TopicPartition], partitions: Mapping[TopicPartition, PartitionState]
+) -> dict[str, TopicView]:
+    """The views with what `partitions` say now of those that were told of: there may be ten thousand others."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for one in told:
+        by_topic.setdefault(one.topic, []).append(one)
+    after = dict(views)
+    for name, places in by_topic.items():
+        states = dict(views[name].partitions) if name in views else {}
+        for place in places:
+            state = partitions.get(place)
+            if state is None:
+                states.pop(place.partition, None)
+            else:
+                states[place.partition] = state
+        if states:
+            states = _in_order(states)
+            after[name] = TopicView(name, next(iter(states.values())).topic_id, states)
+        else:
+            after.pop(name, None)
+    return _in_order(after)
+
+
+def _in_order(found: dict[K, V]) -> dict[K, V]:
+    keys = sorted(found)
+    return found if keys == list(found) else {key: found[key] for key in keys}

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.core.messages import UpdateMetadataRequest
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.server.departed import DOUBT_S, LISTED_S, Departed
 from kreplog.types import Broker
@@ -84,7 +85,7 @@ def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> No
             await other.cold(ApiKey.METADATA, 9, topics=nothing_led)
         assert not asking.done()
         departed._now = lambda: 200.0
-        broker.topics.changed()
+        broker.topics.changed(UpdateMetadataRequest(broker.id, 1, 1, ()))
         (told,) = (await asking).topics
         assert told.partitions[0].leader_id == broker.id
         other.peer.close()

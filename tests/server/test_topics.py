@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -40,7 +41,10 @@ class World:
     def __init__(self) -> None:
         self.metadata = MetadataCache()
         self.replicas = Counted()
-        self.topics = Topics(cast(Any, SimpleNamespace(metadata=self.metadata, partitions=self.replicas)))
+        self.topics = self.view()
+
+    def view(self) -> Topics:
+        return Topics(cast(Any, SimpleNamespace(metadata=self.metadata, partitions=self.replicas)))
 
     def tell(self, request: ControlRequest) -> None:
         if isinstance(request, UpdateMetadataRequest):
@@ -112,3 +116,34 @@ def test_a_new_controller_tells_everything_though_it_tells_of_leaders_first(worl
     assert world.topics.name_of("id a") == "a"
     world.tell(UpdateMetadataRequest(0, 2, 1, (), (b,)))
     assert world.topics.name_of("id a") is None and world.topics.name_of("id b") == "b"
+
+
+def test_topics_that_nothing_was_said_of_stay_as_they_are(world: World) -> None:
+    """Metadata are asked for all the time, and a failover tells of thousands of partitions in pieces."""
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(TopicPartition("b", 0), "id b"),)))
+    before = world.topics.all
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a", 1),)))
+    assert world.topics.all["b"] is before["b"]
+    assert (before["a"].partitions[0], world.topics.all["a"].partitions[0]) == (told(A, "id a"), told(A, "id a", 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_told_piece_by_piece_is_as_if_looked_at_anew(world: World, seed: int) -> None:
+    rng = random.Random(seed)
+    places = [TopicPartition(topic, number) for topic in "cabd" for number in range(3)]
+    controller = 1
+    for epoch in range(60):
+        controller += rng.random() < 0.1
+        some = rng.sample(places, 4)
+        states = tuple(told(one, f"id {one.topic}", epoch) for one in some[: rng.randrange(4)])
+        if rng.random() < 0.5:
+            world.tell(UpdateMetadataRequest(0, controller, 1, (), states, tuple(some[3:])))
+        else:
+            world.tell(LeaderAndIsrRequest(0, controller, 1, states))
+        if rng.random() < 0.7:
+            found = world.topics.all
+            anew = world.view().all
+            assert list(found.items()) == list(anew.items())
+            assert [list(view.partitions) for view in found.values()] == [list(one.partitions) for one in anew.values()]
+            known = {TopicPartition(name, number) for name, view in found.items() for number in view.partitions}
+            assert known == world.metadata.partitions.keys() and list(found) == sorted(found)
