@@ -44,6 +44,7 @@ cdef class SegmentedLog(LogView):
     cdef str failure
     cdef readonly bint sealed_unsynced  # a segment was sealed, and those before it are still to be synced
     cdef str unsynced_snapshot  # an owned log's newest, until a flush
+    cdef list old_tails  # of an owned log's sealed segments: to unmap them takes time, which is a flush's
     cdef BatchBuilder builder
     cdef Payload key_payload
     cdef Payload value_payload

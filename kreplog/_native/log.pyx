@@ -89,6 +89,7 @@ cdef class SegmentedLog(LogView):
         turn_init(&self.sync_turn)
         if self.mutex == NULL:
             raise MemoryError()
+        self.old_tails = []
         self.builder = BatchBuilder()
         self.key_payload = Payload()
         self.value_payload = Payload()
@@ -459,6 +460,8 @@ cdef class SegmentedLog(LogView):
         """Seal the active segment and start the next at the log end offset. Raises LogFailedError."""
         cdef Segment old = self.active
         cdef Segment new
+        if self.owned and old.tail is not None:
+            self.old_tails.append(old.tail)
         try:
             old.seal()
             if self.position.has_producers:
@@ -507,6 +510,7 @@ cdef class SegmentedLog(LogView):
         cdef int64_t target
         cdef int64_t generation
         cdef list due
+        cdef list tails
         cdef str snapshot
         cdef bint changed
         cdef bint taken
@@ -535,6 +539,7 @@ cdef class SegmentedLog(LogView):
                     elif segment is not self.active:
                         break
                 snapshot, self.unsynced_snapshot = self.unsynced_snapshot, None
+                tails, self.old_tails = self.old_tails, []
                 changed = self.directory_changed
                 self.directory_changed = False
             finally:
@@ -548,6 +553,7 @@ cdef class SegmentedLog(LogView):
                     sync_directory(self.path)
             except BaseException as error:
                 self.fail(error)
+            tails.clear()
             self.lock()
             try:
                 if not self.closed and self.position.generation == generation and self.position.recovery_point < target:
@@ -586,7 +592,7 @@ cdef class SegmentedLog(LogView):
 
     def flush_sealed(self):
         """What an owned log leaves to its owner once a segment is sealed: see Log.open. Raises LogFailedError."""
-        self.flush_to(self.position.leo, True)
+        self.flush_to(INT64_MAX, True)
 
     cdef int checkpoint(self) except -1:
         """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""

@@ -270,6 +270,7 @@ class ReplicaLogs:
         replica = self._of(effect.partition)
         with self._held_files(replica.log):
             replica.log.enforce_retention()
+        self._note_sealed(replica)
         return replica.state
 
     @contextmanager
@@ -406,7 +407,7 @@ class ReplicaLogs:
             self._start(partition, replica)
 
     def _note_sealed(self, replica: _Replica) -> None:
-        """After an append: where it has sealed a segment, those before that are made durable, with nobody waiting."""
+        """Where a segment was sealed, those before it are made durable, with nobody waiting."""
         if replica.log.sealed_unsynced:
             self._sealed[replica] = None
             if not self._flushing_sealed:

@@ -15,6 +15,12 @@ NAMES = {"partition.metadata", "kreplog.state", "topic-0", "data"}
 EPOCHS = "leader-epoch-checkpoint.tmp"
 
 
+def mapped_for_writing() -> int:
+    """So many segments."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(" rw-s " in line and line.endswith(".log") for line in lines)
+
+
 def seal(root: Path) -> None:
     shim = Shim()
     synced: list[str] = []
@@ -31,8 +37,11 @@ def seal(root: Path) -> None:
     assert [one.base_offset for one in log.segments] == [0, 2, 4, 6]
     assert not synced, synced
     assert (log.sealed_unsynced, log.recovery_point) == (True, 0)
+    mapped = mapped_for_writing()
+    assert mapped in (4, 0), "one was unmapped (0: the file system allocates nothing ahead, so nothing is mapped)"
 
     log.flush_sealed()
+    assert mapped_for_writing() == min(mapped, 1)
     assert set(synced) == {f"{6:020}.snapshot", f"{0:020}.log", f"{2:020}.log", "topic-0"}, synced
     assert (log.sealed_unsynced, log.recovery_point) == (False, 4)
     synced.clear()

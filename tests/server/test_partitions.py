@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import kreplog
+from kreplog._native.batch import build
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
@@ -612,4 +613,22 @@ def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
 
     run(work)
     assert logs.directories[0].failed
+    life.crash()
+
+
+def test_what_retention_sealed_is_let_go_of(life: Life) -> None:
+    """Its mapping would keep the deleted file's room."""
+    logs = life.open()
+
+    async def work() -> None:
+        logs.answer(effects.OpenLog(TP, ID, TopicConfig(retention_ms=1)))
+        ((_, log),) = logs.in_directory(logs.directories[0])
+        logs.answer(effects.AppendAsLeader(TP, build([b"old"], timestamps_ms=[1]), 0))
+        logs.answer(effects.AdvanceHighWatermark(TP, 1))
+        log.flush()
+        assert logs.answer(effects.EnforceRetention(TP)).log_start == 1
+        while log.sealed_unsynced:
+            await asyncio.sleep(0.01)
+
+    run(work)
     life.crash()
