@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("kreplog", deadline=None)  # the default is a limit of 200 ms for an example
+settings.load_profile("kreplog")
 
 _LEFT_OUT = pytest.StashKey[int]()
 _FIGURES = pytest.StashKey[list[str]]()

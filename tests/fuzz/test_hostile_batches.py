@@ -348,7 +348,7 @@ def mutate(data: bytes, mutations: list[tuple[str, int, int, int]]) -> bytes:
     return reference.seal(bytes(out))
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700)
 @given(batches(base_offset=0), MUTATIONS)
 def test_mutated_batches_are_refused_or_read_right(found: Batch, mutations: list[tuple[str, int, int, int]]) -> None:
     """What the parser accepts, the reference reads the same way; all else is a typed refusal."""
@@ -367,7 +367,7 @@ def test_mutated_batches_are_refused_or_read_right(found: Batch, mutations: list
         assert [Rec(*fields) for fields in records] == list(reference.decode(data).records)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.lists(st.tuples(batches(base_offset=0), MUTATIONS), min_size=1, max_size=3), st.booleans())
 def test_mutated_batches_appended(
     tmp_path_factory: pytest.TempPathFactory,

@@ -219,4 +219,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogAgainstAList = LogMachine.TestCase
-TestLogAgainstAList.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestLogAgainstAList.settings = settings(max_examples=100, stateful_step_count=25)
