@@ -129,6 +129,7 @@ class Broker:
         self.fetches = Fetches(
             self._client_id,
             settings.socket_request_max_bytes,
+            self.known_address,
             self.address_of,
             self.topics.name_of,
             lambda event: self.replicas.put(event),
@@ -314,11 +315,16 @@ class Broker:
 
     # Where others are
 
+    def known_address(self, broker_id: int) -> Address | None:
+        """As the controller told."""
+        known = self.manager.metadata.brokers.get(broker_id)
+        return None if known is None else (known.host, known.port)
+
     async def address_of(self, broker_id: int) -> Address | None:
         """As the controller told, or as the store says of one that it has not told of yet. Raises CoordinationError."""
-        known = self.manager.metadata.brokers.get(broker_id)
+        known = self.known_address(broker_id)
         if known is not None:
-            return known.host, known.port
+            return known
         path = nodes.broker(broker_id)
         (node,) = await self.store.get_nodes((path,))
         if node is None:

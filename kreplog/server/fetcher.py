@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+
+from typing_extensions import Buffer
 
 from kreplog.core.effects import Send
 from kreplog.core.events import Fetched
@@ -24,8 +26,11 @@ VERSION = 17
 SLACK_S = 5.0
 """What an answer may take beyond the wait that was asked for."""
 
+Known = Callable[[int], Address | None]
+"""Where a broker is to be reached, as far as is known here."""
+
 Resolve = Callable[[int], Awaitable[Address | None]]
-"""Where a broker is to be reached; None when it is not known."""
+"""The same, and where it is not known here, others are asked; None when nobody knows."""
 
 
 class Fetches:
@@ -39,6 +44,7 @@ class Fetches:
         self,
         client_id: str,
         max_frame_bytes: int,
+        known: Known,
         resolve: Resolve,
         name_of: fetch.NameOf,
         put: Callable[[Fetched], None],
@@ -47,6 +53,7 @@ class Fetches:
         self._on_hung_up = on_hung_up
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
+        self._known = known
         self._resolve = resolve
         self._name_of = name_of
         self._put = put
@@ -55,34 +62,34 @@ class Fetches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, effect: Send) -> None:
-        task = asyncio.get_running_loop().create_task(self._fetch(effect))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _fetch(self, effect: Send) -> None:
-        idle = self._idle.setdefault(effect.leader, [])
-        peer = idle.pop() if idle else Peer(self._max_frame_bytes, partial(self._on_hung_up, effect.leader))
-        response: FetchResponse | None = None
-        try:
-            response = await self._ask(peer, effect)
-        except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
-            _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
-            peer.close()
-        idle.append(peer)
-        self._put(Fetched(effect.leader, effect.correlation, response))
-
-    async def _ask(self, peer: Peer, effect: Send) -> FetchResponse:
+        """With a connection at hand it has gone when this returns, and the leader works while this broker goes on."""
         request = effect.request
-        address = await self._resolve(effect.leader)
-        if address is None:
-            raise ConnectionError(f"no address of broker {effect.leader} is known")
         for one in request.partitions:
             self._ids[one.partition.topic] = one.topic_id
         header = RequestHeader(ApiKey.FETCH, VERSION, effect.correlation & 0x7FFFFFFF, self._client_id)
-        frame = await peer.call(
-            address, fetch.encode_request(request, header, self._ids.__getitem__), request.max_wait_ms / 1000 + SLACK_S
-        )
-        return fetch.decode_response(frame, header, self._name_of)
+        frame = fetch.encode_request(request, header, self._ids.__getitem__)
+        idle = self._idle.setdefault(effect.leader, [])
+        peer = idle.pop() if idle else Peer(self._max_frame_bytes, partial(self._on_hung_up, effect.leader))
+        address = self._known(effect.leader)
+        if address is not None:
+            peer.begin(address, frame)
+        task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, header, frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, effect: Send, peer: Peer, header: RequestHeader, frame: Sequence[Buffer]) -> None:
+        response: FetchResponse | None = None
+        try:
+            address = await self._resolve(effect.leader)
+            if address is None:
+                raise ConnectionError(f"no address of broker {effect.leader} is known")
+            answer = await peer.call(address, frame, effect.request.max_wait_ms / 1000 + SLACK_S)
+            response = fetch.decode_response(answer, header, self._name_of)
+        except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
+            _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
+            peer.close()
+        self._idle[effect.leader].append(peer)
+        self._put(Fetched(effect.leader, effect.correlation, response))
 
     def close(self) -> None:
         for task in self._tasks:

@@ -227,8 +227,10 @@ class Connection:
 
     # Out
 
-    def send(self, buffers: Iterable[Buffer]) -> None:
-        """Send these, after all before them; they must not change until they are gone. Never waits."""
+    def send(self, buffers: Iterable[Buffer], *, at_once: bool = False) -> None:
+        """Send these, after all before them; they must not change until they are gone. Never waits.
+
+        at_once: what the socket takes has gone when this returns, else when the loop has its next turn."""
         if self.closed:
             return
         for buffer in buffers:
@@ -236,7 +238,9 @@ class Connection:
             if len(view):
                 self._out.append(view)
                 self.queued_bytes += len(view)
-        if not self._flush_due and not self._writing:
+        if at_once and not self._writing:
+            self._flush()
+        elif not self._flush_due and not self._writing:
             self._flush_due = True
             self._loop.call_soon(self._flush)  # what else is sent in this turn of the loop goes with it
 

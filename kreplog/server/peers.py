@@ -30,15 +30,14 @@ class Peer:
         self._answer: asyncio.Future[Frame] | None = None
 
     async def call(self, address: Address, request: Sequence[Buffer], timeout_s: float) -> Frame:
-        """Send a framed request and return the frame that answers it.
+        """Send a framed request, unless `begin` has sent it, and return the frame that answers it.
 
         Raises OSError or TimeoutError: the connection is closed then, whatever may still be on its way.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await self._connected(address)
-                self._answer = asyncio.get_running_loop().create_future()
-                connection.send(request)
+                if self._answer is None:
+                    return await self._send(await self._connected(address), request)
                 return await self._answer
         except BaseException:
             self.close()
@@ -46,9 +45,25 @@ class Peer:
         finally:
             self._answer = None
 
-    async def _connected(self, address: Address) -> Connection:
+    def begin(self, address: Address, request: Sequence[Buffer]) -> None:
+        """Send what `call` will be given, now, if there is a connection to `address`: the event loop may have much to
+        do before it gets to that."""
+        connection = self._connection_to(address)
+        if connection is not None:
+            self._send(connection, request)
+
+    def _send(self, connection: Connection, request: Sequence[Buffer]) -> asyncio.Future[Frame]:
+        answer = self._answer = asyncio.get_running_loop().create_future()
+        connection.send(request, at_once=True)
+        return answer
+
+    def _connection_to(self, address: Address) -> Connection | None:
         connection = self._connection
-        if connection is not None and not connection.closed and address == self._address:
+        return None if connection is None or connection.closed or address != self._address else connection
+
+    async def _connected(self, address: Address) -> Connection:
+        connection = self._connection_to(address)
+        if connection is not None:
             return connection
         self.close()
         loop = asyncio.get_running_loop()

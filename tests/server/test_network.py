@@ -310,6 +310,35 @@ def test_a_peer_calls_and_calls_anew_after_a_loss() -> None:
     run(work)
 
 
+def test_what_a_peer_begins_has_gone_before_the_loop_goes_on() -> None:
+    """The loop may have much to do first; the other end works meanwhile."""
+
+    async def work() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = server.getsockname()
+            peer = Peer(1 << 20)
+            peer.begin(address, [request(1)])  # nothing: there is no connection yet
+            called = asyncio.create_task(peer.call(address, [request(1)], 5))
+            theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
+        with theirs:
+            theirs.setblocking(False)
+            assert await receive(theirs, len(request(1))) == request(1)
+            theirs.send(framed(b"one"))
+            assert await called == b"one"
+            peer.begin(("127.0.0.1", 1), [request(2)])  # nor here: it has moved
+            peer.begin(address, [request(2)])
+            assert theirs.recv(100) == request(2)
+            theirs.send(framed(b"two"))
+            assert await peer.call(address, [request(2)], 5) == b"two"
+            with pytest.raises(BlockingIOError):
+                theirs.recv(100)  # it was sent once
+            peer.begin(address, [request(3)])
+        with pytest.raises(ConnectionResetError):
+            await peer.call(address, [request(3)], 5)
+
+    run(work)
+
+
 async def arrived(sock: socket.socket, size: int) -> None:
     """So many bytes wait in the socket, and whoever would be told of them has been."""
 

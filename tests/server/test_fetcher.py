@@ -1,0 +1,71 @@
+"""What a follower's fetches cost their leader and this broker: when they go out, over which connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from kreplog.core.effects import Send
+from kreplog.core.events import Fetched
+from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
+from kreplog.errors import ErrorCode
+from kreplog.server.fetcher import VERSION, Fetches
+from kreplog.server.peers import Address
+from kreplog.types import TopicPartition
+from kreplog.wire import fetch
+from kreplog.wire.frames import RequestHeader
+from kreplog.wire.versions import ApiKey
+from tests.server.test_network import receive, run, until
+
+LEADER = 1
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def ask(correlation: int) -> Send:
+    asked = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
+    return Send(LEADER, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (asked,), session_epoch=0))
+
+
+def encoded(correlation: int) -> bytes:
+    header = RequestHeader(ApiKey.FETCH, VERSION, correlation, "me")
+    return b"".join(fetch.encode_request(ask(correlation).request, header, lambda topic: TOPIC_ID))
+
+
+def answer(correlation: int) -> bytes:
+    header = RequestHeader(ApiKey.FETCH, VERSION, correlation, "me")
+    return b"".join(fetch.encode_response(FetchResponse(ErrorCode.NONE, correlation), header))
+
+
+def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() -> None:
+    async def work() -> None:
+        put: list[Fetched] = []
+        known: dict[int, Address] = {}
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            async def resolve(broker: int) -> Address:
+                return server.getsockname()[:2]  # type: ignore[no-any-return]
+
+            fetches = Fetches("me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None)
+            fetches.send(ask(7))  # to one that is not known yet
+            theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
+
+            async def answered(correlation: int, sent: Any) -> None:
+                assert sent == encoded(correlation)
+                theirs.send(answer(correlation))
+                await until(lambda: bool(put))
+                assert put.pop() == Fetched(LEADER, correlation, FetchResponse(ErrorCode.NONE, correlation))
+
+            with theirs:
+                theirs.setblocking(False)
+                await answered(7, await receive(theirs, len(encoded(7))))
+                known[LEADER] = await resolve(LEADER)
+                fetches.send(ask(8))
+                await answered(8, theirs.recv(1000))
+                fetches.send(ask(9))
+                assert theirs.recv(1000) == encoded(9)
+            await until(lambda: bool(put))
+            assert put == [Fetched(LEADER, 9, None)]
+            fetches.close()
+
+    run(work)
