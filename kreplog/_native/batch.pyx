@@ -24,6 +24,7 @@ from kreplog.errors import (
     UnsupportedFormatError,
     UsageError,
 )
+from kreplog.types import EpochEndOffset
 
 # The most that one batch may decompress to; far above what producers send, far below what would hurt.
 MAX_DECOMPRESSED_BYTES = 64 << 20
@@ -496,6 +497,21 @@ def validate(buffer, *, bint deep=False):
         if code != BATCH_OK:
             raise_corrupt(code, None, -1, None, 0)
     return info_of(&h)
+
+
+def end_of(buffer):
+    """The leader epoch of the last batch in `buffer` and the offset behind it, as headers that nothing vouches for say.
+
+    None unless whole batches fill it."""
+    cdef const uint8_t[::1] data = memoryview(buffer).cast("B")
+    cdef Py_ssize_t length = data.shape[0]
+    cdef Py_ssize_t at = 0
+    cdef BatchHeader h
+    while at < length:
+        if read_header(&data[at], length - at, &h) != BATCH_OK or batch_size(&h) > length - at:
+            return None
+        at += batch_size(&h)
+    return EpochEndOffset(h.leader_epoch, next_offset_of(&h)) if at else None
 
 
 cdef BatchInfo info_of(const BatchHeader* h):

@@ -77,6 +77,15 @@ class AppendAsFollower:
 
 
 @dataclass(frozen=True, slots=True)
+class EndOfRecords:
+    """Where a leader's batches end, as their headers say, which nobody has checked. Answer: EpochEndOffset, with the
+    leader epoch of the last one; None where that cannot be told."""
+
+    partition: TopicPartition
+    records: Any
+
+
+@dataclass(frozen=True, slots=True)
 class AssignLeaderEpoch:
     """Persist (leader_epoch, leo) in the epoch checkpoint before the leader serves (KIP-101). Answer: LogState."""
 
@@ -274,6 +283,7 @@ Effect = (
     OpenLog
     | AppendAsLeader
     | AppendAsFollower
+    | EndOfRecords
     | AssignLeaderEpoch
     | TruncateTo
     | TruncateFullyAndStartAt

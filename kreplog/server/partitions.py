@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kreplog._native.batch import end_of
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
@@ -34,6 +35,7 @@ LOG_EFFECTS = frozenset(
         effects.OpenLog,
         effects.AppendAsLeader,
         effects.AppendAsFollower,
+        effects.EndOfRecords,
         effects.AssignLeaderEpoch,
         effects.TruncateTo,
         effects.TruncateFullyAndStartAt,
@@ -115,6 +117,7 @@ class ReplicaLogs:
             effects.OpenLog: self._open,
             effects.AppendAsLeader: self._append_as_leader,
             effects.AppendAsFollower: self._append_as_follower,
+            effects.EndOfRecords: lambda effect: end_of(effect.records),
             effects.AssignLeaderEpoch: self._assign_leader_epoch,
             effects.TruncateTo: self._truncate_to,
             effects.TruncateFullyAndStartAt: self._truncate_fully,

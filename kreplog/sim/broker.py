@@ -28,7 +28,7 @@ from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.scheduler import MS, Timer
 from kreplog.sim.store import StoreLink
 from kreplog.sim.trace import describe_effect, describe_event, partitions_of
-from kreplog.types import Broker, TopicPartition, WatchEvent
+from kreplog.types import Broker, EpochEndOffset, TopicPartition, WatchEvent
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -256,6 +256,7 @@ class BrokerProcess:
         self._flushing: dict[TopicPartition, bool] = {}
         self._effects: dict[type, Callable[[Runner, Any], Any]] = {
             **dict.fromkeys(_LOG_EFFECTS, self._log),
+            effects.EndOfRecords: self._end_of_records,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
             effects.CloseLog: self._close_log,
@@ -462,6 +463,9 @@ class BrokerProcess:
         if error is not None:
             raise error
         return answer
+
+    def _end_of_records(self, _runner: Runner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
+        return self.cluster.disks.codec.end_of(effect.records)
 
     def _advance_high_watermark(self, _runner: Runner, effect: effects.AdvanceHighWatermark) -> None:
         log = self.disk.log(effect.partition)

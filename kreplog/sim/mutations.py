@@ -172,6 +172,18 @@ def _late_response_taken() -> list[Patch]:
     ]
 
 
+@_mutation("claims-what-is-not-committed")
+def _claims_what_is_not_committed() -> list[Patch]:
+    """A follower asks ahead wherever it is, so what it has yet to append counts for the watermark."""
+    return [(Partition, "_may_claim", lambda self, offset, leaders: True)]
+
+
+@_mutation("joins-by-a-claim")
+def _joins_by_a_claim() -> list[Patch]:
+    """A follower asks ahead up to the watermark, and so is in sync before it has appended."""
+    return [(Partition, "_may_claim", lambda self, offset, leaders: offset <= leaders)]
+
+
 @_mutation("watermark-before-truncation")
 def _watermark_before_truncation() -> list[Patch]:
     """A follower whose log parts from the leader's takes the watermark of that answer first (F8)."""

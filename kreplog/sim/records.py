@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kreplog._native import batch as native
 from kreplog.errors import CorruptBatchError
+from kreplog.types import EpochEndOffset
 
 HEADER = Struct(">qiibIhiqqqhii")
 """Of a record batch, magic 2: base offset, length of what follows it, leader epoch, magic, CRC, attributes, last offset
@@ -48,6 +49,9 @@ class Codec(Protocol):
 
     def decode(self, records: Any) -> list[Record]:
         """All records of whole batches. Raises CorruptBatchError."""
+
+    def end_of(self, records: Any) -> EpochEndOffset | None:
+        """Of the last of whole batches."""
 
     def size(self, records: Any) -> int:
         """Bytes, as they would be in a file."""
@@ -127,6 +131,10 @@ class ModelCodec:
             for offset, value in enumerate(values, base)
         ]
 
+    def end_of(self, records: Any) -> EpochEndOffset | None:
+        last = records.batches[-1]
+        return EpochEndOffset(last.leader_epoch, last.next_offset)
+
     def size(self, records: Any) -> int:
         return len(records)
 
@@ -163,6 +171,9 @@ class NativeCodec:
                 sequence = first + index if first >= 0 else -1
                 found.append(Record(base + index, epoch, producer, sequence, value or b""))
         return found
+
+    def end_of(self, records: Any) -> EpochEndOffset | None:
+        return native.end_of(records)
 
     def size(self, records: Any) -> int:
         return len(records)

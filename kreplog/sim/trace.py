@@ -194,6 +194,8 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"appends {offsets} to {partition} as leader in epoch {epoch}{repeated}"
         case effects.AppendAsFollower(partition=partition):
             return f"appends to {partition} as follower" + (f": {_log(answer)}" if answer is not None else "")
+        case effects.EndOfRecords(partition=partition):
+            return f"looks where the records for {partition} end" + (f": {answer}" if answer is not None else "")
         case effects.AssignLeaderEpoch(partition=partition, leader_epoch=epoch):
             return f"begins epoch {epoch} of {partition}" + (f" at offset {answer.leo}" if answer is not None else "")
         case effects.TruncateTo(partition=partition, offset=offset):

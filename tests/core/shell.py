@@ -16,6 +16,7 @@ from kreplog.core.effects import (
     DeleteLog,
     DeleteRecordsBefore,
     Effect,
+    EndOfRecords,
     EnforceRetention,
     Flush,
     LogState,
@@ -93,7 +94,7 @@ class Shell:
                 answer = self.answer(effect)
             except Exception as failure:
                 error = failure
-            if not isinstance(effect, ReadLog | AppendAsLeader | OpenLog | StateChange):
+            if not isinstance(effect, ReadLog | AppendAsLeader | OpenLog | EndOfRecords | StateChange):
                 done.append(effect)
 
     def answer(self, effect: Effect) -> Any:
@@ -111,6 +112,8 @@ class Shell:
                 return info, state(log)
             case AppendAsFollower(_, records):
                 log.append_as_follower(records)
+            case EndOfRecords(_, records):
+                return CODEC.end_of(records)
             case AssignLeaderEpoch(_, epoch):
                 log.assign_leader_epoch(epoch)
             case TruncateTo(_, offset):

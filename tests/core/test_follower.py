@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,7 @@ class Scripted:
     topic_id: str = "id"
     awaits_flush: bool = False
     looks: int = 0
+    ahead: FetchPosition | None = None
     taken: list[tuple[FetchPartition, FetchedPartition]] = field(default_factory=list)
 
     @property
@@ -48,6 +50,10 @@ class Scripted:
     def fetch_position(self) -> FetchPosition:
         self.looks += 1
         return FetchPosition(self.offset, 1, 0)
+
+    def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
+        yield from ()
+        return self.ahead
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         self.taken.append((request, data))
@@ -406,6 +412,126 @@ def test_a_partition_removed_while_it_takes_its_answer() -> None:
     assert (forgotten(request), list(shell.fetcher.partitions)) == ([0], [tp(1)])
 
 
+# --- asking ahead ---------------------------------------------------------------------------------------------------
+
+
+def ahead(offset: int) -> FetchPosition:
+    return FetchPosition(offset, 1, 0)
+
+
+def test_the_next_request_goes_out_before_what_was_fetched_is_taken() -> None:
+    partition = Scripted(0, [FetchOutcome.PROGRESS, FetchOutcome.PROGRESS], ahead=ahead(6))
+    shell = Shell(partition, Scripted(1))
+    shell.poll()
+    shell.effects.clear()
+    second = shell.answer(data(0, b"x"))
+    assert [type(effect) for effect in shell.effects] == [Send, StateChange]
+    assert second is not None
+    assert [(one.partition, one.fetch_offset) for one in second.partitions] == [(tp(0), 6)]
+    assert session(second) == (9, 1)
+    partition.ahead = None  # near the end it asks from where it is
+    third = shell.answer(data(0, b"y"))
+    assert [asked.fetch_offset for asked, _ in partition.taken] == [5, 6]
+    assert third is not None
+    assert (session(third), [one.fetch_offset for one in third.partitions]) == ((9, 2), [7])
+
+
+def test_a_leader_without_sessions_is_asked_ahead_for_everything() -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), Scripted(1))
+    shell.poll()
+    request = shell.answer(data(0, b"x"), session=0)
+    assert isinstance(shell.effects[-2], Send)
+    assert request is not None
+    assert [(one.partition, one.fetch_offset) for one in request.partitions] == [(tp(1), 5), (tp(0), 6)]
+
+
+@pytest.mark.parametrize(
+    ("other", "outcome", "offsets"),
+    [
+        (data(1, b"y"), FetchOutcome.PROGRESS, {0: 6, 1: 6}),
+        (FetchedPartition(tp(1), ErrorCode.NONE, diverging=EpochEndOffset(0, 3)), FetchOutcome.TRUNCATED, {0: 6, 1: 4}),
+        (FetchedPartition(tp(1), ErrorCode.KAFKA_STORAGE_ERROR), FetchOutcome.BACK_OFF, {0: 6}),
+    ],
+)
+def test_what_cannot_be_asked_ahead_for_is_taken_before(
+    other: FetchedPartition, outcome: FetchOutcome, offsets: dict[int, int]
+) -> None:
+    """So that the request tells where it is: a session sends again what is not listed from elsewhere."""
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), Scripted(1, [outcome]))
+    shell.poll()
+    shell.effects.clear()
+    request = shell.answer(data(0, b"x"), other)
+    assert request is not None
+    assert {one.partition.partition: one.fetch_offset for one in request.partitions} == offsets
+    first, second, third = shell.effects
+    assert (first, third) == (StateChange("info", "took 1"), StateChange("info", "took 0"))
+    assert isinstance(second, Send)
+
+
+@pytest.mark.parametrize("refused", [{"error": ErrorCode.UNKNOWN_SERVER_ERROR}, {"diverging": EpochEndOffset(0, 3)}])
+def test_a_refusal_is_not_asked_ahead_for_whatever_comes_with_it(refused: Any) -> None:
+    shell = Shell(Scripted(0, [FetchOutcome.TRUNCATED], ahead=ahead(6)))
+    shell.poll()
+    request = shell.answer(replace(data(0, b"x"), **refused))
+    assert request is not None
+    assert [one.fetch_offset for one in request.partitions] == [4]
+
+
+def test_f7_what_was_asked_ahead_of_an_append_that_fails_is_dropped() -> None:
+    partition = Scripted(0, [FetchOutcome.BACK_OFF], ahead=ahead(6))
+    shell = Shell(partition)
+    shell.poll()
+    assert shell.answer(data(0, b"x")) is not None
+    assert shell.answer(data(0, b"y")) is None
+    assert (len(partition.taken), shell.fetcher.state(tp(0))) == (1, State.DELAYED)
+    request = shell.poll(1000 + BACK_OFF)
+    assert request is not None
+    assert [one.fetch_offset for one in request.partitions] == [5]
+
+
+def test_f7_what_comes_back_while_it_is_asked_ahead_for_does_not_take_the_answer() -> None:
+    partition = Scripted(0, [FetchOutcome.BACK_OFF], ahead=ahead(6))
+    shell = Shell(partition)
+    shell.poll()
+    shell.answer(data(0, b"x"))
+    shell.now_ms += BACK_OFF
+    request = shell.answer(data(0, b"y"))
+    assert request is not None
+    assert (len(partition.taken), [one.fetch_offset for one in request.partitions]) == (1, [5])
+
+
+def test_what_is_listed_for_the_first_time_with_a_request_ahead_waits_for_its_answer() -> None:
+    """An answer to the request before it may name the partition as well: as it was before it was added again."""
+    old, new = Scripted(1), Scripted(1)
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), old)
+    shell.poll()
+    shell.fetcher.add(new, shell.now_ms)
+    assert set(listed(shell.answer(data(0, b"x"), data(1)))) == {0, 1}
+    assert (old.taken, new.taken) == ([], [])
+    shell.answer(data(1))
+    assert len(new.taken) == 1
+
+
+def test_where_an_append_did_not_lead_as_foreseen_is_told_next() -> None:
+    partition = Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(9))
+    shell = Shell(partition)
+    shell.poll()
+    shell.answer(data(0, b"x"))
+    partition.ahead = None
+    request = shell.answer()
+    assert request is not None
+    assert [one.fetch_offset for one in request.partitions] == [6]
+
+
+def test_an_answer_that_names_a_partition_twice_breaks_nothing() -> None:
+    partition = Scripted(0, [FetchOutcome.BACK_OFF, FetchOutcome.PROGRESS])
+    shell = Shell(partition, Scripted(1))
+    shell.poll()
+    shell.answer(data(0, b"x"), data(0))
+    assert [got.records for _, got in partition.taken] == [b""]
+    assert shell.fetcher.state(tp(0)) is State.DELAYED
+
+
 def test_kip_227_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
     """Counted: how often the position of a partition is looked at, and how many are listed."""
     partitions = [Scripted(number) for number in range(10_000)]
@@ -454,15 +580,26 @@ class Follower:
         self.flushes = flushes
         self.leader_epoch = leader_epoch
         self.high_watermark = 0
+        self.refuses = False
 
     def fetch_position(self) -> FetchPosition:
         return FetchPosition(self.log.leo, epochs.epoch_at(self.log.epochs, self.log.leo - 1), 0)
 
+    def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
+        yield from ()
+        if self.flushes or self.is_late(request):
+            return None
+        return FetchPosition(request.fetch_offset + len(data.records), data.records[-1], 0)
+
+    def is_late(self, request: FetchPartition) -> bool:
+        return request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo
+
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         yield StateChange("info", "taken")
-        if request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo:
+        if self.is_late(request):
             return FetchOutcome.IDLE
-        if data.error != ErrorCode.NONE:
+        if data.error != ErrorCode.NONE or self.refuses:
+            self.refuses = False
             return FetchOutcome.BACK_OFF
         if data.diverging is not None:
             del self.log.records[epochs.truncation_offset(self.log.epochs, self.log.leo, data.diverging) :]
@@ -556,7 +693,7 @@ class World:
 
     def disturb(self) -> None:
         follower = self.random.choice(self.followers)
-        what = self.random.randrange(5)
+        what = self.random.randrange(6)
         if what == 0:
             self.fetcher.remove(follower.topic_partition)
         elif what == 1:
@@ -576,6 +713,8 @@ class World:
             follower.log.records += [self.leader.epoch + 1] * 2
             self.leader.epoch += 2
             self.leader.sessions.mark(follower.topic_partition)
+        elif what == 4:
+            follower.refuses = True
         else:
             self.leader.sessions = FetchSessions(1, itertools.count(self.rounds * 100 + 100))
 

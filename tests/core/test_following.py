@@ -4,13 +4,14 @@ that this must not have; b1, b2 and b3 are shells whose messages the test delive
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kreplog.config import TopicConfig
+from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import nodes
-from kreplog.core.effects import AppendAsFollower, Flush, Reply, Send, SubmitMulti
+from kreplog.core.effects import AppendAsFollower, EndOfRecords, Flush, Reply, Send, SubmitMulti
 from kreplog.core.events import Fetched, Flushed, Received, Registered, Tick
 from kreplog.core.messages import (
     DEBUGGING,
@@ -28,7 +29,7 @@ from kreplog.core.messages import (
     ProduceRequest,
     UpdateMetadataRequest,
 )
-from kreplog.core.replication.follower import NOT_READY_MOST_MS
+from kreplog.core.replication.follower import NOT_READY_MOST_MS, FetchPosition
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Role
 from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError
@@ -39,8 +40,8 @@ from tests.core.shell import TP, Shell, batch
 class Brokers:
     """Some of b1 to b3, and the fetches under way between them."""
 
-    def __init__(self, *ids: int) -> None:
-        self.shells = {broker: Shell(broker) for broker in ids}
+    def __init__(self, *ids: int, config: ReplicationConfig | None = None) -> None:
+        self.shells = {broker: Shell(broker, config) for broker in ids}
         for shell in self.shells.values():
             shell.know(*ids)
 
@@ -259,6 +260,99 @@ def test_f10_one_bad_answer_backs_off_and_the_next_is_taken() -> None:
     assert brokers[2].content() == [] and role(brokers[2]) is Role.FOLLOWER
     brokers.catch_up(2, rounds=2)
     assert brokers[2].content() == ["a"]
+
+
+ONE_BY_ONE = ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_max_ms=1000, replica_fetch_max_bytes=1)
+
+
+def behind(isr: tuple[int, ...], *names: str, **more: Any) -> Brokers:
+    """b2, whose every fetch is answered with one record, is about to fetch all of them from b1."""
+    brokers = Brokers(1, 2, config=ONE_BY_ONE)
+    brokers.tell(1, 1, isr, **more)
+    brokers.write(1, *names)
+    return brokers
+
+
+def order(effects: Iterable[Any]) -> list[tuple[str, int]]:
+    """The offsets that are asked for, and the appends, as they come."""
+    found = []
+    for one in effects:
+        if isinstance(one, Send):
+            found.append(("asks", one.request.partitions[0].fetch_offset))
+        elif isinstance(one, AppendAsFollower):
+            found.append(("appends", one.records.batches[0].base_offset))
+    return found
+
+
+def test_a_follower_that_is_behind_asks_ahead_below_the_watermark_that_it_was_told() -> None:
+    """What it has not appended it may call its own only where that lets it neither commit nor join."""
+    brokers = behind((1,), "a", "b", "c")
+    shell = brokers[2]
+    del shell.effects[:-1]
+    for _ in range(3):
+        assert brokers[1].partition.pending is None
+        brokers.fetch(2)
+    first, second, third = [("asks", 1), ("appends", 0)], [("asks", 2), ("appends", 1)], [("appends", 2), ("asks", 3)]
+    assert order(shell.effects[1:]) == [*first, *second, *third]
+    brokers.fetch(2)
+    assert brokers[1].partition.pending is not None  # it joins, now that it has all
+
+
+def test_a_follower_in_sync_asks_for_what_it_has_appended() -> None:
+    """There its word counts."""
+    brokers = behind((1, 2), "a", "b")
+    del brokers[2].effects[:-1]
+    brokers.fetch(2)
+    brokers.fetch(2)
+    assert order(brokers[2].effects[1:]) == [("appends", 0), ("asks", 1), ("appends", 1), ("asks", 2)]
+
+
+def test_with_flush_messages_1_nothing_is_asked_ahead() -> None:
+    brokers = behind((1,), "a", "b", "c", config=TopicConfig(flush_messages=1))
+    brokers[1].step(Flushed(TP, 3))
+    assert brokers[1].partition.high_watermark == 3
+    del brokers[2].effects[:-1]
+    brokers.fetch(2)
+    assert order(brokers[2].effects[1:]) == [("appends", 0)]
+
+
+def test_an_append_that_fails_after_more_was_asked_for_makes_nobody_believe_in_it() -> None:
+    brokers = behind((1,), "a", "b", "c", "d")
+    follower, leader = brokers[2], brokers[1].partition
+    brokers.fetch(2)
+    follower.fails[AppendAsFollower] = CorruptBatchError("flipped on the wire")
+    brokers.fetch(2)
+    brokers.fetch(2)
+    assert (leader.replicas[2].leo, leader.high_watermark, leader.pending) == (2, 4, None)
+    assert follower.content() == ["a"]
+    brokers.write(1, "e")
+    brokers.catch_up(2, rounds=6)
+    assert follower.content() == ["a", "b", "c", "d", "e"]
+
+
+def test_f7_a_late_answer_is_no_ground_to_ask_ahead() -> None:
+    """What another epoch's leader told of its watermark does not hold in this one."""
+    brokers = behind((1,), "a", "b", "c")
+    send = [one for one in brokers[2].effects if isinstance(one, Send)][-1]
+    asked, partition = send.request.partitions[0], brokers[2].partition
+    (data,) = brokers.answer(send).partitions
+
+    def after(request: FetchPartition, end: EpochEndOffset | None) -> FetchPosition | None:
+        steps = partition.position_after(request, data)
+        try:
+            assert next(steps) == EndOfRecords(TP, data.records)
+            steps.send(end)
+        except StopIteration as done:
+            found: FetchPosition | None = done.value
+            return found
+        raise AssertionError("it goes on")
+
+    assert after(asked, EpochEndOffset(1, 1)) == FetchPosition(1, 1, 0)
+    assert after(asked, None) is None
+    assert after(replace(asked, current_leader_epoch=0), EpochEndOffset(1, 1)) is None
+    assert after(replace(asked, fetch_offset=1), EpochEndOffset(1, 1)) is None
+    partition.step_down()
+    assert after(replace(asked, current_leader_epoch=partition.leader_epoch), EpochEndOffset(1, 1)) is None
 
 
 def test_a_lost_connection_is_tried_again_after_a_pause() -> None:

@@ -254,6 +254,7 @@ def test_no_batch_at_all(tmp_path: Path, size: int, filler: bytes) -> None:
         for call in (log.append_batches, log.append_as_follower, batch.validate):
             with pytest.raises((*REFUSALS, errors.UsageError)):
                 call(filler * size)
+        assert batch.end_of(filler * size) is None
         assert log.log_end_offset == 0
 
 
@@ -264,6 +265,7 @@ def test_every_prefix_of_a_produce_request_is_refused(tmp_path: Path) -> None:
         for cut in set(range(1, len(data))) - ends:
             with pytest.raises(errors.CorruptBatchError):
                 log.append_batches(data[:cut])
+            assert batch.end_of(data[:cut]) is None
         assert log.log_end_offset == 0 and log.size == 0
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kreplog import Log, LogConfig, TopicPartition, errors
 from kreplog._native import batch, checkpoint, compression, producers
+from kreplog.types import EpochEndOffset
 from tests import reference
 from tests.fuzz.records import batches, header_lists, payloads, records, timestamps
 from tests.reference import Batch, Rec
@@ -83,6 +84,7 @@ def test_build_and_decode(found: Batch) -> None:
         assert batch.decode_values(data) == [record.value for record in found.records]
     info = batch.validate(data, deep=True)
     assert (info.base_offset, info.last_offset, info.size) == (found.base_offset, found.last_offset, len(data))
+    assert batch.end_of(data) == EpochEndOffset(found.leader_epoch, found.last_offset + 1)
     assert (info.leader_epoch, info.attributes, info.record_count) == (
         found.leader_epoch,
         found.attributes,

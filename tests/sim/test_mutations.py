@@ -23,6 +23,7 @@ SEEDS = 2000
 FOUND = {
     "acks-before-watermark": 0,
     "checkpointed-watermark-ignored": 0,
+    "claims-what-is-not-committed": 27,
     "commits-below-min-isr": 63,
     "controller-writes-unfenced": 60,
     "deletes-above-watermark": 73,
@@ -35,6 +36,7 @@ FOUND = {
     "isr-write-unconditional": 24,
     "joins-at-once": 8,
     "joins-before-epoch-start": 9,
+    "joins-by-a-claim": 27,
     "late-copy-obeyed": 58,
     "late-response-taken": 249,
     "log-end-becomes-watermark": 0,

@@ -19,12 +19,17 @@
 
 TRUNCATING is reconciling: no answer has said yet that the logs agree. The same request does both, since a leader
 that sees them diverge sends no records (KIP-595), so nothing is fetched before the logs agree (F3, F5).
+
+Records take time to append, so leader and follower work at the same time: what of an answer may be asked ahead for, as
+position_after says, is taken last, and the next request goes out before, from where its records end. What comes of it
+is as in the tables: where it is not as foreseen, it is asked for from its new position with the request after that.
+
 Appending, truncating and whether an answer is too late (F7) are the partition's part; this one says what was asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
@@ -105,6 +110,10 @@ class FollowerPartition(Protocol):
     def fetch_position(self) -> FetchPosition:
         """From where it would be asked for now."""
 
+    def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
+        """From where it will be asked for when it has taken the records that answer `request`. None: not known, or not
+        to be asked for before it has."""
+
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         """Use an answer to `request`: append, truncate, move the high watermark; drop it when the partition is not
         any more where `request` says, in epoch or offset (F7)."""
@@ -126,6 +135,10 @@ class _Entry:
     @property
     def is_active(self) -> bool:
         return self.state in (State.TRUNCATING, State.FETCHING)
+
+
+Ahead = Mapping[TopicPartition, FetchPosition]
+"""Where partitions will be when they have taken what is in hand for them."""
 
 
 class Fetcher:
@@ -205,10 +218,13 @@ class Fetcher:
         Costs what changed since the last one, unless a session has to be begun. To be called after add, remove and
         resume, and when next_wakeup is due. broker_epoch: of this broker's registration (KIP-903).
         """
+        yield from self._send({}, now_ms, broker_epoch)
+
+    def _send(self, ahead: Ahead, now_ms: int, broker_epoch: int) -> Steps[None]:
         self._end_delays(now_ms)
         if self._in_flight is not None or not self._active or now_ms < self._waits_until():
             return
-        request = self._next_request(broker_epoch)
+        request = self._next_request(ahead, broker_epoch)
         self._in_flight = next(self._correlations)
         yield Send(self.leader, self._in_flight, request)
 
@@ -224,8 +240,7 @@ class Fetcher:
             yield from self._refused(event.response.error, now_ms)
         else:
             self._keep_session(event.response)
-            for data in event.response.partitions:
-                yield from self._take(data, now_ms)
+            yield from self._take_all(event.response, now_ms, broker_epoch)
             self._hold_until_ms = now_ms + self._config.replica_fetch_wait_max_ms
         yield from self.poll(now_ms, broker_epoch)
 
@@ -285,13 +300,13 @@ class Fetcher:
 
     # The leader's session (KIP-227)
 
-    def _next_request(self, broker_epoch: int) -> FetchRequest:
+    def _next_request(self, ahead: Ahead, broker_epoch: int) -> FetchRequest:
         if self._session_epoch == sessions.INITIAL_EPOCH:
             self._held.clear()
             self._forgotten.clear()
-            listed = [self._ask(entry) for entry in self._active.values()]
+            listed = [self._ask(entry, ahead) for entry in self._active.values()]
         else:
-            listed = self._news()
+            listed = self._news(ahead)
         forgotten = tuple(self._forgotten)
         for topic_partition in forgotten:
             del self._held[topic_partition]
@@ -313,19 +328,19 @@ class Fetcher:
             self._session_epoch,
         )
 
-    def _news(self) -> list[FetchPartition]:
+    def _news(self, ahead: Ahead) -> list[FetchPartition]:
         """What the leader's session holds otherwise, or not at all, or should tell anew."""
         listed = []
         for topic_partition in self._changed:
             entry = self._active[topic_partition]
-            asked = self._ask(entry)
+            asked = self._ask(entry, ahead)
             if not entry.listed or asked != self._held.get(topic_partition):
                 listed.append(asked)
         return listed
 
-    def _ask(self, entry: _Entry) -> FetchPartition:
+    def _ask(self, entry: _Entry, ahead: Ahead) -> FetchPartition:
         partition = entry.partition
-        position = partition.fetch_position()
+        position = ahead.get(partition.topic_partition) or partition.fetch_position()
         return FetchPartition(
             partition.topic_partition,
             partition.topic_id,
@@ -375,11 +390,37 @@ class Fetcher:
             return None
         return entry, asked
 
-    def _take(self, data: FetchedPartition, now_ms: int) -> Steps[None]:
-        found = self._asked(data.partition)
-        if found is None:
-            return
-        entry, asked = found
+    def _take_all(self, response: FetchResponse, now_ms: int, broker_epoch: int) -> Steps[None]:
+        """What can be asked ahead for comes last, and the next request before it; see the module."""
+        answers = {data.partition: data for data in response.partitions}  # no leader names one twice; a peer might
+        ahead: dict[TopicPartition, FetchPosition] = {}
+        last = []
+        for topic_partition, data in answers.items():
+            found = self._asked(topic_partition)
+            if found is None:
+                continue
+            entry, asked = found
+            position = None
+            if len(data.records) and not sessions.is_refusal(data):
+                position = yield from entry.partition.position_after(asked, data)
+            if position is None:
+                yield from self._take(data, entry, asked, now_ms)
+            else:
+                ahead[topic_partition] = position
+                last.append((data, entry, asked))
+        for topic_partition in ahead:
+            self._served(topic_partition)
+        if ahead:
+            yield from self._send(ahead, now_ms, broker_epoch)
+        for data, entry, asked in last:
+            yield from self._take(data, entry, asked, now_ms)
+
+    def _served(self, topic_partition: TopicPartition) -> None:
+        """To be asked for from where it is now, behind the others."""
+        self._active[topic_partition] = self._active.pop(topic_partition)
+        self._changed[topic_partition] = None
+
+    def _take(self, data: FetchedPartition, entry: _Entry, asked: FetchPartition, now_ms: int) -> Steps[None]:
         try:
             outcome = yield from entry.partition.take_fetched(asked, data, now_ms)
         except InvariantError:
@@ -388,16 +429,9 @@ class Fetcher:
             yield StateChange("error", f"{data.partition} from broker {self.leader}: {error}")
             outcome = FetchOutcome.BACK_OFF
         if self._entries.get(data.partition) is entry:  # else taking it led to its removal
-            self._act(data.partition, entry, asked, outcome, now_ms)
+            self._act(data.partition, entry, outcome, now_ms)
 
-    def _act(
-        self,
-        topic_partition: TopicPartition,
-        entry: _Entry,
-        asked: FetchPartition,
-        outcome: FetchOutcome,
-        now_ms: int,
-    ) -> None:
+    def _act(self, topic_partition: TopicPartition, entry: _Entry, outcome: FetchOutcome, now_ms: int) -> None:
         state = AFTER[outcome]
         if state is None:
             self.remove(topic_partition)
@@ -409,9 +443,8 @@ class Fetcher:
                 self._awaiting[topic_partition] = None
             else:
                 self._delay(topic_partition, entry, now_ms + self._delay_ms(entry, outcome))
-        elif self._ask(entry) != asked:
-            self._active[topic_partition] = self._active.pop(topic_partition)
-            self._changed[topic_partition] = None
+        elif self._ask(entry, {}) != self._held.get(topic_partition):
+            self._served(topic_partition)
 
     def _delay_ms(self, entry: _Entry, outcome: FetchOutcome) -> int:
         backoff_ms = self._config.replica_fetch_backoff_ms

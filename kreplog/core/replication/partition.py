@@ -28,6 +28,7 @@ from kreplog.core.effects import (
     AssignLeaderEpoch,
     ConfigureLog,
     DeleteRecordsBefore,
+    EndOfRecords,
     EnforceRetention,
     Flush,
     LogState,
@@ -660,6 +661,22 @@ class Partition:
     def fetch_position(self) -> FetchPosition:
         """Where the next fetch starts, and the epoch of the record before it, by which the leader sees divergence."""
         return FetchPosition(self.log.leo, epochs.epoch_at(self.log.epochs, self.log.leo - 1), self.log.log_start)
+
+    def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
+        """As fetch_position once these records have been taken; None when that must not be asked for before."""
+        if self.role is not Role.FOLLOWER or self._is_late(request) or self.config.flushes_every_record:
+            return None
+        end: EpochEndOffset | None = yield EndOfRecords(self.topic_partition, data.records)
+        if end is None or not self._may_claim(end.end_offset, data.high_watermark):
+            return None
+        return FetchPosition(end.end_offset, end.leader_epoch, self.log.log_start)
+
+    def _may_claim(self, offset: int, leaders: int) -> bool:
+        """Whether `offset` may be asked for, which says that all below is here, before it is.
+
+        Below the watermark that its leader told, in this epoch, whoever counts has those records already, so the claim
+        commits nothing; and it does not let this replica into the ISR, whatever becomes of the append."""
+        return offset < leaders
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         """Take over what the leader answered to `request`; late answers, which fit no more, are dropped (F7)."""

@@ -137,11 +137,11 @@ class FetchContext:
             room -= len(data.records)
             if has_news(held.high_watermark, held.log_start_offset, data):
                 told.append(data)
-            if _is_refusal(data):
+            if is_refusal(data):
                 held.forget_told()
             else:
                 held.told(data)
-            if _is_refusal(data) or len(data.records):
+            if is_refusal(data) or len(data.records):
                 session.dirty[data.partition] = session.dirty.pop(data.partition, session.marks)
             elif room > 0:
                 session.clean(data.partition, self._seen)
@@ -151,14 +151,15 @@ class FetchContext:
 def has_news(high_watermark: int, log_start_offset: int, data: FetchedPartition) -> bool:
     """Whether a fetcher that was last told these offsets must be told of `data` (KIP-227)."""
     return (
-        _is_refusal(data)
+        is_refusal(data)
         or len(data.records) > 0
         or data.high_watermark != high_watermark
         or data.log_start_offset != log_start_offset
     )
 
 
-def _is_refusal(data: FetchedPartition) -> bool:
+def is_refusal(data: FetchedPartition) -> bool:
+    """Whether it has no records to give, for whatever reason."""
     return data.error != ErrorCode.NONE or data.diverging is not None
 
 
