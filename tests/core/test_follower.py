@@ -298,6 +298,23 @@ def test_a_lost_connection_pauses_and_begins_a_new_session() -> None:
     assert session(shell.answer(session=11)) == (11, 1)
 
 
+def test_a_leader_that_is_not_there_costs_a_look_at_what_has_changed() -> None:
+    """Ten thousand partitions may follow it, and it is tried again and again."""
+    one, two = Scripted(0), Scripted(1)
+    shell = Shell(one, two)
+    shell.poll()
+    shell.answer(data(0), data(1))
+    looks = one.looks, two.looks
+    shell.answer(lost=True)
+    one.offset = 7
+    shell.fetcher.moved(one.topic_partition)
+    request = shell.poll(1000 + BACK_OFF)
+    assert request is not None and [asked.fetch_offset for asked in request.partitions] == [7, 5]
+    shell.answer(lost=True)
+    assert len(listed(shell.poll(1000 + 2 * BACK_OFF))) == 2
+    assert (one.looks, two.looks) == (looks[0] + 1, looks[1])
+
+
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
 def test_a_session_that_the_leader_lost_is_begun_anew_at_once(error: ErrorCode) -> None:
     shell = Shell(Scripted(0), Scripted(1))

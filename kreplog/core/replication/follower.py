@@ -302,9 +302,12 @@ class Fetcher:
 
     def _next_request(self, ahead: Ahead, broker_epoch: int) -> FetchRequest:
         if self._session_epoch == sessions.INITIAL_EPOCH:
-            self._held.clear()
+            held, self._held = self._held, {}
             self._forgotten.clear()
-            listed = [self._ask(entry, ahead) for entry in self._active.values()]
+            listed = [
+                held[at] if at in held and at not in self._changed else self._ask(entry, ahead)
+                for at, entry in self._active.items()
+            ]
         else:
             listed = self._news(ahead)
         forgotten = tuple(self._forgotten)
