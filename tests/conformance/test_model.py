@@ -124,7 +124,7 @@ def compare(store: CoordinationStore, sequence: list[Step]) -> None:
     assert other.finish() == model.finish()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_embedded_is_as_the_model(folder: Path, sequence: list[Step]) -> None:
     number = len(list(folder.iterdir()))

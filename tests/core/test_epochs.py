@@ -123,7 +123,7 @@ def parted(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
     return logs[0], logs[1], len(common)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(parted(), st.booleans())
 def test_two_logs_converge_and_what_both_have_is_never_cut(logs: tuple[list[int], list[int], int], begun: bool) -> None:
     leader, follower, shared = logs
@@ -144,7 +144,7 @@ def test_two_logs_converge_and_what_both_have_is_never_cut(logs: tuple[list[int]
     assert rounds <= bound
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=5), st.integers(0, 14))
 def test_same_answers_as_the_log(
     tmp_path_factory: pytest.TempPathFactory, written: list[tuple[int, int]], deleted: int

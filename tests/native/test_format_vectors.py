@@ -71,7 +71,7 @@ def test_written_by_hand() -> None:
     assert as_reference(batch.decode(BY_HAND)) == rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(batches())
 def test_build_and_decode(found: Batch) -> None:
     data = reference.encode(found)
@@ -99,7 +99,7 @@ def test_build_and_decode(found: Batch) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=records())
 def test_compressed(codec: str, rows: tuple[Rec, ...]) -> None:
     plain = Batch(rows)
@@ -134,7 +134,7 @@ def test_foreign_gzip_is_read() -> None:
     assert as_reference(batch.decode(reference.encode_around(plain, packed))) == plain.records
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(value=payloads, key=payloads, stamp=timestamps.filter(lambda stamp: stamp >= 0), headers=header_lists)
 def test_append_writes_the_reference_bytes(
     tmp_path_factory: pytest.TempPathFactory,
@@ -156,7 +156,7 @@ def log_bytes(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(path.glob("*.log")))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_follower_keeps_every_byte_and_leader_assigns_offset_and_epoch(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -233,7 +233,7 @@ class BothLogs(RuleBasedStateMachine):
         self.open()
 
 
-BothLogs.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+BothLogs.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestBothLogs = BothLogs.TestCase
 
 

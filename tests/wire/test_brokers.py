@@ -124,14 +124,14 @@ def test_every_setting_of_a_topic_is_told() -> None:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(request=requests)
 def test_requests_are_kept(request: brokers.Request) -> None:
     frame = body_of(brokers.encode_request(request, header_for(brokers.KEYS[type(request)])))
     assert read_request(frame) == request
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(answer=responses)
 def test_answers_are_kept(answer: tuple[ApiKey, brokers.Response]) -> None:
     key, response = answer

@@ -150,7 +150,7 @@ def full(struct: Any, value: dict[str, Any]) -> dict[str, Any]:
 
 
 @every_message
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_all_fields_are_kept_in_every_version(key: int, version: int, data: st.DataObject) -> None:
     asked = header(key, version)

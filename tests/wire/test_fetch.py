@@ -32,7 +32,7 @@ PLACE = TopicPartition("flights", 3)
 
 
 @versions
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(request=fetch_requests)
 def test_a_request_is_kept_and_is_what_kafka_python_writes(version: int, request: FetchRequest) -> None:
     asked = header(ApiKey.FETCH, version)
@@ -43,7 +43,7 @@ def test_a_request_is_kept_and_is_what_kafka_python_writes(version: int, request
 
 
 @versions
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(response=fetch_responses)
 def test_a_response_is_kept_and_is_what_kafka_python_writes(version: int, response: FetchResponse) -> None:
     asked = header(ApiKey.FETCH, version)

@@ -36,7 +36,7 @@ def framed(messages: list[bytes]) -> bytes:
     return b"".join(struct.pack(">i", len(message)) + message for message in messages)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     messages=st.lists(st.binary(min_size=1, max_size=300), max_size=8),
     pieces=st.lists(st.integers(1, 90), min_size=1, max_size=20),

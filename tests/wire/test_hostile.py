@@ -147,7 +147,7 @@ def test_huge_counts_and_lengths_take_no_memory(case: Case) -> None:
                     case.decode(case.frame[:at] + bomb + case.frame[at + 1 :])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(case=st.sampled_from(CASES), body=st.binary(max_size=60))
 def test_any_bytes(case: Case, body: bytes) -> None:
     start = len(case.frame) // 3

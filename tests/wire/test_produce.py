@@ -29,7 +29,7 @@ transactional_ids = st.none() | st.text(max_size=10)
 
 
 @versions
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(request=produce_requests, transactional_id=transactional_ids)
 def test_a_request_is_kept_and_is_what_kafka_python_writes(
     version: int, request: ProduceRequest, transactional_id: str | None
@@ -44,7 +44,7 @@ def test_a_request_is_kept_and_is_what_kafka_python_writes(
 
 
 @versions
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(response=produce_responses)
 def test_a_response_is_kept_and_is_what_kafka_python_writes(version: int, response: ProduceResponse) -> None:
     asked = header(ApiKey.PRODUCE, version)
