@@ -73,10 +73,10 @@ class Channels:
         channel.put(effect.request)
         log_sent(effect.request, effect.broker)
 
-    async def answered_all(self, most_s: float) -> None:
-        """Wait until nothing is queued or under way, `most_s` at the most."""
+    async def until_idle(self, timeout_s: float) -> None:
+        """Wait until nothing is queued or under way, `timeout_s` at the most."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
+            async with asyncio.timeout(timeout_s):
                 for channel in list(self._channels.values()):
                     await channel.idle.wait()
 

@@ -27,10 +27,10 @@ SLACK_S = 5.0
 """What an answer may take beyond the wait that was asked for."""
 
 Known = Callable[[int], Address | None]
-"""Where a broker is to be reached, as far as is known here."""
+"""Where this broker knows another one to be; None when it does not know."""
 
 Resolve = Callable[[int], Awaitable[Address | None]]
-"""The same, and where it is not known here, others are asked; None when nobody knows."""
+"""Where a broker is, as others say who are asked; None when they do not know either."""
 
 
 class Fetches:
@@ -62,7 +62,7 @@ class Fetches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, effect: Send) -> None:
-        """With a connection at hand it has gone when this returns, and the leader works while this broker goes on."""
+        """Over a connection that is open the request has gone when this returns: the leader works on it meanwhile."""
         request = effect.request
         for one in request.partitions:
             self._ids[one.partition.topic] = one.topic_id
@@ -73,14 +73,16 @@ class Fetches:
         address = self._known(effect.leader)
         if address is not None:
             peer.begin(address, frame)
-        task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, header, frame))
+        task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, address, header, frame))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fetch(self, effect: Send, peer: Peer, header: RequestHeader, frame: Sequence[Buffer]) -> None:
+    async def _fetch(
+        self, effect: Send, peer: Peer, address: Address | None, header: RequestHeader, frame: Sequence[Buffer]
+    ) -> None:
         response: FetchResponse | None = None
         try:
-            address = await self._resolve(effect.leader)
+            address = address or await self._resolve(effect.leader)
             if address is None:
                 raise ConnectionError(f"no address of broker {effect.leader} is known")
             answer = await peer.call(address, frame, effect.request.max_wait_ms / 1000 + SLACK_S)

@@ -46,8 +46,9 @@ class Peer:
             self._answer = None
 
     def begin(self, address: Address, request: Sequence[Buffer]) -> None:
-        """Send what `call` will be given, now, if there is a connection to `address`: the event loop may have much to
-        do before it gets to that."""
+        """Send now what the next `call` will be given, if there is a connection to `address`; else leave it to that.
+
+        A task that calls has its turn only when the event loop is done with what it has in hand, appends perhaps."""
         connection = self._connection_to(address)
         if connection is not None:
             self._send(connection, request)

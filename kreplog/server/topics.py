@@ -1,4 +1,4 @@
-"""Topics: what the broker's metadata say, by topic; made anew for those of which the controller says something new."""
+"""Topics: what the broker's metadata say, by topic; a topic is looked at anew once the controller has told of it."""
 
 from __future__ import annotations
 
@@ -110,19 +110,17 @@ class Topics:
 def _renewed(
     views: Mapping[str, TopicView], told: set[TopicPartition], partitions: Mapping[TopicPartition, PartitionState]
 ) -> dict[str, TopicView]:
-    """The views with what `partitions` say now of those that were told of: there may be ten thousand others."""
-    by_topic: dict[str, list[TopicPartition]] = {}
+    """`views`, but for those that were told of as `partitions` say now: ten thousand others stay as they are."""
+    topics = {one.topic for one in told}
+    changed = {name: dict(views[name].partitions) if name in views else {} for name in topics}
     for one in told:
-        by_topic.setdefault(one.topic, []).append(one)
+        state = partitions.get(one)
+        if state is None:
+            changed[one.topic].pop(one.partition, None)
+        else:
+            changed[one.topic][one.partition] = state
     after = dict(views)
-    for name, places in by_topic.items():
-        states = dict(views[name].partitions) if name in views else {}
-        for place in places:
-            state = partitions.get(place)
-            if state is None:
-                states.pop(place.partition, None)
-            else:
-                states[place.partition] = state
+    for name, states in changed.items():
         if states:
             states = _in_order(states)
             after[name] = TopicView(name, next(iter(states.values())).topic_id, states)
@@ -132,5 +130,6 @@ def _renewed(
 
 
 def _in_order(found: dict[K, V]) -> dict[K, V]:
+    """By key; itself where it is so already."""
     keys = sorted(found)
     return found if keys == list(found) else {key: found[key] for key in keys}

@@ -110,16 +110,16 @@ def test_answers_are_waited_for_but_not_forever() -> None:
             return LeaderAndIsrResponse(ErrorCode.NONE)
 
         channels = Channels("test", lambda broker: ("", 0), lambda _: happened.append("answered"), OWN, obey)
-        await channels.answered_all(3600)
+        await channels.until_idle(3600)
         channels.send(SendControl(OWN, EPOCH, leaders(1, 1, is_init=True)))
         channels.send(SendControl(OWN, EPOCH, leaders(2, 2)))
-        await channels.answered_all(0.001)
+        await channels.until_idle(0.001)
         happened.append("not yet")
         free.set()
-        await channels.answered_all(3600)
+        await channels.until_idle(3600)
         free.clear()
         channels.send(SendControl(OWN, EPOCH, leaders(3, 3)))
-        waiting = asyncio.ensure_future(channels.answered_all(3600))
+        waiting = asyncio.ensure_future(channels.until_idle(3600))
         await asyncio.sleep(0)  # it waits
         channels.keep({})
         await waiting

@@ -1,4 +1,4 @@
-"""What a follower's fetches cost their leader and this broker: when they go out, over which connection."""
+"""How a follower's fetches are carried out: when they go out, over which connection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
         with socket.create_server(("127.0.0.1", 0)) as server:
 
             async def resolve(broker: int) -> Address:
-                return server.getsockname()[:2]  # type: ignore[no-any-return]
+                host, port = server.getsockname()
+                return host, port
 
             fetches = Fetches("me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None)
             fetches.send(ask(7))  # to one that is not known yet
