@@ -21,6 +21,7 @@ from kreplog.core.messages import (
 from kreplog.errors import ErrorCode
 from kreplog.server.channels import Channels
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from tests.server.loop import run
 
 OWN, EPOCH = 1, 7
 
@@ -65,11 +66,7 @@ def heard(requests: Sequence[ControlRequest]) -> list[ControlRequest]:
             await asyncio.sleep(0)  # likewise
         channels.close()
 
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await work()
-
-    asyncio.run(bounded())
+    run(work)
     assert [one.request for one in answered] == told
     return told[1:]
 
@@ -124,9 +121,5 @@ def test_answers_are_waited_for_but_not_forever() -> None:
         channels.keep({})
         await waiting
 
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await work()
-
-    asyncio.run(bounded())
+    run(work)
     assert happened == ["not yet", "answered", "answered"]

@@ -16,7 +16,8 @@ from kreplog.types import TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
-from tests.server.test_network import receive, run, until
+from tests.server.loop import run, until
+from tests.server.test_network import receive
 
 LEADER = 1
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

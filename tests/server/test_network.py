@@ -10,10 +10,9 @@ import random
 import socket
 import struct
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,16 +24,9 @@ from kreplog.server.serving import Exchange, Limits, Server
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, encode_request_header
 from kreplog.wire.versions import ApiKey
+from tests.server.loop import run, until
 
 ANYWHERE = Listener("127.0.0.1", 0)
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work()
-
-    asyncio.run(bounded())
 
 
 def framed(body: bytes) -> bytes:
@@ -74,11 +66,6 @@ async def receive(sock: socket.socket, count: int) -> bytes:
             break
         data += piece
     return data
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():
-        await asyncio.sleep(0.001)
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:

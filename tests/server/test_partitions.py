@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ from kreplog.errors import LogFailedError, LogLockedError, StorageError, UsageEr
 from kreplog.server.directories import DataDirectory, read_topic_id
 from kreplog.server.partitions import Progress, ReplicaLogs
 from kreplog.types import TopicPartition
+from tests.server.loop import run, until
 
 TP = TopicPartition("topic", 0)
 ID, OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBA"
@@ -64,14 +65,6 @@ class Life:
 def life(tmp_path: Path) -> Iterator[Life]:
     with ThreadPoolExecutor(2) as pool:
         yield Life(tmp_path, pool)
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await work()
-
-    asyncio.run(bounded())
 
 
 def opened(logs: ReplicaLogs, topic_id: str = ID, partition: TopicPartition = TP) -> effects.OpenedLog:
@@ -212,8 +205,7 @@ def test_a_deleted_replica_is_gone_at_once_and_its_files_soon(life: Life, batch:
         assert logs.on_disk() == {}
         assert not (life.root / "data" / "topic-0").exists()
         opened(logs, OTHER_ID)
-        while list((life.root / "data").glob("*-delete")):
-            await asyncio.sleep(0.01)
+        await until(lambda: not list((life.root / "data").glob("*-delete")))
         assert len(view) == len(batch), "a response that is being sent keeps its bytes"
         assert bytes(view)[61:] == batch[61:]
 
@@ -238,8 +230,7 @@ def test_fsyncs_are_shared(life: Life, batch: bytes) -> None:
         for _ in range(5):
             logs.answer(effects.AppendAsLeader(TP, batch, 0))
             logs.answer(effects.Flush(TP))
-        while events.Flushed(TP, 15) not in life.events:
-            await asyncio.sleep(0.01)
+        await until(lambda: events.Flushed(TP, 15) in life.events)
 
     run(work)
     assert len(life.events) <= 2
@@ -501,13 +492,11 @@ def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pyt
         logs.answer(effects.TruncateTo(TP, 0))
         await answered()
         assert told[0] == "answer", "it is synced later"
-        while told != ["answer", "topic-0"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: told == ["answer", "topic-0"])
         monkeypatch.setattr(kreplog.Log, "sync_files", fail)
         logs.answer(effects.TruncateTo(TP, 0))
         await answered()
-        while events.LogFailed(TP) not in life.events:
-            await asyncio.sleep(0.01)
+        await until(lambda: events.LogFailed(TP) in life.events)
 
     run(work)
     life.crash()
@@ -529,13 +518,11 @@ def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
         opened(logs)
         answer = asyncio.Event()
         logs.sync_files(answer.set)
-        while not begun.is_set():
-            await asyncio.sleep(0.01)
+        await until(begun.is_set)
         logs.answer(effects.DeleteLog(TP))
         go_on.set()
         await answer.wait()
-        while list((life.root / "data").glob("topic-*")):
-            await asyncio.sleep(0.01)
+        await until(lambda: not list((life.root / "data").glob("topic-*")))
 
     run(work)
     assert life.events == []
@@ -550,11 +537,10 @@ def test_sealed_segments_are_made_durable_beside_the_appends(
     logs = life.open()
     flush_sealed = kreplog.Log.flush_sealed
     begun: list[int] = []
-    first, go_on = threading.Event(), threading.Event()
+    go_on = threading.Event()
 
     def slow(log: kreplog.Log) -> None:
         begun.append(log.log_end_offset)
-        first.set()
         assert go_on.wait(10)
         flush_sealed(log)
 
@@ -573,17 +559,15 @@ def test_sealed_segments_are_made_durable_beside_the_appends(
 
         while len(log.segments) < 4:
             append()
-        while not first.is_set():
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(begun))
         while len(log.segments) < 9:
             append()
             await asyncio.sleep(0)
-        assert log.recovery_point == 0
+        assert (log.recovery_point, len(begun)) == (0, 1)
         go_on.set()
         newest_sealed = log.segments[-2].base_offset
-        while log.recovery_point < newest_sealed:
-            await asyncio.sleep(0.01)
-        assert log.recovery_point == newest_sealed and len(begun) == 2, begun
+        await until(lambda: log.recovery_point >= newest_sealed and len(begun) > 1)
+        assert (log.recovery_point, len(begun)) == (newest_sealed, 2)
 
     run(work)
     assert life.events == []
@@ -607,8 +591,7 @@ def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
         ((_, log), _) = logs.in_directory(logs.directories[0])
         while len(log.segments) < 3:
             logs.answer(effects.AppendAsLeader(TP, batch, 0))
-        while len(life.events) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(life.events) >= 2)
         assert sorted(life.events, key=str) == [events.LogFailed(TP), events.LogFailed(other)]
 
     run(work)
@@ -627,8 +610,7 @@ def test_what_retention_sealed_is_let_go_of(life: Life) -> None:
         logs.answer(effects.AdvanceHighWatermark(TP, 1))
         log.flush()
         assert logs.answer(effects.EnforceRetention(TP)).log_start == 1
-        while log.sealed_unsynced:
-            await asyncio.sleep(0.01)
+        await until(lambda: not log.sealed_unsynced)
 
     run(work)
     life.crash()

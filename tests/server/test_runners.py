@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from kreplog.core import effects, events
 from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.types import TopicPartition
+from tests.server.loop import run
 
 ONE, TWO = events.LogFailed(TopicPartition("t", 1)), events.LogFailed(TopicPartition("t", 2))
 LOST = events.SessionLost()
@@ -34,14 +35,6 @@ class Core:
 
     def next_wakeup(self, now_ms: int) -> int | None:
         return self.wakeup_ms
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await work()
-
-    asyncio.run(bounded())
 
 
 def test_a_step_ends_before_the_next_event_is_stepped() -> None:

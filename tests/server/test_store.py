@@ -13,6 +13,7 @@ from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
 from kreplog.server import store
 from kreplog.server.store import SHARED_OPERATIONS, AnySession, StoreLink, make_store
 from kreplog.types import Create, SetData, StoreOperation, WatchEvent
+from tests.server.loop import run
 
 
 def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
@@ -70,11 +71,7 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
         await link.close()
         assert lost == [False]
 
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work()
-
-    asyncio.run(bounded())
+    run(work)
 
 
 def test_what_clients_ask_for_waits_for_the_next_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +99,7 @@ def test_what_clients_ask_for_waits_for_the_next_session(tmp_path: Path, monkeyp
             await patient.multi((Create("/b"),))
         await link.close()
 
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work()
-
-    asyncio.run(bounded())
+    run(work)
 
 
 def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
@@ -151,8 +144,4 @@ def test_what_is_submitted_together_shares_a_transaction_and_no_failure(tmp_path
         running.cancel()
         await link.close()
 
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await work()
-
-    asyncio.run(bounded())
+    run(work)
