@@ -500,9 +500,9 @@ def validate(buffer, *, bint deep=False):
 
 
 def end_of(buffer):
-    """The leader epoch of the last batch in `buffer` and the offset behind it, as headers that nothing vouches for say.
+    """The leader epoch and next_offset of the last batch in `buffer`, as its header says: no CRC is checked.
 
-    None unless whole batches fill it."""
+    None unless whole batches fill the buffer."""
     cdef const uint8_t[::1] data = memoryview(buffer).cast("B")
     cdef Py_ssize_t length = data.shape[0]
     cdef Py_ssize_t at = 0

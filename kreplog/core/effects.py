@@ -78,8 +78,8 @@ class AppendAsFollower:
 
 @dataclass(frozen=True, slots=True)
 class EndOfRecords:
-    """Where a leader's batches end, as their headers say, which nobody has checked. Answer: EpochEndOffset, with the
-    leader epoch of the last one; None where that cannot be told."""
+    """The leader epoch and next_offset of the last of a leader's batches, as its header says, unchecked. Answer:
+    EpochEndOffset; None unless these are whole batches."""
 
     partition: TopicPartition
     records: Any
@@ -250,8 +250,8 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class AwaitAnswers:
-    """Wait until brokers have answered all that was queued for them, `most_ms` at the most: what is urgent is done
-    before what is much. Answer: None."""
+    """Wait until all brokers have answered what was queued for them, `most_ms` at the most, so that they deal with it
+    before the controller makes anything larger. Answer: None."""
 
     most_ms: int
 

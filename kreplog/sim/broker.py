@@ -525,7 +525,7 @@ class BrokerProcess:
         self.channels.put(effect)
 
     def _await_answers(self, runner: Runner, effect: effects.AwaitAnswers) -> Any:
-        """As if one were not to be reached."""
+        """As long as it may take, as if one broker did not answer."""
         self._scheduler.after(effect.most_ms * MS, self._resume, runner, None, None)
         return AWAITED
 

@@ -174,14 +174,14 @@ def _late_response_taken() -> list[Patch]:
 
 @_mutation("claims-what-is-not-committed")
 def _claims_what_is_not_committed() -> list[Patch]:
-    """A follower asks ahead wherever it is, so what it has yet to append counts for the watermark."""
-    return [(Partition, "_may_claim", lambda self, offset, leaders: True)]
+    """A follower in sync asks ahead too, so what it has yet to append counts for the watermark."""
+    return [(Partition, "_may_claim", lambda self, offset, leaders_watermark: True)]
 
 
 @_mutation("joins-by-a-claim")
 def _joins_by_a_claim() -> list[Patch]:
-    """A follower asks ahead up to the watermark, and so is in sync before it has appended."""
-    return [(Partition, "_may_claim", lambda self, offset, leaders: offset <= leaders)]
+    """A follower asks ahead from the watermark itself, and so joins the ISR before it has appended."""
+    return [(Partition, "_may_claim", lambda self, offset, leaders_watermark: offset <= leaders_watermark)]
 
 
 @_mutation("watermark-before-truncation")

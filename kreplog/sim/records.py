@@ -51,7 +51,7 @@ class Codec(Protocol):
         """All records of whole batches. Raises CorruptBatchError."""
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
-        """Of the last of whole batches."""
+        """The leader epoch and next_offset of the last of whole batches."""
 
     def size(self, records: Any) -> int:
         """Bytes, as they would be in a file."""

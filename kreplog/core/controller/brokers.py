@@ -17,9 +17,9 @@ from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import AwaitAnswers, StateChange, Steps
 from kreplog.types import Broker, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
-FIRST_MS = 500
-"""So long, at most, the INIT of everything waits for brokers to take what a new controller repaired: to make it, and to
-take it, would hold up the last of the new leaders."""
+INIT_WAIT_MS = 500
+"""How long a new controller waits, at most, for brokers to take the leaders that it elected before it makes the INIT of
+everything. That takes both sides long enough to hold up the last of those leaders."""
 
 
 class BrokerChanges:
@@ -56,13 +56,13 @@ class BrokerChanges:
 
     def _repair(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
         """Others lead, and those that are gone leave the ISRs. Those that take part are told as soon as it is written,
-        and have taken it before there is an INIT of everything."""
+        and have INIT_WAIT_MS to take it before there is an INIT of everything."""
         for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE, leadership.repair)
             yield from self._machines.leadership.end_eligibility(some)
             yield from self._batch.send_leaders()
         if partitions:
-            yield AwaitAnswers(FIRST_MS)
+            yield AwaitAnswers(INIT_WAIT_MS)
 
     def _missed_failures(self) -> list[TopicPartition]:
         """Partitions with a leader, these first, or an in-sync replica that is gone (F33)."""

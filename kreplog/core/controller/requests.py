@@ -37,7 +37,7 @@ AT_ONCE = 250
 """So many partitions a request tells of, at most."""
 
 TOGETHER = 1000
-"""So many partitions a message tells of, at most, that is made of several which have waited for an answer."""
+"""So many partitions a request tells of, at most, that take_together makes of several."""
 
 _TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
 
@@ -204,7 +204,7 @@ def _pieces(states: Iterable[PartitionState]) -> list[tuple[PartitionState, ...]
 
 
 def take_together(waiting: deque[ControlRequest]) -> ControlRequest:
-    """Take the first of those that wait for a broker, with all after it that one message can say as well."""
+    """Take the first request from a broker's queue, with as many of those behind it as one request can say as well."""
     request = waiting.popleft()
     while waiting and (both := _joined(request, waiting[0])) is not None:
         request = both
@@ -213,7 +213,7 @@ def take_together(waiting: deque[ControlRequest]) -> ControlRequest:
 
 
 def _joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
-    """What says the same as both, one after the other; None where that takes two."""
+    """One request that says what `first` and then `second` say; None where it takes both."""
     if len(first.partitions) + len(second.partitions) > TOGETHER or first.controller_epoch != second.controller_epoch:
         return None
     match first, second:

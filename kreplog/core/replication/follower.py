@@ -20,9 +20,9 @@
 TRUNCATING is reconciling: no answer has said yet that the logs agree. The same request does both, since a leader
 that sees them diverge sends no records (KIP-595), so nothing is fetched before the logs agree (F3, F5).
 
-Records take time to append, so leader and follower work at the same time: what of an answer may be asked ahead for, as
-position_after says, is taken last, and the next request goes out before, from where its records end. What comes of it
-is as in the tables: where it is not as foreseen, it is asked for from its new position with the request after that.
+While a follower appends, its leader can read what comes next. So where position_after tells where an answer will leave
+its partition, the follower asks ahead: the next request goes out first, from there, and the answer is taken after it.
+The outcome counts as in the tables; where it left the partition elsewhere, the request after that says so.
 
 Appending, truncating and whether an answer is too late (F7) are the partition's part; this one says what was asked.
 """
@@ -111,8 +111,8 @@ class FollowerPartition(Protocol):
         """From where it would be asked for now."""
 
     def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
-        """From where it will be asked for when it has taken the records that answer `request`. None: not known, or not
-        to be asked for before it has."""
+        """From where it will be asked for once it has taken the records that answer `request`; None where that cannot
+        be told, or where it must not be asked for before."""
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         """Use an answer to `request`: append, truncate, move the high watermark; drop it when the partition is not
@@ -138,7 +138,7 @@ class _Entry:
 
 
 Ahead = Mapping[TopicPartition, FetchPosition]
-"""Where partitions will be when they have taken what is in hand for them."""
+"""The partitions that are asked for ahead of an append, and from where."""
 
 
 class Fetcher:
@@ -215,8 +215,9 @@ class Fetcher:
     def poll(self, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Send the next request if none is under way and there is anything to fetch.
 
-        Costs what changed since the last one, unless a session has to be begun. To be called after add, remove and
-        resume, and when next_wakeup is due. broker_epoch: of this broker's registration (KIP-903).
+        It looks at what changed since the last one alone, and lists no more unless a session has to be begun. To be
+        called after add, remove and resume, and when next_wakeup is due. broker_epoch: of this broker's registration
+        (KIP-903).
         """
         yield from self._send({}, now_ms, broker_epoch)
 
@@ -304,8 +305,9 @@ class Fetcher:
         if self._session_epoch == sessions.INITIAL_EPOCH:
             held, self._held = self._held, {}
             self._forgotten.clear()
+            # What has not changed is asked for as before: a dead leader's thousands are listed again and again.
             listed = [
-                held[at] if at in held and at not in self._changed else self._ask(entry, ahead)
+                held[at] if at in held and at not in self._changed else self._ask(entry, ahead.get(at))
                 for at, entry in self._active.items()
             ]
         else:
@@ -336,14 +338,15 @@ class Fetcher:
         listed = []
         for topic_partition in self._changed:
             entry = self._active[topic_partition]
-            asked = self._ask(entry, ahead)
+            asked = self._ask(entry, ahead.get(topic_partition))
             if not entry.listed or asked != self._held.get(topic_partition):
                 listed.append(asked)
         return listed
 
-    def _ask(self, entry: _Entry, ahead: Ahead) -> FetchPartition:
+    def _ask(self, entry: _Entry, position: FetchPosition | None = None) -> FetchPartition:
+        """position: None for where it is."""
         partition = entry.partition
-        position = ahead.get(partition.topic_partition) or partition.fetch_position()
+        position = position or partition.fetch_position()
         return FetchPartition(
             partition.topic_partition,
             partition.topic_id,
@@ -394,8 +397,8 @@ class Fetcher:
         return entry, asked
 
     def _take_all(self, response: FetchResponse, now_ms: int, broker_epoch: int) -> Steps[None]:
-        """What can be asked ahead for comes last, and the next request before it; see the module."""
-        answers = {data.partition: data for data in response.partitions}  # no leader names one twice; a peer might
+        """Hand each partition its answer; those that are asked for ahead take theirs after the next request."""
+        answers = {data.partition: data for data in response.partitions}  # a leader names none twice, but who knows
         ahead: dict[TopicPartition, FetchPosition] = {}
         last = []
         for topic_partition, data in answers.items():
@@ -419,7 +422,7 @@ class Fetcher:
             yield from self._take(data, entry, asked, now_ms)
 
     def _served(self, topic_partition: TopicPartition) -> None:
-        """To be asked for from where it is now, behind the others."""
+        """It is to be asked for again, behind the others."""
         self._active[topic_partition] = self._active.pop(topic_partition)
         self._changed[topic_partition] = None
 
@@ -446,7 +449,7 @@ class Fetcher:
                 self._awaiting[topic_partition] = None
             else:
                 self._delay(topic_partition, entry, now_ms + self._delay_ms(entry, outcome))
-        elif self._ask(entry, {}) != self._held.get(topic_partition):
+        elif self._ask(entry) != self._held.get(topic_partition):
             self._served(topic_partition)
 
     def _delay_ms(self, entry: _Entry, outcome: FetchOutcome) -> int:

@@ -15,8 +15,8 @@ UNKNOWN_OFFSET = -1
 class Replica:
     """A follower as its leader sees it, in the leader's current epoch.
 
-    leo: the offset of its last fetch in this epoch, so the end of what it holds, or is about to append while that is
-    below the high watermark; UNKNOWN_OFFSET before the first.
+    leo: the offset of its last fetch in this epoch, so the end of what it holds, except that below the high watermark
+    it may still have to append up to there (Partition.position_after); UNKNOWN_OFFSET before the first.
     last_caught_up_ms: when it last held all that the leader did. last_fetch_ms, leader_end_then: when it last fetched,
     and how far the leader's log went then. broker_epoch: of the registration that fetched. log_start: of its log, as
     it said with its last fetch.
@@ -55,7 +55,7 @@ def enough_in_sync(isr: Collection[int], min_insync_replicas: int, assigned_repl
 
 
 def record_fetch(replica: Replica, fetch_offset: int, leader_end: int, now_ms: int) -> None:
-    """The follower asked for `fetch_offset`: it holds all below, or will. leader_end: the leader's LEO now.
+    """The follower asked for `fetch_offset`: it is at Replica.leo. leader_end: the leader's LEO now.
 
     Under a steady load it is never quite at the leader's end; having what the leader had at its last fetch, it was
     caught up then. Source: Kafka, Replica.updateFetchState.

@@ -663,7 +663,8 @@ class Partition:
         return FetchPosition(self.log.leo, epochs.epoch_at(self.log.epochs, self.log.leo - 1), self.log.log_start)
 
     def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
-        """As fetch_position once these records have been taken; None when that must not be asked for before."""
+        """Where fetch_position will be once these records have been taken; None where they must be taken before that is
+        asked for: see _may_claim, and with flush.messages=1 a fetch says that all below it is on disk."""
         if self.role is not Role.FOLLOWER or self._is_late(request) or self.config.flushes_every_record:
             return None
         end: EpochEndOffset | None = yield EndOfRecords(self.topic_partition, data.records)
@@ -671,12 +672,13 @@ class Partition:
             return None
         return FetchPosition(end.end_offset, end.leader_epoch, self.log.log_start)
 
-    def _may_claim(self, offset: int, leaders: int) -> bool:
-        """Whether `offset` may be asked for, which says that all below is here, before it is.
+    def _may_claim(self, offset: int, leaders_watermark: int) -> bool:
+        """Whether this replica may ask for `offset`, which tells its leader that it has all below, before it has.
 
-        Below the watermark that its leader told, in this epoch, whoever counts has those records already, so the claim
-        commits nothing; and it does not let this replica into the ISR, whatever becomes of the append."""
-        return offset < leaders
+        Below the watermark that the leader told in this epoch it does no harm if the append then fails. Nothing is
+        committed by it, since every member of the ISR has those records; and it does not bring this replica into the
+        ISR, which takes an offset at the watermark or beyond."""
+        return offset < leaders_watermark
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         """Take over what the leader answered to `request`; late answers, which fit no more, are dropped (F7)."""

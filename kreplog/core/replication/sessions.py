@@ -159,7 +159,7 @@ def has_news(high_watermark: int, log_start_offset: int, data: FetchedPartition)
 
 
 def is_refusal(data: FetchedPartition) -> bool:
-    """Whether it has no records to give, for whatever reason."""
+    """Whether the leader gave no records because of an error, or because the logs diverge."""
     return data.error != ErrorCode.NONE or data.diverging is not None
 
 
