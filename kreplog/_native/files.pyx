@@ -266,7 +266,7 @@ cdef class Tail:
 
     def __dealloc__(self):
         if self.data != NULL:
-            with nogil:  # a GiB that was written a page at a time takes it tens of milliseconds
+            with nogil:  # tens of milliseconds for a GiB that was written page by page
                 munmap(self.data, self.size)
 
 

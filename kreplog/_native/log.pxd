@@ -42,9 +42,9 @@ cdef class SegmentedLog(LogView):
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
-    cdef readonly bint sealed_unsynced  # a segment was sealed, and those before it are still to be synced
-    cdef str unsynced_snapshot  # an owned log's newest, until a flush
-    cdef list old_tails  # of an owned log's sealed segments: to unmap them takes time, which is a flush's
+    cdef readonly bint sealed_unsynced  # a segment was sealed; those before it are to be synced
+    cdef str unsynced_snapshot  # path of an owned log's newest producer snapshot, until a flush syncs it
+    cdef list old_tails  # mappings of an owned log's sealed segments, until a flush drops them
     cdef BatchBuilder builder
     cdef Payload key_payload
     cdef Payload value_payload

@@ -67,7 +67,7 @@ cdef int32_t epoch_of(object value) except? -1:
 
 
 cdef int sync_if_there(str path) except -1:
-    """Make a file durable that may have been deleted meanwhile. Raises StorageError."""
+    """fsync a file, unless it has been deleted meanwhile. Raises StorageError."""
     try:
         open_file(path, O_RDONLY).sync()
     except FileNotFoundError:
@@ -461,7 +461,7 @@ cdef class SegmentedLog(LogView):
         cdef Segment old = self.active
         cdef Segment new
         if self.owned and old.tail is not None:
-            self.old_tails.append(old.tail)
+            self.old_tails.append(old.tail)  # else seal() would unmap it, which takes an append too long
         try:
             old.seal()
             if self.position.has_producers:
@@ -493,7 +493,7 @@ cdef class SegmentedLog(LogView):
             self.unlock()
 
     cdef int settle(self, int64_t offset) except -1:
-        """After an append, without the lock: the fsyncs that are due; an owner sees to sealed segments itself."""
+        """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
         if self.sealed_unsynced and not self.owned:
             self.flush_to(offset, True)
         if offset - self.position.recovery_point >= self.flush_messages:
@@ -553,7 +553,7 @@ cdef class SegmentedLog(LogView):
                     sync_directory(self.path)
             except BaseException as error:
                 self.fail(error)
-            tails.clear()
+            tails.clear()  # unmapped without the lock
             self.lock()
             try:
                 if not self.closed and self.position.generation == generation and self.position.recovery_point < target:
@@ -568,7 +568,7 @@ cdef class SegmentedLog(LogView):
         return 0
 
     cdef FileHandle open_for_sync(self, Segment segment):
-        """Its file, under the lock: once that is free the segment may be deleted. Raises LogFailedError."""
+        """The segment's file. Caller holds the lock: without it the segment may be deleted. Raises LogFailedError."""
         try:
             return segment.open()
         except BaseException as error:
@@ -591,7 +591,8 @@ cdef class SegmentedLog(LogView):
         self.flush_to(target, False)
 
     def flush_sealed(self):
-        """What an owned log leaves to its owner once a segment is sealed: see Log.open. Raises LogFailedError."""
+        """Make durable what lies before the newest sealed segment, and unmap what was sealed; for the owner of an owned
+        log, where `sealed_unsynced` says so (see Log.open). Raises LogFailedError."""
         self.flush_to(INT64_MAX, True)
 
     cdef int checkpoint(self) except -1:

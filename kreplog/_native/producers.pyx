@@ -241,7 +241,7 @@ cdef class ProducerState:
     cpdef str write_snapshot(self, str directory, int64_t offset, bint durable=True):
         """Write the snapshot for `offset`, the next one the log will give; return its path. Raises StorageError.
 
-        Not durable: a crash of the host may leave it torn, and it is then passed over, until the caller has synced it.
+        Not `durable`: until the caller syncs the file a crash of the host may leave it torn; a torn one is passed over.
         """
         cdef Producer producer
         for producer_id, producer in self._producers.items():

@@ -33,7 +33,7 @@ APPS = {
     "produce": produce_app,
     "consume": consume_app,
 }
-"""What `kreplog` has beside its own, by name."""
+"""By the name in `kreplog <name>`; kreplog.cli imports this module when one of them is called."""
 
 
 def run(name: str, arguments: list[str]) -> None:

@@ -14,10 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 from kreplog.errors import UsageError
 
 
-class _Flags:
-    """A flag takes no value, so help shows none; typer 0.29 shows the type of every option, <bool> for a flag."""
+class _PlainFlags:
+    """Shows no type behind a flag in help: typer 0.29 shows one behind every option, <bool> for flags and --help."""
 
     def get_params(self, context: Any) -> list[Any]:
+        # Of the class that this is mixed into, a command or a group: typer names no base that both have.
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
         for one in parameters:
             if getattr(one, "is_flag", False):
@@ -25,16 +26,16 @@ class _Flags:
         return parameters
 
 
-class _Command(_Flags, TyperCommand):
+class _Command(_PlainFlags, TyperCommand):
     pass
 
 
-class _Group(_Flags, TyperGroup):
+class _Group(_PlainFlags, TyperGroup):
     pass
 
 
 class App(typer.Typer):
-    """A command, or a group of them."""
+    """A typer.Typer with the settings that all of kreplog's commands, and groups of commands, share."""
 
     def __init__(self, help: str | None = None) -> None:
         super().__init__(
@@ -42,7 +43,7 @@ class App(typer.Typer):
         )
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[Any], Any]:
-        """As typer's."""
+        """As typer.Typer.command, for a command whose flags are plain."""
         return super().command(*arguments, cls=_Command, **settings)
 
 

@@ -410,7 +410,7 @@ class ReplicaLogs:
             self._start(partition, replica)
 
     def _note_sealed(self, replica: _Replica) -> None:
-        """Where a segment was sealed, those before it are made durable, with nobody waiting."""
+        """Where a segment was sealed: have those before it made durable, while appends go on."""
         if replica.log.sealed_unsynced:
             self._sealed[replica] = None
             if not self._flushing_sealed:
@@ -418,9 +418,9 @@ class ReplicaLogs:
                 self._run_task(self._flush_sealed())
 
     async def _flush_sealed(self) -> None:
-        """All that is due, in a few threads; what is sealed meanwhile is the next round's, however much that is. So a
-        log is never further behind than by what it took in during two rounds, and where the disk takes less than
-        comes in the kernel holds the appends up."""
+        """Round after round, until nothing is due. What is sealed during one is due in the next, so what is not yet
+        durable is at most what came in during two rounds; where the disk is slower than that, the kernel blocks the
+        appends once too much of its page cache is dirty."""
         try:
             while self._sealed:
                 sealed, self._sealed = list(self._sealed), {}

@@ -16,7 +16,7 @@ EPOCHS = "leader-epoch-checkpoint.tmp"
 
 
 def mapped_for_writing() -> int:
-    """So many segments."""
+    """How many segments this process has mapped for writing."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(" rw-s " in line and line.endswith(".log") for line in lines)
 

@@ -203,9 +203,10 @@ def _make(cluster: LocalCluster, view: View, count: int, replicas: tuple[tuple[i
 
 
 def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range]) -> int:
-    """Until every partition has been led by the broker that is to lead it; how many rounds of questions it took.
+    """Ask until each partition was led by the broker that is to lead it; return how many rounds of questions it took.
 
-    In order, some at a time, each until it is led: the questions are not the load, and few are left for the end.
+    wanted: by broker. Its partitions are asked for in order, the first of them alone until it is led and then ASKED at
+    once, so that the questions are not the load.
     """
     connections = {broker: Asking(addresses[broker], "many") for broker in wanted}
     left = {broker: list(partitions) for broker, partitions in wanted.items()}
@@ -225,7 +226,7 @@ def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range])
                 moved = True
             assert time.monotonic() < deadline, f"broker {broker}: {len(partitions)} left, {errors}"
         if not moved:
-            time.sleep(0.003)  # likewise
+            time.sleep(0.003)  # nobody tells of a leader that has taken over, and the questions are not to be the load
     for connection in connections.values():
         connection.close()
     return rounds
