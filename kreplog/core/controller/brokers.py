@@ -18,8 +18,8 @@ from kreplog.core.effects import AwaitAnswers, StateChange, Steps
 from kreplog.types import Broker, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
 INIT_WAIT_MS = 500
-"""How long a new controller waits, at most, for brokers to take the leaders that it elected before it makes the INIT of
-everything. That takes both sides long enough to hold up the last of those leaders."""
+"""How long a new controller waits, at most, for brokers to take the leaders and ISRs that it repaired, before it makes
+the INIT of everything. That takes both sides long enough to hold up the last of those leaders."""
 
 
 class BrokerChanges:
