@@ -43,10 +43,11 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
         put: list[Fetched] = []
         known: dict[int, Address] = {}
         with socket.create_server(("127.0.0.1", 0)) as server:
+            address: Address = server.getsockname()
 
             async def resolve(broker: int) -> Address:
-                host, port = server.getsockname()
-                return host, port
+                assert broker not in known, "others are asked where it is, though that is known here"
+                return address
 
             fetches = Fetches("me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None)
             fetches.send(ask(7))  # to one that is not known yet
@@ -61,7 +62,7 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
             with theirs:
                 theirs.setblocking(False)
                 await answered(7, await receive(theirs, len(encoded(7))))
-                known[LEADER] = await resolve(LEADER)
+                known[LEADER] = address
                 fetches.send(ask(8))
                 await answered(8, theirs.recv(1000))
                 fetches.send(ask(9))
