@@ -75,7 +75,12 @@ class Fetches:
             peer.begin(address, frame)
         task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, address, header, frame))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, peer))
+
+    def _ended(self, peer: Peer, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # before its first step, perhaps
+            peer.close()
 
     async def _fetch(
         self, effect: Send, peer: Peer, address: Address | None, header: RequestHeader, frame: Sequence[Buffer]

@@ -90,6 +90,7 @@ class Peer:
             self._on_hung_up()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError("the other broker closed the connection"))
+            self._answer.exception()  # at a broker's end nobody waits for it, perhaps
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

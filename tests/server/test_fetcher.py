@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from typing import Any
 
@@ -70,5 +71,37 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
             await until(lambda: bool(put))
             assert put == [Fetched(LEADER, 9, None)]
             fetches.close()
+
+    run(work)
+
+
+def test_closing_ends_a_fetch_that_has_only_begun() -> None:
+    async def work() -> None:
+        put: list[Fetched] = []
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, complaint: complaints.append(complaint))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            where = server.getsockname()[:2]
+
+            async def resolve(broker: int) -> Address:
+                return where  # type: ignore[no-any-return]
+
+            fetches = Fetches(
+                "me", 1 << 20, lambda broker: where, resolve, lambda topic_id: "t", put.append, lambda broker: None
+            )
+            fetches.send(ask(7))
+            theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
+            with theirs:
+                theirs.setblocking(False)
+                await receive(theirs, len(encoded(7)))
+                theirs.send(answer(7))
+                await until(lambda: bool(put))
+                fetches.send(ask(8))
+                fetches.close()
+                await receive(theirs, len(encoded(8)))
+                assert await receive(theirs, 1) == b"", "its connection is closed"
+        del fetches
+        gc.collect()
+        assert not complaints
 
     run(work)
