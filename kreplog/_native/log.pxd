@@ -68,6 +68,7 @@ cdef class SegmentedLog(LogView):
     cdef int settle(self, int64_t offset) except -1
     cdef int settle_files(self) except -1
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
+    cdef int keep_snapshot(self) except -1
     cdef FileHandle open_for_sync(self, Segment segment)
     cdef int check_flushable(self) except -1
     cdef int checkpoint(self) except -1

@@ -538,7 +538,7 @@ cdef class SegmentedLog(LogView):
                         segment.synced = True
                     elif segment is not self.active:
                         break
-                snapshot, self.unsynced_snapshot = self.unsynced_snapshot, None
+                snapshot = self.unsynced_snapshot
                 tails, self.old_tails = self.old_tails, []
                 changed = self.directory_changed
                 self.directory_changed = False
@@ -556,6 +556,8 @@ cdef class SegmentedLog(LogView):
             tails.clear()  # unmapped without the lock
             self.lock()
             try:
+                if self.unsynced_snapshot is snapshot:
+                    self.unsynced_snapshot = None
                 if not self.closed and self.position.generation == generation and self.position.recovery_point < target:
                     self.position.recovery_point = target
                     if not self.replicated and self.position.high_watermark < target:
@@ -565,6 +567,18 @@ cdef class SegmentedLog(LogView):
                 self.unlock()
         finally:
             turn_end(&self.sync_turn)
+        return 0
+
+    cdef int keep_snapshot(self) except -1:
+        """Under the lock, before segments are deleted: what they say of producers is durable in a snapshot alone."""
+        if self.unsynced_snapshot is None:
+            return 0
+        try:
+            sync_if_there(self.unsynced_snapshot)
+            sync_directory(self.path)
+        except BaseException as error:
+            self.fail(error)
+        self.unsynced_snapshot = None
         return 0
 
     cdef FileHandle open_for_sync(self, Segment segment):

@@ -1,5 +1,6 @@
 """Driver: an owned log waits for no fsync until there is a record, and the record waits for what it needs; nor does an
-append that seals a segment ("sealed")."""
+append that seals a segment ("sealed"). Where segments are deleted before a flush has come to them, what they say of
+producers is durable first ("deleted")."""
 
 from __future__ import annotations
 
@@ -56,10 +57,37 @@ def seal(root: Path) -> None:
     log.close()
 
 
+def delete(root: Path) -> None:
+    shim = Shim()
+    synced: list[tuple[str, int]] = []
+    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True, segment_bytes=1000), owned=True)
+    for at in range(7):
+        producer = 7 if at < 2 else 8
+        log.append_batches(build([bytes(400)], producer_id=producer, producer_epoch=0, base_sequence=at))
+    log.advance_high_watermark(7)
+
+    def note(descriptor: int) -> None:
+        first = min(int(one.stem) for one in (root / "data" / "topic-0").glob("*.log"))
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, first))
+
+    shim.on_sync(note)
+    log.delete_records_before(6)
+    snapshot = (f"{6:020}.snapshot", 0)
+    assert snapshot in synced, f"only the snapshot tells of producer 7 now: {synced}"
+    assert ("topic-0", 0) in synced[synced.index(snapshot) :], synced
+    synced.clear()
+    log.flush_sealed()
+    assert f"{6:020}.snapshot" not in dict(synced), synced
+    shim.on_sync(None)
+    log.close()
+
+
 def main(root: Path, how: str) -> None:
     (root / "data").mkdir()
     if how == "sealed":
         seal(root)
+    elif how == "deleted":
+        delete(root)
     else:
         begin(root, how)
 

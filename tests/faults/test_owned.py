@@ -18,3 +18,8 @@ def test_a_record_waits_for_the_epoch_and_the_names(tmp_path: Path, shim: Path, 
 def test_an_append_that_seals_a_segment_waits_for_no_fsync(tmp_path: Path, shim: Path) -> None:
     """Neither of those before it nor of the producers' snapshot: that is its owner's to ask for."""
     run_driver("owned", tmp_path, "sealed", shim=shim)
+
+
+def test_producers_outlive_segments_that_are_deleted_before_a_flush(tmp_path: Path, shim: Path) -> None:
+    """A loss of power would else leave neither the records nor a whole snapshot."""
+    run_driver("owned", tmp_path, "deleted", shim=shim)
