@@ -610,7 +610,8 @@ def _close_quietly(replica: _Replica) -> Offsets | None:
     """What the checkpoints are to say of it, None where it was not closed cleanly."""
     log = replica.log
     if replica.directory.failed:
-        log._abandon()
+        if not replica.flushing and not replica.syncing:  # a thread that waits for its turn there would wait for ever
+            log._abandon()
         return None
     try:
         offsets = log.log_end_offset, log.high_watermark, log.log_start_offset

@@ -599,6 +599,36 @@ def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
     life.crash()
 
 
+def test_logs_of_a_failed_directory_are_left_to_the_threads_that_have_them(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that waits there for its turn at fsync would wait for ever, and the broker's end for it."""
+    logs = life.open()
+    first, go_on = threading.Event(), threading.Event()
+
+    def slow(log: kreplog.Log) -> None:
+        first.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(kreplog.Log, "flush_sealed", slow)
+    other = TopicPartition("topic", 1)
+
+    async def work() -> None:
+        opened(logs, partition=other)
+        logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+        ((_, log), (_, idle)) = logs.in_directory(logs.directories[0])
+        while len(log.segments) < 3:
+            logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        await until(first.is_set)
+        logs.directories[0].failed = True
+        clean = logs.close()
+        closed = log.closed, idle.closed
+        go_on.set()
+        assert (clean, *closed) == (False, False, True)
+
+    run(work)
+
+
 def test_what_retention_sealed_is_let_go_of(life: Life) -> None:
     """Its mapping would keep the deleted file's room."""
     logs = life.open()
