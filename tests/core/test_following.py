@@ -349,6 +349,7 @@ def test_f7_a_late_answer_is_no_ground_to_ask_ahead() -> None:
 
     assert after(asked, EpochEndOffset(1, 1)) == FetchPosition(1, 1, 0)
     assert after(asked, None) is None
+    assert after(asked, EpochEndOffset(1, 0)) is None
     assert after(replace(asked, current_leader_epoch=0), EpochEndOffset(1, 1)) is None
     assert after(replace(asked, fetch_offset=1), EpochEndOffset(1, 1)) is None
     partition.step_down()

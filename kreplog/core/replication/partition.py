@@ -668,8 +668,8 @@ class Partition:
         if self.role is not Role.FOLLOWER or self._is_late(request) or self.config.flushes_every_record:
             return None
         end: EpochEndOffset | None = yield EndOfRecords(self.topic_partition, data.records)
-        if end is None or not self._may_claim(end.end_offset, data.high_watermark):
-            return None
+        if end is None or end.end_offset <= self.log.leo or not self._may_claim(end.end_offset, data.high_watermark):
+            return None  # records that end before they begin are damaged: they are not worth a claim of less either
         return FetchPosition(end.end_offset, end.leader_epoch, self.log.log_start)
 
     def _may_claim(self, offset: int, leaders_watermark: int) -> bool:
