@@ -18,8 +18,7 @@ class _PlainFlags:
     """Shows no type behind a flag in help: typer 0.29 shows one behind every option, <bool> for flags and --help."""
 
     def get_params(self, context: Any) -> list[Any]:
-        # Of the class that this is mixed into, a command or a group: typer names no base that both have.
-        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]  # typer's, whom this is mixed into
         for one in parameters:
             if getattr(one, "is_flag", False):
                 one.metavar = ""

@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,11 @@ def _make(cluster: LocalCluster, view: View, count: int, replicas: tuple[tuple[i
             else:
                 admin.create_partitions({"many": {"count": made + len(new), "assignments": list(new.values())}})
             last = TopicPartition("many", made + len(new) - 1)
-            eventually(lambda one=last: view.state(one).leader == replicas[0][0], f"{last} is not made", 120)  # type: ignore[misc]
+            eventually(partial(_leads, view, replicas[0][0], last), f"{last} is not made", 120)
+
+
+def _leads(view: View, broker: int, partition: TopicPartition) -> bool:
+    return view.state(partition).leader == broker
 
 
 def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range]) -> int:

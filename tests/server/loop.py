@@ -21,4 +21,4 @@ def run(work: Callable[[], Awaitable[Any]]) -> None:
 async def until(true: Callable[[], bool]) -> None:
     """For what threads and sockets do, of which nobody tells the test."""
     while not true():
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # they have no event that could be waited for

@@ -63,7 +63,7 @@ def heard(requests: Sequence[ControlRequest]) -> list[ControlRequest]:
             channels.send(SendControl(OWN, EPOCH, request))
         free.set()
         while len(answered) < len(told) or answered[-1].request.sequence < requests[-1].sequence:
-            await asyncio.sleep(0)  # likewise
+            await asyncio.sleep(0)  # the channel has its turn, and hands the answers over
         channels.close()
 
     run(work)
@@ -117,7 +117,7 @@ def test_answers_are_waited_for_but_not_forever() -> None:
         free.clear()
         channels.send(SendControl(OWN, EPOCH, leaders(3, 3)))
         waiting = asyncio.ensure_future(channels.until_idle(3600))
-        await asyncio.sleep(0)  # it waits
+        await asyncio.sleep(0)  # so that it has begun to wait when the channel ends
         channels.keep({})
         await waiting
 

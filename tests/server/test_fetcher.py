@@ -81,10 +81,10 @@ def test_closing_ends_a_fetch_that_has_only_begun() -> None:
         complaints: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, complaint: complaints.append(complaint))
         with socket.create_server(("127.0.0.1", 0)) as server:
-            where = server.getsockname()[:2]
+            where: Address = server.getsockname()[:2]
 
             async def resolve(broker: int) -> Address:
-                return where  # type: ignore[no-any-return]
+                return where
 
             fetches = Fetches(
                 "me", 1 << 20, lambda broker: where, resolve, lambda topic_id: "t", put.append, lambda broker: None

@@ -562,7 +562,7 @@ def test_sealed_segments_are_made_durable_beside_the_appends(
         await until(lambda: bool(begun))
         while len(log.segments) < 9:
             append()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a second flush would begin in this turn of the loop
         assert (log.recovery_point, len(begun)) == (0, 1)
         go_on.set()
         newest_sealed = log.segments[-2].base_offset
