@@ -20,7 +20,7 @@ from kafka.errors import KafkaConnectionError
 import kreplog
 from kreplog import Record
 from kreplog.server.local_cluster import LocalCluster
-from tests.integration.clusters import admin_of, eventually, kill
+from tests.integration.clusters import admin_of, eventually, kill, wait_for_topic
 from tests.reference import HEADER
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -186,9 +186,8 @@ def made(cluster: LocalCluster, partitions: int = 1, replicas: int = 3) -> str:
     """A new topic."""
     topic = f"topic-{next(_numbers)}"
     with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics(
-            {topic: {"num_partitions": partitions, "replication_factor": replicas}}, wait_for_metadata=True
-        )
+        admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": replicas}})
+    wait_for_topic(cluster, topic, partitions)
     return topic
 
 

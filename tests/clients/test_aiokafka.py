@@ -11,8 +11,8 @@ import pytest
 
 from kreplog import Record
 from kreplog.server.local_cluster import LocalCluster
-from tests.clients.scenarios import Client, Message, Scenarios, Sender, made, states
-from tests.integration.clusters import WITHIN_S, eventually
+from tests.clients.scenarios import Client, Message, Scenarios, Sender, made
+from tests.integration.clusters import WITHIN_S, eventually, wait_for_topic
 
 aiokafka: Any = pytest.importorskip("aiokafka")
 library: Any = pytest.importorskip("aiokafka.admin")
@@ -101,11 +101,12 @@ class TestAioKafka(Scenarios):
 def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, administer: Administer) -> None:
     answer = administer(lambda admin: admin.create_topics([library.NewTopic("aio", 2, 2)]))
     assert [one[:2] for one in answer.topic_errors] == [("aio", 0)]
-    eventually(lambda: "aio" in administer(lambda admin: admin.list_topics()), "not all brokers hear of the topic")
+    wait_for_topic(cluster, "aio", 2)
+    assert "aio" in administer(lambda admin: admin.list_topics())
     (told,) = administer(lambda admin: admin.describe_topics(["aio"]))
     assert (told["topic"], told["error_code"], len(told["partitions"])) == ("aio", 0, 2)
     administer(lambda admin: admin.create_partitions({"aio": library.NewPartitions(5)}))
-    eventually(lambda: len(states(cluster, "aio")) == 5, "not all brokers hear of the partitions")
+    wait_for_topic(cluster, "aio", 5)
     answer = administer(lambda admin: admin.delete_topics(["aio"]))
     assert list(answer.topic_error_codes) == [("aio", 0)]
     eventually(lambda: "aio" not in administer(lambda admin: admin.list_topics()), "nor of the topic's end")

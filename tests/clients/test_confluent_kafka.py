@@ -22,7 +22,7 @@ from tests.clients.scenarios import (
     wait_for_leaders,
     wait_for_replicas,
 )
-from tests.integration.clusters import WITHIN_S, admin_of, eventually
+from tests.integration.clusters import WITHIN_S, admin_of, eventually, wait_for_topic
 
 confluent: Any = pytest.importorskip("confluent_kafka")
 library: Any = pytest.importorskip("confluent_kafka.admin")
@@ -109,11 +109,12 @@ class TestConfluentKafka(Scenarios):
 
 def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admin: Any) -> None:
     done(admin.create_topics([library.NewTopic("confluent", 2, 2)]))
-    eventually(lambda: "confluent" in admin.list_topics(timeout=WITHIN_S).topics, "not all brokers hear of the topic")
+    wait_for_topic(cluster, "confluent", 2)
+    assert "confluent" in admin.list_topics(timeout=WITHIN_S).topics
     told = done(admin.describe_topics(confluent.TopicCollection(["confluent"])))
     assert [(one.id, len(one.replicas), len(one.isr)) for one in told.partitions] == [(0, 2, 2), (1, 2, 2)]
     done(admin.create_partitions([library.NewPartitions("confluent", 5)]))
-    eventually(lambda: len(states(cluster, "confluent")) == 5, "not all brokers hear of the partitions")
+    wait_for_topic(cluster, "confluent", 5)
     done(admin.delete_topics(["confluent"]))
     eventually(lambda: "confluent" not in admin.list_topics(timeout=WITHIN_S).topics, "nor of the topic's end")
 

@@ -26,7 +26,7 @@ from tests.clients.scenarios import (
     wait_for_leaders,
     wait_for_replicas,
 )
-from tests.integration.clusters import WITHIN_S, admin_of, eventually
+from tests.integration.clusters import WITHIN_S, admin_of, eventually, wait_for_topic
 
 
 class KafkaPython:
@@ -108,11 +108,12 @@ def test_a_record_that_is_too_large_is_refused(cluster: LocalCluster, client: Cl
 
 def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admin: Any) -> None:
     admin.create_topics({"python": {"num_partitions": 2, "replication_factor": 2}}, wait_for_metadata=True)
+    wait_for_topic(cluster, "python", 2)
     assert "python" in admin.list_topics()
     (told,) = admin.describe_topics(["python"])
     assert (told["name"], told["is_internal"], len(told["partitions"])) == ("python", False, 2)
     admin.create_partitions({"python": 5})
-    eventually(lambda: len(states(cluster, "python")) == 5, "not all brokers hear of the partitions")
+    wait_for_topic(cluster, "python", 5)
     assert all(len(one["replica_nodes"]) == 2 and one["leader_id"] >= 0 for one in states(cluster, "python"))
     admin.delete_topics(["python"])
     eventually(lambda: "python" not in admin.list_topics(), "nor of the topic's end")

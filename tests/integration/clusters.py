@@ -12,7 +12,10 @@ from typing import Any
 
 from kafka.admin import KafkaAdminClient
 
+from kreplog.commands.asking import METADATA_VERSION, brokers_of
 from kreplog.server.local_cluster import LocalCluster, read_pid_file
+from kreplog.server.peers import Line
+from kreplog.wire.versions import ApiKey
 
 WITHIN_S = 20.0
 
@@ -34,6 +37,24 @@ def admin_of(bootstrap: str) -> Iterator[Any]:
         yield admin
     finally:
         admin.close()
+
+
+def wait_for_topic(cluster: LocalCluster, topic: str, partitions: int = 1) -> None:
+    """Until every broker tells of so many partitions, all of them led. One broker alone has to know of a topic for it
+    to be made: a client that asks another right after that may hear that there is none."""
+
+    async def told_by(_: int, line: Line) -> int:
+        asked = [{"topic_id": None, "name": topic}]
+        answer = await line.ask(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
+        return sum(one.error_code == 0 for one in answer.topics[0].partitions)
+
+    with brokers_of(cluster.directory, None) as brokers:
+
+        def known() -> bool:
+            brokers.metadata([topic])
+            return set(brokers.ask_each(brokers.known, told_by).values()) == {partitions}
+
+        eventually(known, f"not all brokers hear of {topic}")
 
 
 def pid_of(cluster: LocalCluster, broker: int) -> int:

@@ -18,14 +18,13 @@ from kafka.errors import KafkaConnectionError, TopicAlreadyExistsError
 
 import kreplog
 from kreplog.server.local_cluster import LocalCluster
-from tests.integration.clusters import WITHIN_S, admin_of, eventually, kill
+from tests.integration.clusters import WITHIN_S, admin_of, eventually, kill, wait_for_topic
 
 
 def create(cluster: LocalCluster, name: str, partitions: int = 1, replicas: int = 3) -> None:
     with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics(
-            {name: {"num_partitions": partitions, "replication_factor": replicas}}, wait_for_metadata=True
-        )
+        admin.create_topics({name: {"num_partitions": partitions, "replication_factor": replicas}})
+    wait_for_topic(cluster, name, partitions)
 
 
 def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str, Any]:

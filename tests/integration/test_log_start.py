@@ -12,7 +12,7 @@ from kafka.errors import OffsetOutOfRangeError
 
 from kreplog.server.local_cluster import LocalCluster
 from tests.integration import clusters
-from tests.integration.clusters import WITHIN_S, admin_of, eventually
+from tests.integration.clusters import WITHIN_S, admin_of, eventually, wait_for_topic
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def create(cluster: LocalCluster, name: str, **configs: Any) -> TopicPartition:
     with admin_of(cluster.bootstrap()) as admin:
         told = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        admin.create_topics(
-            {name: {"num_partitions": 1, "replication_factor": 3, "configs": told}}, wait_for_metadata=True
-        )
+        admin.create_topics({name: {"num_partitions": 1, "replication_factor": 3, "configs": told}})
+    wait_for_topic(cluster, name)
     return TopicPartition(name, 0)
 
 
