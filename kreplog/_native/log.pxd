@@ -38,6 +38,7 @@ cdef class SegmentedLog(LogView):
     cdef object producers
     cdef bint owned  # somebody looks after the data directory: its checkpoints, and what sync_files makes durable
     cdef int64_t unsynced  # files were replaced so many times, and not synced, since they last all were
+    cdef public bint _given_up  # its owner moves its folder away: what threads still do with it may fail unheard
     cdef bint parent_unsynced
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending

@@ -158,7 +158,8 @@ cdef class SegmentedLog(LogView):
             if self.position.generation & 1:  # what was to be cut stays out of sight
                 self.position.generation += 1
                 self.state.publish(&self.position)
-            _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
+            if not self._given_up:
+                _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
         if not isinstance(error, (StorageError, OSError)):
             raise error
         raise LogFailedError(

@@ -359,6 +359,7 @@ class ReplicaLogs:
 
     def _let_go(self, partition: TopicPartition, replica: _Replica, move: Callable[[TopicPartition], Path]) -> Path:
         """The replica is no longer one of ours, its folder moved. Raises StorageError, and nothing has changed."""
+        replica.log._given_up = True
         moved = move(partition)
         del self._replicas[partition]
         self._held[replica.directory] -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -596,6 +597,37 @@ def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
 
     run(work)
     assert logs.directories[0].failed
+    life.crash()
+
+
+def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_durable(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = life.open()
+    begun, go_on = threading.Event(), threading.Event()
+    flush = kreplog.Log.flush_sealed
+
+    def late(log: kreplog.Log) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        with pytest.raises(LogFailedError, match="No such file"):
+            flush(log)
+
+    monkeypatch.setattr(kreplog.Log, "flush_sealed", late)
+
+    async def work() -> None:
+        logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+        ((_, log),) = logs.in_directory(logs.directories[0])
+        while len(log.segments) < 3:
+            logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        await until(begun.is_set)
+        logs.answer(effects.DeleteLog(TP))
+        go_on.set()
+        await until(lambda: not list((life.root / "data").glob("topic-*")))
+
+    run(work)
+    assert life.events == [] and not logs.directories[0].failed
+    assert [one.message for one in caplog.records if one.levelno >= logging.WARNING] == []
     life.crash()
 
 
