@@ -250,10 +250,11 @@ class SendControl:
 
 @dataclass(frozen=True, slots=True)
 class AwaitAnswers:
-    """Wait until all brokers have answered what was queued for them, `most_ms` at the most, so that they deal with it
-    before the controller makes anything larger. Answer: None."""
+    """Wait until all brokers have answered what was queued for them, `most_ms` at the most, and then `rest_ms`, so that
+    they deal with it, and with who waited for it, before the controller makes anything larger. Answer: None."""
 
     most_ms: int
+    rest_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class Broker:
             self.channels.send(effect)
             await asyncio.sleep(0)  # it goes out while the controller thinks of what it says to others
         elif isinstance(effect, effects.AwaitAnswers):
-            await self.channels.until_idle(effect.most_ms / 1000)
+            await self.channels.until_idle(effect.most_ms / 1000, effect.rest_ms / 1000)
         elif isinstance(effect, effects.Reply):
             self._answer(effect)
         else:

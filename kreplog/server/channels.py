@@ -73,12 +73,13 @@ class Channels:
         channel.put(effect.request)
         log_sent(effect.request, effect.broker)
 
-    async def until_idle(self, timeout_s: float) -> None:
-        """Wait until nothing is queued or under way, `timeout_s` at the most."""
+    async def until_idle(self, timeout_s: float, rest_s: float) -> None:
+        """Wait until nothing is queued or under way, `timeout_s` at the most, and then `rest_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 for channel in list(self._channels.values()):
                     await channel.idle.wait()
+        await asyncio.sleep(rest_s)  # for the brokers' clients, who do not tell when they have been served
 
     def keep(self, live: Mapping[int, int]) -> None:
         """End the channels of registrations that are not among `live` (broker id: broker epoch)."""

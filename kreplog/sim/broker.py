@@ -526,7 +526,7 @@ class BrokerProcess:
 
     def _await_answers(self, runner: Runner, effect: effects.AwaitAnswers) -> Any:
         """As long as it may take, as if one broker did not answer."""
-        self._scheduler.after(effect.most_ms * MS, self._resume, runner, None, None)
+        self._scheduler.after((effect.most_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
         return AWAITED
 
     def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:

@@ -232,8 +232,8 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"sends broker {leader} {describe(request)}"
         case effects.SendControl(broker=broker, request=request):
             return f"queues for broker {broker}: {describe(request)}"
-        case effects.AwaitAnswers(most_ms=most_ms):
-            return f"waits {most_ms} ms, at most, for answers"
+        case effects.AwaitAnswers(most_ms=most_ms, rest_ms=rest_ms):
+            return f"waits {most_ms} ms, at most, for answers, and {rest_ms} ms more"
         case effects.Reply(response=response):
             return f"answers {describe(response)}"
         case effects.StateChange(level=level, text=text):

@@ -71,6 +71,7 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
     early = [one for one in sent if isinstance(one.request, LeaderAndIsrRequest) and not one.request.is_init]
     assert sent[: len(early)] == early
     (waited,) = (at for at, effect in enumerate(effects) if isinstance(effect, AwaitAnswers))
+    assert effects[waited] == AwaitAnswers(500, 250)
     assert [effect for effect in effects[:waited] if isinstance(effect, SendControl)] == early, "taken before the INIT"
     assert [(one.broker, type(one.request), len(one.request.partitions)) for one in sent[len(early) :]] == [
         (broker, kind, TOPICS * PARTITIONS)

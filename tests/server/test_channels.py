@@ -107,19 +107,21 @@ def test_answers_are_waited_for_but_not_forever() -> None:
             return LeaderAndIsrResponse(ErrorCode.NONE)
 
         channels = Channels("test", lambda broker: ("", 0), lambda _: happened.append("answered"), OWN, obey)
-        await channels.until_idle(3600)
+        await channels.until_idle(3600, 0)
         channels.send(SendControl(OWN, EPOCH, leaders(1, 1, is_init=True)))
         channels.send(SendControl(OWN, EPOCH, leaders(2, 2)))
-        await channels.until_idle(0.001)
+        await channels.until_idle(0.001, 0)
         happened.append("not yet")
         free.set()
-        await channels.until_idle(3600)
+        asyncio.get_running_loop().call_later(0.02, happened.append, "others")
+        await channels.until_idle(3600, 0.04)
+        happened.append("rested")
         free.clear()
         channels.send(SendControl(OWN, EPOCH, leaders(3, 3)))
-        waiting = asyncio.ensure_future(channels.until_idle(3600))
+        waiting = asyncio.ensure_future(channels.until_idle(3600, 0))
         await asyncio.sleep(0)  # so that it has begun to wait when the channel ends
         channels.keep({})
         await waiting
 
     run(work)
-    assert happened == ["not yet", "answered", "answered"]
+    assert happened == ["not yet", "answered", "answered", "others", "rested"]

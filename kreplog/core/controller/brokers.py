@@ -21,6 +21,9 @@ INIT_WAIT_MS = 500
 """How long a new controller waits, at most, for brokers to take the leaders and ISRs that it repaired, before it makes
 the INIT of everything. That takes both sides long enough to hold up the last of those leaders."""
 
+REPAIRED_PER_MS = 40
+"""So many repaired partitions give brokers a millisecond more before the INIT, for clients that waited for a leader."""
+
 
 class BrokerChanges:
     """What follows from /brokers/ids, from the events of failed disks, and from a broker's wish to stop."""
@@ -56,13 +59,13 @@ class BrokerChanges:
 
     def _repair(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
         """Others lead, and those that are gone leave the ISRs. Those that take part are told as soon as it is written,
-        and have INIT_WAIT_MS to take it before there is an INIT of everything."""
+        and have INIT_WAIT_MS to take it, and some time to serve by it, before there is an INIT of everything."""
         for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE, leadership.repair)
             yield from self._machines.leadership.end_eligibility(some)
             yield from self._batch.send_leaders()
         if partitions:
-            yield AwaitAnswers(INIT_WAIT_MS)
+            yield AwaitAnswers(INIT_WAIT_MS, min(INIT_WAIT_MS, len(partitions) // REPAIRED_PER_MS))
 
     def _missed_failures(self) -> list[TopicPartition]:
         """Partitions with a leader, these first, or an in-sync replica that is gone (F33)."""
