@@ -119,9 +119,9 @@ class Log(SegmentedLog):
         progress: called with (bytes checked, bytes to check) during recovery.
         owned: the caller looks after the data directory of many logs, and has locked it. It writes the checkpoints when
         it has closed them, and calls `sync_files` for what is made and dropped here before there are records: those
-        wait for it. An append that seals a segment fsyncs none: while `sealed_unsynced` is True the caller has
-        `flush_sealed` to call, best in a thread beside the appends. The caller does not change the bytes that
-        append_as_follower is given until it returns: they are not copied.
+        wait for it. An append that seals a segment fsyncs none, nor does one that begins an epoch: while `has_due` is
+        True the caller has `flush_due` to call, best in a thread beside the appends. The caller does not change the
+        bytes that append_as_follower is given until it returns: they are not copied.
         Raises InvalidTopicError (the directory's name), UsageError (it is no directory), LogLockedError (open for
         writing elsewhere), StorageError (it cannot be read, or, read-only, holds no log).
         """

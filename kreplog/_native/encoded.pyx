@@ -170,7 +170,7 @@ def append_as_follower(SegmentedLog log, buffer):
             for epoch, start in new_epochs:
                 log.epochs.assign(epoch, start)
                 log.current_epoch = max(log.current_epoch, epoch)
-            if log.epochs.flush():
+            if log.flush_epochs():
                 log.publish_epochs()
         except BaseException as error:
             log.fail(error)

@@ -43,7 +43,8 @@ cdef class SegmentedLog(LogView):
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
-    cdef readonly bint sealed_unsynced  # a segment was sealed; those before it are to be synced
+    cdef readonly bint has_due  # a segment was sealed, and those before it are to be synced; or the epochs are
+    cdef bint epochs_unsynced  # of an owned log: there are records of epochs whose file is not durable yet
     cdef str unsynced_snapshot  # path of an owned log's newest producer snapshot, until a flush syncs it
     cdef list old_tails  # mappings of an owned log's sealed segments, until a flush drops them
     cdef BatchBuilder builder
@@ -65,6 +66,7 @@ cdef class SegmentedLog(LogView):
     cdef int write_epochs(self) except -1
     cdef int sync_unsynced(self, object state) except -1
     cdef int roll_segment(self) except -1
+    cdef bint flush_epochs(self) except -1
     cdef int publish_epochs(self) except -1
     cdef int settle(self, int64_t offset) except -1
     cdef int settle_files(self) except -1

@@ -348,15 +348,28 @@ cdef class SegmentedLog(LogView):
         return 0
 
     cdef int assign_epoch(self, int32_t epoch) except -1:
-        """Records from here on are of `epoch`: durable before the first of them is written (KAFKA-7415)."""
+        """Records from here on are of `epoch`."""
         try:
             self.epochs.assign(epoch, self.position.leo)
-            self.epochs.flush()
+            self.flush_epochs()
         except BaseException as error:
             self.fail(error)
         self.current_epoch = epoch
         self.publish_epochs()
         return 0
+
+    cdef bint flush_epochs(self) except -1:
+        """Replace the file of the epochs, if they have changed, before the first records of one are written, and say
+        whether. Raises StorageError.
+
+        It is durable then (KAFKA-7415). In an owned log it is when those records are, and nobody waits for it here: a
+        leader of thousands of partitions that are written to would wait for thousands of fsyncs. What was not flushed
+        is cut, or its epochs are found again in its batches, where a loss of power leaves an older file.
+        """
+        cdef bint changed = self.epochs.flush(not self.owned)
+        if changed and self.owned:
+            self.epochs_unsynced = self.has_due = True
+        return changed
 
     cdef int publish_epochs(self) except -1:
         """The epoch entries have changed and are in their file."""
@@ -478,7 +491,7 @@ cdef class SegmentedLog(LogView):
         self._segments = self._segments + [new]
         self.active = new
         self.directory_changed = True
-        self.sealed_unsynced = True
+        self.has_due = True
         self.position.active_base = new.base_offset
         self.position.active_size = 0
         self.state.publish(&self.position)
@@ -495,7 +508,7 @@ cdef class SegmentedLog(LogView):
 
     cdef int settle(self, int64_t offset) except -1:
         """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
-        if self.sealed_unsynced and not self.owned:
+        if self.has_due and not self.owned:
             self.flush_to(offset, True)
         if offset - self.position.recovery_point >= self.flush_messages:
             self.flush_to(offset, False)
@@ -504,7 +517,8 @@ cdef class SegmentedLog(LogView):
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1:
         """fsync so that all below `offset` is durable; one fsync serves every thread that waits for it.
 
-        sealed_only: only segments before the newest sealed one, whose pages the kernel has long begun to write.
+        sealed_only: of segments only those before the newest sealed one, whose pages the kernel has long begun to
+        write.
         """
         cdef Segment segment
         cdef FileHandle file
@@ -514,6 +528,7 @@ cdef class SegmentedLog(LogView):
         cdef list tails
         cdef str snapshot
         cdef bint changed
+        cdef bint epochs_changed
         cdef bint taken
         with nogil:
             taken = turn_take(&self.sync_turn, &self.position.recovery_point, offset)
@@ -530,24 +545,27 @@ cdef class SegmentedLog(LogView):
                     target = (<Segment> self._segments[len(segments)]).base_offset
                 else:
                     target = self.position.leo
-                self.sealed_unsynced = False
+                self.has_due = False
                 generation = self.position.generation
                 due = []
                 for segment in reversed(segments):
                     if not segment.synced:
                         due.append(self.open_for_sync(segment))
                         segment.synced = True
-                    elif segment is not self.active:
-                        break
+                    if segment.base_offset < self.position.recovery_point:
+                        break  # those before it are whole and durable, which a later one's being so does not say
                 snapshot = self.unsynced_snapshot
                 tails, self.old_tails = self.old_tails, []
-                changed = self.directory_changed
+                epochs_changed, self.epochs_unsynced = self.epochs_unsynced, False
+                changed = self.directory_changed or epochs_changed
                 self.directory_changed = False
             finally:
                 self.unlock()
             try:
                 if snapshot is not None:
                     sync_if_there(snapshot)
+                if epochs_changed:
+                    sync_if_there(f"{self.path}/leader-epoch-checkpoint")
                 for file in due:
                     file.sync()
                 if changed:
@@ -605,9 +623,9 @@ cdef class SegmentedLog(LogView):
         self.unlock()
         self.flush_to(target, False)
 
-    def flush_sealed(self):
-        """Make durable what lies before the newest sealed segment, and unmap what was sealed; for the owner of an owned
-        log, where `sealed_unsynced` says so (see Log.open). Raises LogFailedError."""
+    def flush_due(self):
+        """Make durable what lies before the newest sealed segment, and the epochs that records have, and unmap what was
+        sealed; for the owner of an owned log, where `has_due` says so (see Log.open). Raises LogFailedError."""
         self.flush_to(INT64_MAX, True)
 
     cdef int checkpoint(self) except -1:
@@ -674,7 +692,7 @@ cdef class SegmentedLog(LogView):
             self.active.trim()
             if self.position.has_producers:
                 self.producers.write_snapshot(self.path, self.position.leo)
-            if self.unsynced:
+            if self.unsynced or self.epochs_unsynced:
                 self.sync_unsynced(self.state)
             if not self.owned:
                 self.checkpoint()

@@ -243,6 +243,7 @@ cdef int64_t _check_tail(
     cdef int64_t expected = -1
     cdef int64_t size
     cdef int32_t epoch = -1
+    cdef bint cut_by_start
     cdef int64_t done = 0
     cdef int code = BATCH_OK
     cdef list cuts = []
@@ -275,7 +276,8 @@ cdef int64_t _check_tail(
             code = _check_one(log, segment, at, size, expected, epoch, &h)
             if code == BATCH_OK and epochs is not None:
                 known_epoch = epochs.epoch_for_offset(h.base_offset)[0]
-                if 0 <= known_epoch != h.leader_epoch:
+                cut_by_start = h.base_offset < log.position.log_start_offset  # it begins before its epoch's entry
+                if known_epoch != h.leader_epoch and not (known_epoch < 0 and cut_by_start):
                     code = BAD_LEADER_EPOCH
             if code == BATCH_OK and 0 <= limit < next_offset_of(&h):
                 code = CUT_HERE

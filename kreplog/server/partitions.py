@@ -110,8 +110,8 @@ class ReplicaLogs:
         self._held: Counter[DataDirectory] = Counter()
         self._made: dict[_Replica, None] = {}
         self._cut: dict[_Replica, None] = {}
-        self._sealed: dict[_Replica, None] = {}
-        self._flushing_sealed = False
+        self._due: dict[_Replica, None] = {}
+        self._flushing_due = False
         self._tasks: set[asyncio.Future[Any]] = set()
         self._answers: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
@@ -238,13 +238,13 @@ class ReplicaLogs:
     def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
         replica = self._of(effect.partition)
         info = replica.log.append_batches(effect.records, effect.leader_epoch, strict=effect.strict)
-        self._note_sealed(replica)
+        self._note_due(replica)
         return info, replica.state
 
     def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.append_as_follower(effect.records)
-        self._note_sealed(replica)
+        self._note_due(replica)
         return replica.state
 
     def _assign_leader_epoch(self, effect: effects.AssignLeaderEpoch) -> effects.LogState:
@@ -273,7 +273,7 @@ class ReplicaLogs:
         replica = self._of(effect.partition)
         with self._held_files(replica.log):
             replica.log.enforce_retention()
-        self._note_sealed(replica)
+        self._note_due(replica)
         return replica.state
 
     @contextmanager
@@ -410,33 +410,34 @@ class ReplicaLogs:
             replica.flushing = True
             self._start(partition, replica)
 
-    def _note_sealed(self, replica: _Replica) -> None:
-        """Where a segment was sealed: have those before it made durable, while appends go on."""
-        if replica.log.sealed_unsynced:
-            self._sealed[replica] = None
-            if not self._flushing_sealed:
-                self._flushing_sealed = True
-                self._run_task(self._flush_sealed())
+    def _note_due(self, replica: _Replica) -> None:
+        """Where a segment was sealed, or an epoch begun: have those before it, and the epochs, made durable while
+        appends go on."""
+        if replica.log.has_due:
+            self._due[replica] = None
+            if not self._flushing_due:
+                self._flushing_due = True
+                self._run_task(self._flush_due())
 
-    async def _flush_sealed(self) -> None:
-        """Round after round, until nothing is due. What is sealed during one is due in the next, so what is not yet
+    async def _flush_due(self) -> None:
+        """Round after round, until nothing is due. What becomes so during one is due in the next, so what is not yet
         durable is at most what came in during two rounds; where the disk is slower than that, the kernel blocks the
         appends once too much of its page cache is dirty."""
         try:
-            while self._sealed:
-                sealed, self._sealed = list(self._sealed), {}
-                await self._sync(Log.flush_sealed, sealed)
+            while self._due:
+                due, self._due = list(self._due), {}
+                await self._sync(Log.flush_due, due)
         finally:
-            self._flushing_sealed = False
+            self._flushing_due = False
 
     # Files
 
     def sync_files(self, then: Callable[[], None]) -> None:
         """Make durable, in threads, what was made and cut since the last call; `then()` once what was made is.
 
-        Nobody waits for the epochs: the end of this process takes none of them, and the log syncs them itself before
-        the first record of an epoch (KAFKA-7415). A host that was booted since trusts nothing of this broker's before
-        the controller has dealt with it.
+        Nobody waits for the epochs: the end of this process takes none of them, and those that have records are made
+        durable as _flush_due comes to them, and before these are. A host that was booted since trusts nothing of this
+        broker's before the controller has dealt with it.
         """
         made, self._made = list(self._made), {}
         cut, self._cut = list(self._cut), {}
@@ -511,7 +512,7 @@ class ReplicaLogs:
     def close(self, *, mark: bool = True) -> bool:
         """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean. What
         was clean in a directory is marked there, if `mark`, whatever became of the other directories."""
-        self._sealed.clear()  # closing syncs everything
+        self._due.clear()  # closing syncs everything
         with ThreadPoolExecutor(8, "kreplog-close") as pool:
             closed = dict(zip(self._replicas, pool.map(_close_quietly, self._replicas.values()), strict=True))
         unclean = {self._replicas[partition].directory for partition, offsets in closed.items() if offsets is None}

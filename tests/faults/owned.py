@@ -1,6 +1,7 @@
-"""Driver: an owned log waits for no fsync until there is a record, and the record waits for what it needs; nor does an
-append that seals a segment ("sealed"). Where segments are deleted before a flush has come to them, what they say of
-producers is durable first ("deleted")."""
+"""Driver: an owned log waits for no fsync until there is a record, and the record waits for the names it needs; nor
+does an append that seals a segment ("sealed") or begins an epoch, which is durable before a flush says of its records
+that they are ("epochs"). Where segments are deleted before a flush has come to them, what they say of producers is
+durable first ("deleted")."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kreplog._native.batch import build
 from tests.faults.shim import Shim
 
 NAMES = {"partition.metadata", "kreplog.state", "topic-0", "data"}
-EPOCHS = "leader-epoch-checkpoint.tmp"
+EPOCHS = "leader-epoch-checkpoint"
 
 
 def mapped_for_writing() -> int:
@@ -32,27 +33,28 @@ def seal(root: Path) -> None:
         log.append_batches(build([bytes(400)], producer_id=7, producer_epoch=0, base_sequence=leo))
 
     append()
+    log.flush_due()
     shim.on_sync(lambda descriptor: synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
     for _ in range(6):
         append()
     assert [one.base_offset for one in log.segments] == [0, 2, 4, 6]
     assert not synced, synced
-    assert (log.sealed_unsynced, log.recovery_point) == (True, 0)
+    assert (log.has_due, log.recovery_point) == (True, 0)
     mapped = mapped_for_writing()
     assert mapped in (4, 0), "one was unmapped (0: the file system allocates nothing ahead, so nothing is mapped)"
 
-    log.flush_sealed()
+    log.flush_due()
     assert mapped_for_writing() == min(mapped, 1)
     assert set(synced) == {f"{6:020}.snapshot", f"{0:020}.log", f"{2:020}.log", "topic-0"}, synced
-    assert (log.sealed_unsynced, log.recovery_point) == (False, 4)
+    assert (log.has_due, log.recovery_point) == (False, 4)
     synced.clear()
-    log.flush_sealed()
+    log.flush_due()
     assert not synced, synced
     for _ in range(2):
         append()
     log.flush()
     assert set(synced) == {f"{8:020}.snapshot", *(f"{at:020}.log" for at in (4, 6, 8)), "topic-0"}, synced
-    assert (log.sealed_unsynced, log.recovery_point) == (False, log.log_end_offset)
+    assert (log.has_due, log.recovery_point) == (False, log.log_end_offset)
     shim.on_sync(None)
     log.close()
 
@@ -76,10 +78,50 @@ def delete(root: Path) -> None:
     assert snapshot in synced, f"only the snapshot tells of producer 7 now: {synced}"
     assert ("topic-0", 0) in synced[synced.index(snapshot) :], synced
     synced.clear()
-    log.flush_sealed()
+    log.flush_due()
     assert f"{6:020}.snapshot" not in dict(synced), synced
     shim.on_sync(None)
     log.close()
+
+
+def begin_epochs(root: Path) -> None:
+    shim = Shim()
+    synced: list[tuple[str, int]] = []
+    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
+    log.sync_files()
+    with Log.open(root / "source-0") as source:
+        source.assign_leader_epoch(5)
+        source.append_many([b"0", b"1", b"2"])
+        source.append(b"3")
+        fetched = bytes(source.fetch(3).data)
+
+    def note(descriptor: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, log.recovery_point))
+
+    def names() -> set[str]:
+        found = {name for name, _ in synced}
+        synced.clear()
+        return found
+
+    shim.on_sync(note)
+    log.append_batches(build([b"0", b"1"]), 3)
+    assert (log.has_due, names()) == (True, set())
+    log.flush_due()
+    assert (log.has_due, log.recovery_point, names()) == (False, 0, {EPOCHS, "topic-0"})
+    log.append_batches(build([b"2"]), 4)
+    log.append_as_follower(fetched)
+    assert (log.has_due, names()) == (True, set())
+    log.flush()
+    assert {(EPOCHS, 0), ("topic-0", 0), (f"{0:020}.log", 0)} == set(synced), synced
+    assert (log.has_due, log.recovery_point, len(names())) == (False, 4, 3)
+    log.flush_due()
+    assert names() == set()
+    log.append_batches(build([b"4"]), 6)
+    log.close()
+    assert names() >= {EPOCHS, "topic-0"}
+    shim.on_sync(None)
+    with Log.open(root / "data" / "topic-0", LogConfig(replicated=True)) as again:
+        assert again.leader_epochs == [(3, 0), (4, 2), (5, 3), (6, 4)]
 
 
 def main(root: Path, how: str) -> None:
@@ -88,6 +130,8 @@ def main(root: Path, how: str) -> None:
         seal(root)
     elif how == "deleted":
         delete(root)
+    elif how == "epochs":
+        begin_epochs(root)
     else:
         begin(root, how)
 
@@ -115,16 +159,15 @@ def begin(root: Path, how: str) -> None:
         assert set(synced) == NAMES, synced
     log.append(b"value")
     assert not any(written), "a record was written before all that it needs was durable"
-    assert set(synced) >= {EPOCHS, *NAMES}, synced
+    assert set(synced) == (NAMES | {EPOCHS} if how == "append" else NAMES), synced
     synced.clear()
     log.append(b"value")
     log.sync_files()
     assert not synced, "nothing is left to sync"
     log.assign_leader_epoch(4)
-    assert not synced
     log.append(b"value")
-    assert set(synced) == {EPOCHS, "topic-0"}, synced
     log.assign_leader_epoch(5)
+    assert not synced
     log.close()
     shim.on_sync(None)
     with Log.open(root / "data" / "topic-0", LogConfig(replicated=True)) as again:

@@ -15,8 +15,6 @@ from kreplog import Log
 from tests.faults import script
 from tests.faults.power_loss import Moment, check
 
-STEPS_BETWEEN_CUTS = 3
-
 
 def mount(image: Path, at: Path) -> None:
     at.mkdir(exist_ok=True)
@@ -49,7 +47,7 @@ def main(directory: Path) -> None:
         step.run(log)
         if step.name == "flush":
             flushed_step = number
-        elif number % STEPS_BETWEEN_CUTS == 0:
+        else:
             contents = after_cut(image, directory)
             files = {name.removeprefix("data/"): data for name, data in contents.items() if name.startswith("data/")}
             check(files, Moment(number, flushed_step, {}, {}), states, directory / "image")

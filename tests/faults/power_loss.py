@@ -109,7 +109,7 @@ def image(moment: Moment, rng: random.Random | None) -> dict[str, bytes]:
     if rng is None:
         return moment.durable
     out = {}
-    for name in {*moment.durable, *moment.cached}:
+    for name in sorted({*moment.durable, *moment.cached}):
         if name not in moment.durable and rng.random() < 0.5:
             continue
         if name not in moment.cached and rng.random() < 0.5:
@@ -120,7 +120,8 @@ def image(moment: Moment, rng: random.Random | None) -> dict[str, bytes]:
 
 
 def check(files: dict[str, bytes], moment: Moment, states: list[script.State], folder: Path) -> None:
-    """The image opens; it holds what was flushed and not since cut or deleted, and nothing that never was."""
+    """The image opens; it holds what was flushed and not since cut or deleted, nothing that never was, and knows the
+    epoch of each record, which is its generation."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, data in files.items():
@@ -129,6 +130,7 @@ def check(files: dict[str, bytes], moment: Moment, states: list[script.State], f
     possible = states[moment.flushed_step + 1 : moment.step + 2]
     with Log.open(folder / "power-0", script.CONFIG) as log:
         found = script.survey(log)
+        epochs = log.leader_epochs
         assert log.append(b"one more") == found.end
     start, end = max(state.start for state in possible), min(state.end for state in possible)
     flushed = possible[0]
@@ -138,6 +140,8 @@ def check(files: dict[str, bytes], moment: Moment, states: list[script.State], f
         assert found.start <= offset < found.end, f"{offset} was flushed; found only {found.start} to {found.end}"
         assert found.generations[offset - found.start] == flushed.generations[offset - flushed.start]
     for offset, generation in enumerate(found.generations, found.start):
+        epoch = max((epoch for epoch, first in epochs if first <= offset), default=-1)
+        assert epoch == generation, f"{offset} was written in epoch {generation}, not {epoch}: {epochs}"
         known = {s.generations[offset - s.start] for s in possible if s.start <= offset < s.end}
         assert offset < flushed.start or generation in known, f"{offset} holds a record of {generation}, not of {known}"
 
@@ -153,8 +157,8 @@ def run(root: Path, mode: str) -> tuple[list[Moment], list[script.State]]:
     shadow.log = log = Log.open(root / "power-0", config, owned=mode == "owned")
     for shadow.step, step in enumerate(steps):
         step.run(log)
-        if mode == "owned" and log.sealed_unsynced and shadow.step % 3 == 0:
-            log.flush_sealed()
+        if mode == "owned" and log.has_due and shadow.step % 3 == 0:
+            log.flush_due()
         if step.name == "flush" or (every_append and step.name in script.APPENDS):
             shadow.flushed_step = shadow.step
         shadow.take()

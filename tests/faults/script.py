@@ -1,4 +1,4 @@
-"""A fixed script of some eighty operations on one log, with the state each must lead to, for drivers that break it off.
+"""A fixed script of some ninety operations on one log, with the state each must lead to, for drivers that break it off.
 
 Whatever the moment, the log found afterwards must be the state before or after the operation that was under way, or,
 where that one works in several steps, one between them.
@@ -101,7 +101,9 @@ def steps() -> Iterator[Step]:
 
 
 def _round(state: State, generation: int) -> Iterator[tuple[str, Callable[[Log], object], State]]:
-    """Appends of every kind, flushes between, single records last, then a cut, a deletion, sometimes a new start."""
+    """An epoch of its own, appends of every kind, flushes between, single records last, then a cut, a deletion,
+    sometimes a new start."""
+    yield "epoch", _lead(generation), state
     kinds: list[tuple[str, Callable[..., Callable[[Log], object]], int]] = [
         ("append_many", _append_many, 9),
         ("appender", _appender, 7),
@@ -123,6 +125,10 @@ def _round(state: State, generation: int) -> Iterator[tuple[str, Callable[[Log],
     yield "delete", _delete(middle), state.from_(middle)
     if generation % 4 == 3:
         yield "restart", _restart(state.end + 7), State(state.end + 7)
+
+
+def _lead(epoch: int) -> Callable[[Log], object]:
+    return lambda log: log.assign_leader_epoch(epoch)
 
 
 def _truncate(offset: int) -> Callable[[Log], object]:

@@ -10,9 +10,13 @@ from tests.faults.shim import run_driver
 
 
 @pytest.mark.parametrize("how", ["append", "sync_files"])
-def test_a_record_waits_for_the_epoch_and_the_names(tmp_path: Path, shim: Path, how: str) -> None:
-    """KAFKA-7415, for epochs that were noted without an fsync."""
+def test_a_record_waits_for_the_names(tmp_path: Path, shim: Path, how: str) -> None:
     run_driver("owned", tmp_path, how, shim=shim)
+
+
+def test_a_record_that_begins_an_epoch_waits_for_no_fsync_and_its_flush_does(tmp_path: Path, shim: Path) -> None:
+    """KAFKA-7415: no record is called durable before its epoch is."""
+    run_driver("owned", tmp_path, "epochs", shim=shim)
 
 
 def test_an_append_that_seals_a_segment_waits_for_no_fsync(tmp_path: Path, shim: Path) -> None:

@@ -127,7 +127,8 @@ def test_an_update_that_changes_nothing_writes_nothing(path: str) -> None:
     for writer in (checkpoint, OffsetCheckpoint(path)):
         writer.update(FLIGHTS_0, 5)
         writer.update(OTHER, None)
-        assert os.stat(path) == before
+        after = os.stat(path)
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_the_latest_is_not_read_again_unless_somebody_else_wrote_it(path: str) -> None:

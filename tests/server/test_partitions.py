@@ -73,11 +73,25 @@ def opened(logs: ReplicaLogs, topic_id: str = ID, partition: TopicPartition = TP
     return answer
 
 
+def appended(logs: ReplicaLogs, batch: bytes, epoch: int = 0, partition: TopicPartition = TP) -> Any:
+    """The answer of an append as a leader, on an event loop as a broker's, with what it has left due done."""
+
+    answers = []
+
+    async def work() -> None:
+        answers.append(logs.answer(effects.AppendAsLeader(partition, batch, epoch)))
+        held = [log for directory in logs.directories for _, log in logs.in_directory(directory)]
+        await until(lambda: not any(log.has_due for log in held))
+
+    run(work)
+    return answers[0]
+
+
 def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     logs = life.open()
     assert opened(logs) == effects.OpenedLog(effects.LogState(0, 0, ()), 0)
     assert logs.answer(effects.AssignLeaderEpoch(TP, 5)) == effects.LogState(0, 0, ((5, 0),))
-    info, state = logs.answer(effects.AppendAsLeader(TP, batch, 5))
+    info, state = appended(logs, batch, 5)
     assert (info.first_offset, info.last_offset, state) == (0, 2, effects.LogState(3, 0, ((5, 0),)))
     assert len(logs.answer(effects.ReadLog(TP, 0, 0, 100))) == 0
     assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1))) == len(batch)
@@ -104,7 +118,7 @@ def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
     opened(logs)
     opened(logs, OTHER_ID, TopicPartition("other", 3))
     assert [len(logs.in_directory(directory)) for directory in logs.directories] == [1, 1]
-    logs.answer(effects.AppendAsLeader(TP, batch, 0))
+    appended(logs, batch)
     logs.answer(effects.AdvanceHighWatermark(TP, 3))
     life.crash()
     logs = life.open("a", "b")
@@ -121,7 +135,7 @@ def test_recovery_tells_how_far_it_is_and_reads_nothing_after_a_clean_stop(life:
     places = [TopicPartition("topic", number) for number in range(5)]
     for place in places:
         opened(logs, partition=place)
-        logs.answer(effects.AppendAsLeader(place, batch, 0))
+        appended(logs, batch, partition=place)
     life.crash()
 
     told: list[tuple[int, int, int]] = []
@@ -246,7 +260,7 @@ def test_a_checkpoint_never_drops_a_replica_that_is_on_disk(life: Life, batch: b
         await life.logs.write_checkpoints()
 
     opened(logs)
-    logs.answer(effects.AppendAsLeader(TP, batch, 0))
+    appended(logs, batch)
     logs.answer(effects.AdvanceHighWatermark(TP, 3))
     run(write)
     life.crash()
@@ -364,7 +378,7 @@ def test_idle_replicas_have_no_file_open(life: Life, batch: bytes, tmp_path: Pat
         opened(logs, partition=TopicPartition("topic", number))
     logs.answer(effects.AssignLeaderEpoch(TP, 1))
     assert added() == set()
-    logs.answer(effects.AppendAsLeader(TP, batch, 1))
+    appended(logs, batch, 1)
     assert added() == {f"{0:020}.log"}
     logs.close()
     logs = life.open()
@@ -434,7 +448,7 @@ def test_the_end_writes_the_checkpoints_of_a_directory_once(
     places = [TopicPartition("topic", number) for number in range(20)]
     for place in places:
         opened(logs, partition=place)
-        logs.answer(effects.AppendAsLeader(place, batch, 0))
+        appended(logs, batch, partition=place)
         logs.answer(effects.AdvanceHighWatermark(place, 3))
     replaced: list[str] = []
     replace = os.replace
@@ -536,16 +550,16 @@ def test_sealed_segments_are_made_durable_beside_the_appends(
 ) -> None:
     """In one thread for each log, however often it seals one meanwhile."""
     logs = life.open()
-    flush_sealed = kreplog.Log.flush_sealed
+    flush_due = kreplog.Log.flush_due
     begun: list[int] = []
     go_on = threading.Event()
 
     def slow(log: kreplog.Log) -> None:
         begun.append(log.log_end_offset)
         assert go_on.wait(10)
-        flush_sealed(log)
+        flush_due(log)
 
-    monkeypatch.setattr(kreplog.Log, "flush_sealed", slow)
+    monkeypatch.setattr(kreplog.Log, "flush_due", slow)
 
     async def work() -> None:
         logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
@@ -584,7 +598,7 @@ def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
     def fail(log: kreplog.Log) -> None:
         raise LogFailedError("the disk is gone")
 
-    monkeypatch.setattr(kreplog.Log, "flush_sealed", fail)
+    monkeypatch.setattr(kreplog.Log, "flush_due", fail)
 
     async def work() -> None:
         opened(logs, partition=other)
@@ -605,7 +619,7 @@ def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_du
 ) -> None:
     logs = life.open()
     begun, go_on = threading.Event(), threading.Event()
-    flush = kreplog.Log.flush_sealed
+    flush = kreplog.Log.flush_due
 
     def late(log: kreplog.Log) -> None:
         begun.set()
@@ -613,7 +627,7 @@ def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_du
         with pytest.raises(LogFailedError, match="No such file"):
             flush(log)
 
-    monkeypatch.setattr(kreplog.Log, "flush_sealed", late)
+    monkeypatch.setattr(kreplog.Log, "flush_due", late)
 
     async def work() -> None:
         logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
@@ -642,7 +656,7 @@ def test_logs_of_a_failed_directory_are_left_to_the_threads_that_have_them(
         first.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr(kreplog.Log, "flush_sealed", slow)
+    monkeypatch.setattr(kreplog.Log, "flush_due", slow)
     other = TopicPartition("topic", 1)
 
     async def work() -> None:
@@ -672,7 +686,7 @@ def test_what_retention_sealed_is_let_go_of(life: Life) -> None:
         logs.answer(effects.AdvanceHighWatermark(TP, 1))
         log.flush()
         assert logs.answer(effects.EnforceRetention(TP)).log_start == 1
-        await until(lambda: not log.sealed_unsynced)
+        await until(lambda: not log.has_due)
 
     run(work)
     life.crash()
