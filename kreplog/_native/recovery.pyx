@@ -148,7 +148,12 @@ def recover(SegmentedLog log, progress=None):
     position.recovery_point = min(position.recovery_point, position.leo)
     position.active_base = log.active.base_offset
     position.active_size = log.active.size
+    if position.recovery_point < position.leo and log.epochs.latest_epoch < _last_epoch(log):
+        trusted = False  # a loss of power left a file, and a state that fits it, from before all epochs
     _settle_epochs(log, known, trusted, position.leo == seen)
+    if position.recovery_point < position.leo:  # whoever wrote it may have been killed before a flush
+        log.epochs_unsynced = log.directory_changed = True
+        log.has_due = log.owned
     log.load_producers()
     for segment in log._segments:
         segment.file = None  # of thousands of logs most are never asked for anything
@@ -243,7 +248,6 @@ cdef int64_t _check_tail(
     cdef int64_t expected = -1
     cdef int64_t size
     cdef int32_t epoch = -1
-    cdef bint cut_by_start
     cdef int64_t done = 0
     cdef int code = BATCH_OK
     cdef list cuts = []
@@ -276,8 +280,7 @@ cdef int64_t _check_tail(
             code = _check_one(log, segment, at, size, expected, epoch, &h)
             if code == BATCH_OK and epochs is not None:
                 known_epoch = epochs.epoch_for_offset(h.base_offset)[0]
-                cut_by_start = h.base_offset < log.position.log_start_offset  # it begins before its epoch's entry
-                if known_epoch != h.leader_epoch and not (known_epoch < 0 and cut_by_start):
+                if 0 <= known_epoch != h.leader_epoch:
                     code = BAD_LEADER_EPOCH
             if code == BATCH_OK and 0 <= limit < next_offset_of(&h):
                 code = CUT_HERE
@@ -444,10 +447,19 @@ cdef bint _epochs_fit(SegmentedLog log) except -1:
             continue  # damage below the recovery point is told by whoever reads it
         if h.leader_epoch != epoch or (start > first and h.base_offset != start):
             return False
-    segment = log.active
-    if segment.size and segment.header_at(segment.position_near(log.position.leo - 1), &h) == BATCH_OK:
-        return h.leader_epoch <= log.epochs.latest_epoch
-    return True
+    return _last_epoch(log) <= log.epochs.latest_epoch
+
+
+cdef int32_t _last_epoch(SegmentedLog log) except? -2:
+    """That of a batch near the end, -1 where none can be read."""
+    cdef BatchHeader h
+    cdef Segment segment
+    for segment in reversed(log._segments):
+        if segment.byte_size():
+            if segment.header_at(segment.position_near(log.position.leo - 1), &h) == BATCH_OK:
+                return h.leader_epoch
+            break
+    return -1
 
 
 cdef int _rebuild_epochs(SegmentedLog log) except -1:

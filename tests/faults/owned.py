@@ -123,6 +123,18 @@ def begin_epochs(root: Path) -> None:
     with Log.open(root / "data" / "topic-0", LogConfig(replicated=True)) as again:
         assert again.leader_epochs == [(3, 0), (4, 2), (5, 3), (6, 4)]
 
+    killed = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
+    killed.append_batches(build([b"5"]), 7)
+    killed._abandon()
+    shim.on_sync(note)
+    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
+    assert log.has_due
+    names()
+    log.flush()
+    assert (log.recovery_point, names()) == (6, {EPOCHS, "topic-0", f"{0:020}.log"})
+    shim.on_sync(None)
+    log.close()
+
 
 def main(root: Path, how: str) -> None:
     (root / "data").mkdir()

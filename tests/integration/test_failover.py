@@ -37,6 +37,7 @@ pytestmark = pytest.mark.long
 
 KILLS = 25
 PARTITIONS = 10_000
+WRITTEN_TO = 1000
 FILES_EACH = 1
 AT_ONCE = 1000
 ASKED = 250
@@ -44,8 +45,8 @@ SETTLE_S = 5.0
 _VERSION = 7
 _SOUND = batch.build([b"x" * 100], timestamps_ms=[0])
 _DAMAGED = _SOUND[:-1] + b"y"
-"""What a leader refuses for its CRC, and everybody else because he does not lead. Nothing is written: a first record
-takes 4 MiB of disk, which are allocated ahead."""
+"""What a leader refuses for its CRC, and everybody else because he does not lead. Nothing is written: thousands
+of records at once are a load of their own, which is measured with WRITTEN_TO of them."""
 Figure = Callable[[str], None]
 
 
@@ -122,22 +123,24 @@ def _spread(seconds: list[float]) -> str:
 
 
 class Asking:
-    """One connection to a broker, to ask it of many partitions at once whether it would take a record for them."""
+    """One connection to a broker, to ask it of many partitions at once whether it would take a record for them, or to
+    give it one (writes)."""
 
-    def __init__(self, address: tuple[str, int], topic: str) -> None:
+    def __init__(self, address: tuple[str, int], topic: str, writes: bool) -> None:
         self._sock = socket.create_connection(address, timeout=60)
         self._topic = topic
+        self._batch, self._taken = (_SOUND, ErrorCode.NONE) if writes else (_DAMAGED, ErrorCode.CORRUPT_MESSAGE)
         self._number = 0
 
     def ask(self, partitions: list[int]) -> tuple[set[int], set[ErrorCode]]:
         """Those that it leads, and what it said of the others."""
         self._number += 1
         header = RequestHeader(ApiKey.PRODUCE, _VERSION, self._number, "asking")
-        asked = tuple(ProducePartition(TopicPartition(self._topic, number), _DAMAGED) for number in partitions)
+        asked = tuple(ProducePartition(TopicPartition(self._topic, number), self._batch) for number in partitions)
         self._sock.sendall(b"".join(produce.encode_request(ProduceRequest(1, 30_000, asked), header)))
         response = produce.decode_response(self._receive(), header)
-        led = {one.partition.partition for one in response.partitions if one.error is ErrorCode.CORRUPT_MESSAGE}
-        return led, {one.error for one in response.partitions} - {ErrorCode.CORRUPT_MESSAGE}
+        led = {one.partition.partition for one in response.partitions if one.error is self._taken}
+        return led, {one.error for one in response.partitions} - {self._taken}
 
     def _receive(self) -> bytes:
         (size,) = struct.unpack(">i", self._exactly(4))
@@ -164,7 +167,16 @@ def partitions_possible() -> int:
 @pytest.mark.parametrize("victim", ["a broker", "the controller"])
 def test_of_ten_thousand_partitions(folder: Path, figure: Figure, victim: str) -> None:
     """One broker leads all of them and is killed; the others are asked until each would write."""
-    count = partitions_possible()
+    _of_many(folder, figure, victim, partitions_possible(), writes=False)
+
+
+@pytest.mark.parametrize("victim", ["a broker", "the controller"])
+def test_of_a_thousand_partitions_that_are_written_to(folder: Path, figure: Figure, victim: str) -> None:
+    """Each takes a record before and after, which begins an epoch with its leader and its follower."""
+    _of_many(folder, figure, victim, WRITTEN_TO, writes=True)
+
+
+def _of_many(folder: Path, figure: Figure, victim: str, count: int, *, writes: bool) -> None:
     with running(folder / "cluster", FAST) as cluster, View(cluster) as view:
         controller = view.controller()
         dead, first, second = (controller, *sorted({0, 1, 2} - {controller}))
@@ -173,14 +185,14 @@ def test_of_ten_thousand_partitions(folder: Path, figure: Figure, victim: str) -
         start = time.monotonic()
         _make(cluster, view, count, ((dead, first, second), (dead, second, first)))
         addresses = {one.id: (one.host, one.port) for one in cluster.status()}
-        _ask_of_all(addresses, {dead: range(count)})
+        _ask_of_all(addresses, {dead: range(count)}, writes)
         figure(f"{count} partitions made in {time.monotonic() - start:.1f} s")
         eventually(lambda: not view.under_replicated("many"), "they are not all in sync", 300)
         time.sleep(SETTLE_S)  # what making them has left to do is done then, and nobody tells of it
         assert view.controller() == controller
         killed = time.monotonic()
         kill(cluster, dead)
-        rounds = _ask_of_all(addresses, {first: range(0, count, 2), second: range(1, count, 2)})
+        rounds = _ask_of_all(addresses, {first: range(0, count, 2), second: range(1, count, 2)}, writes)
         taken = time.monotonic() - killed
         figure(f"{count} partitions of {victim} fail over in {taken:.2f} s; {rounds} rounds of questions")
         start = time.monotonic()
@@ -207,13 +219,13 @@ def _leads(view: View, broker: int, partition: TopicPartition) -> bool:
     return view.state(partition).leader == broker
 
 
-def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range]) -> int:
+def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range], writes: bool) -> int:
     """Ask until each partition was led by the broker that is to lead it; return how many rounds of questions it took.
 
     wanted: by broker. Its partitions are asked for in order, the first of them alone until it is led and then ASKED at
     once, so that the questions are not the load.
     """
-    connections = {broker: Asking(addresses[broker], "many") for broker in wanted}
+    connections = {broker: Asking(addresses[broker], "many", writes) for broker in wanted}
     left = {broker: list(partitions) for broker, partitions in wanted.items()}
     rounds = 0
     deadline = time.monotonic() + 120

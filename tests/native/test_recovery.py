@@ -505,3 +505,21 @@ def test_the_logs_of_a_data_directory_read_its_checkpoint_once(tmp_path: Path, m
         ):
             assert reads.count(str(path)) == number
         path.unlink()
+
+
+@pytest.mark.parametrize("left", [None, b"", b"0\n0\n"])
+def test_epochs_that_a_loss_of_power_took_are_found_in_the_batches(folder: Path, left: bytes | None) -> None:
+    """The name of a newer epochs file may be durable without its content, and the state be as old as the log."""
+    path = folder / "power-0"
+    with Log.open(path) as log:
+        state = (path / "kreplog.state").read_bytes()
+        log.assign_leader_epoch(1)
+        log.append_many([b"value"] * 10)
+        log.assign_leader_epoch(2)
+        log.append(b"last")
+    (path / "kreplog.state").write_bytes(state)
+    (path / "leader-epoch-checkpoint").unlink()
+    if left is not None:
+        (path / "leader-epoch-checkpoint").write_bytes(left)
+    with Log.open(path) as log:
+        assert (log.log_end_offset, log.leader_epochs) == (11, [(1, 0), (2, 10)])
