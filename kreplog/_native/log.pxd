@@ -44,7 +44,7 @@ cdef class SegmentedLog(LogView):
     cdef Pending pending
     cdef str failure
     cdef readonly bint has_due  # a segment was sealed, and those before it are to be synced; or the epochs are
-    cdef bint epochs_unsynced  # of an owned log: there are records of epochs whose file is not durable yet
+    cdef bint epochs_unsynced  # there are, or after a kill may be, records of epochs whose file is not durable yet
     cdef str unsynced_snapshot  # path of an owned log's newest producer snapshot, until a flush syncs it
     cdef list old_tails  # mappings of an owned log's sealed segments, until a flush drops them
     cdef BatchBuilder builder
