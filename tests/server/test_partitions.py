@@ -80,8 +80,8 @@ def appended(logs: ReplicaLogs, batch: bytes, epoch: int = 0, partition: TopicPa
 
     async def work() -> None:
         answers.append(logs.answer(effects.AppendAsLeader(partition, batch, epoch)))
-        held = [log for directory in logs.directories for _, log in logs.in_directory(directory)]
-        await until(lambda: not any(log.has_due for log in held))
+        await until(lambda: not logs._tasks)
+        assert not any(log.has_due for directory in logs.directories for _, log in logs.in_directory(directory))
 
     run(work)
     return answers[0]
