@@ -106,6 +106,7 @@ cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
     everything: what is committed below `end` goes too; the high watermark does not move back for that.
     """
     log.position.generation += 1
+    log.position.unsettled = 1
     log.position.leo = end
     log.position.high_watermark = min(log.position.high_watermark, end)
     log.position.recovery_point = min(log.position.recovery_point, end)
@@ -136,7 +137,11 @@ cdef int end_cut(SegmentedLog log) except -1:
     log.position.active_base = log.active.base_offset
     log.position.active_size = log.active.size
     log.state.publish(&log.position)
-    return log.state.sync()
+    log.state.sync()
+    if not log.parent_unsynced:  # only now: killed in between, the next writer must sync the page before it appends
+        log.position.unsettled = 0
+        log.state.publish(&log.position)
+    return 0
 
 
 def delete_records_before(SegmentedLog log, offset):

@@ -39,7 +39,7 @@ cdef class SegmentedLog(LogView):
     cdef bint owned  # somebody looks after the data directory: its checkpoints, and what sync_files makes durable
     cdef int64_t unsynced  # files were replaced so many times, and not synced, since they last all were
     cdef public bint _given_up  # its owner moves its folder away: what threads still do with it may fail unheard
-    cdef bint parent_unsynced
+    cdef bint parent_unsynced  # neither the state file nor the names in the directory and its parent are durable
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
@@ -65,6 +65,7 @@ cdef class SegmentedLog(LogView):
     cdef int assign_epoch(self, int32_t epoch) except -1
     cdef int write_epochs(self) except -1
     cdef int sync_unsynced(self, object state) except -1
+    cdef void settled(self) noexcept
     cdef int roll_segment(self) except -1
     cdef bint flush_epochs(self) except -1
     cdef int publish_epochs(self) except -1

@@ -327,7 +327,7 @@ cdef class SegmentedLog(LogView):
                 self.sync_unsynced(self.state)
             except BaseException as error:
                 self.fail(error)
-            self.unsynced = 0
+            self.settled()
         if segment.size > 0 and (
             segment.size + length > self.segment_bytes
             or segment.offsets.count >= self.max_index_entries
@@ -342,6 +342,7 @@ cdef class SegmentedLog(LogView):
             self.fail(error)
         self.position.leo = next_offset
         self.position.active_size = segment.size
+        self.position.in_use = 1
         if not self.replicated and self.flush_messages > 1:
             self.position.high_watermark = next_offset
         self.state.publish(&self.position)
@@ -410,7 +411,7 @@ cdef class SegmentedLog(LogView):
                 self.fail(error)
             self.lock()
             if self.unsynced == unsynced:
-                self.unsynced = 0
+                self.settled()
             self.unlock()
         finally:
             turn_end(&self.sync_turn)
@@ -428,6 +429,13 @@ cdef class SegmentedLog(LogView):
             sync_directory(self.path.rpartition("/")[0] or "/")
             self.parent_unsynced = False
         return 0
+
+    cdef void settled(self) noexcept:
+        """Under the lock: all that was published or replaced so far is durable."""
+        self.unsynced = 0
+        if self.position.unsettled and not self.parent_unsynced and not self.position.generation & 1:
+            self.position.unsettled = 0
+            self.state.publish(&self.position)
 
     def assign_leader_epoch(self, epoch):
         """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls.
@@ -689,13 +697,18 @@ cdef class SegmentedLog(LogView):
                 )
             self.active.offsets.save()
             self.active.times.save()
-            self.active.trim()
+            if self.active.allocated > self.active.size:
+                self.position.unsettled = 1
+                self.state.publish(&self.position)
+                self.active.trim()
+                self.active.sync()
             if self.position.has_producers:
                 self.producers.write_snapshot(self.path, self.position.leo)
             if self.unsynced or self.epochs_unsynced:
                 self.sync_unsynced(self.state)
             if not self.owned:
                 self.checkpoint()
+            self.position.unsettled = self.position.in_use = 0
             self.state.publish(&self.position)
         except BaseException as error:
             self.fail(error)

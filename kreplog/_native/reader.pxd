@@ -35,6 +35,7 @@ cdef class BatchReader:
     cdef int seek(self) except -1
     cdef int fill(self, Py_ssize_t wanted) except -1
     cdef int judge(self) except 1
+    cdef bint is_at_padding(self) except -1
     cdef int _next_segment(self) except -1
     cdef bint moved(self) except -1
     cdef bint epoch_fits(self, const BatchHeader* h) except -1

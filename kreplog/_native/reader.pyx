@@ -146,8 +146,15 @@ cdef class BatchReader:
             if self.moved():
                 self.segment = None
                 continue
+            if self.is_at_padding():
+                self._next_segment()
+                continue
             raise_corrupt(code, self.log.name, self.expected, self.segment.path, self.at)
         raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.log.path, -1)
+
+    cdef bint is_at_padding(self) except -1:
+        """Whether a segment was sealed here: only zeros follow in it, and the next begins at the expected offset."""
+        return self.expected == self.log.sealed_end(self.segment) and self.segment.is_padding(self.at)
 
     cdef int _next_segment(self) except -1:
         """Go on behind a sealed segment; only a compacted log may have a gap there."""

@@ -92,13 +92,14 @@ def recover(SegmentedLog log, progress=None):
     cdef bint known
     cdef bint fresh
     cdef bint clean
+    cdef bint unsettled
     watermarks = _checkpoint(log, "replication-offset-checkpoint")
     _remove_leftovers(log)
     log.relist()
     fresh = not log._segments
-    fresh_state = not os.path.exists(os.path.join(log.path, STATE_NAME))
     log.state = open_state(os.path.join(log.path, STATE_NAME), True)
     known = log.state.read(position)
+    unsettled = not known or position.unsettled or position.generation & 1
     checkpointed = watermarks.get(log.topic_partition, 0)
     if not known:
         if not fresh:
@@ -125,17 +126,23 @@ def recover(SegmentedLog log, progress=None):
     position.log_start_offset = max(position.log_start_offset, (<Segment> log._segments[0]).base_offset)
     last = log._segments[len(log._segments) - 1]
     clean = (
-        known and limit < 0 and position.recovery_point == position.leo
+        not unsettled and position.recovery_point == position.leo
         and last.base_offset == position.active_base and last.byte_size() == position.active_size
     )
     scan_from = position.recovery_point
-    if not clean and not fresh:
+    if not fresh and (unsettled or position.in_use):
         _trim_sealed(log, scan_from)
+    if not clean and not fresh:
         position.leo = _check_tail(log, max(scan_from, 0), limit, log.epochs if trusted else None, progress)
         if 0 <= position.leo < position.log_start_offset and limit >= 0:
             _start_anew(log)
     log.active = log._segments[len(log._segments) - 1]
     log.active.sealed = False
+    if unsettled or position.in_use:  # whoever was killed may have rolled, and not synced what was trimmed
+        for segment in reversed(log._segments):
+            segment.synced = False
+            if segment.base_offset < position.recovery_point:
+                break
     log.active.learn_timestamps()
     if not known and not fresh:
         position.dense_from = position.leo
@@ -160,16 +167,19 @@ def recover(SegmentedLog log, progress=None):
     if position.has_producers and len(log.producers) == 0:
         position.has_producers = 0
     log.closed = False
+    if limit >= 0:
+        for segment in log._segments:
+            segment.sync()
+        sync_directory(log.path)
+    position.unsettled = unsettled
     log.state.publish(position)
     if fresh:
         _write_topic_id(log)
-    if fresh_state and log.owned:
+    if unsettled:
         log.parent_unsynced = True
         log.unsynced += 1
-    elif fresh_state:
-        log.state.sync()
-        sync_directory(log.path)
-        sync_directory(os.path.dirname(log.path))
+        if not log.owned:
+            log.sync_files()
 
 
 cdef int _start_anew(SegmentedLog log) except -1:
@@ -251,6 +261,7 @@ cdef int64_t _check_tail(
     cdef int64_t done = 0
     cdef int code = BATCH_OK
     cdef list cuts = []
+    cdef int64_t junk = 0
     if i < 0:
         i = 0
     total = sum((<Segment> s).byte_size() for s in segments[i:])
@@ -311,7 +322,10 @@ cdef int64_t _check_tail(
                 segment.size = at
             else:
                 segment.cut(at)
-        elif i < len(segments) - 1:
+        if code not in (BATCH_OK, CUT_HERE) and junk == 0 and i < len(segments) - 1:
+            if (<Segment> segments[i + 1]).base_offset == expected:  # sealed, but the trim was not durable
+                code = BATCH_OK
+        if code == BATCH_OK and i < len(segments) - 1:
             segment.seal()
         i += 1
     if i < len(segments):
@@ -360,7 +374,7 @@ cdef int64_t _junk(Segment segment, int64_t at, int64_t size) except -1:
 
 
 cdef int _trim_sealed(SegmentedLog log, int64_t end) except -1:
-    """Cut blocks allocated ahead off the segment that ends at `end`, if power loss undid the roll."""
+    """Cut blocks allocated ahead off the segment that ends at `end`, if a loss of power undid the trim at its roll."""
     cdef Py_ssize_t i = log.segment_index(log._segments, end) - 1
     cdef Segment segment
     cdef BatchHeader h

@@ -46,6 +46,7 @@ cdef class Segment:
     cdef bint entry_fits(self, Py_ssize_t i) except -1
     cdef bint entry_is_wrong(self, Py_ssize_t fit, Py_ssize_t i) except -1
     cdef bint crc_holds(self, int64_t position, const BatchHeader* h) except -1
+    cdef bint is_padding(self, int64_t position) except -1
     cdef int64_t locate(self, int64_t offset, int64_t dense_from, BatchHeader* out) except -1
     cdef bint is_followed(self, int64_t position, const BatchHeader* h) except -1
     cdef int64_t resync(self, int64_t damaged, int64_t chain) except -1

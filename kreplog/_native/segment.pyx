@@ -358,6 +358,20 @@ cdef class Segment:
             and check_crc(buffer.data, h) == BATCH_OK
         )
 
+    cdef bint is_padding(self, int64_t position) except -1:
+        """Whether only zeros follow: blocks allocated ahead, whose trim a loss of power has undone."""
+        cdef HeapBuffer buffer = allocate(COPY_PIECE)
+        cdef Py_ssize_t n
+        cdef Py_ssize_t i
+        while True:
+            n = self.open().read_at(buffer.data, buffer.size, position)
+            for i in range(n):
+                if buffer.data[i]:
+                    return False
+            if n < buffer.size:
+                return True
+            position += n
+
     cdef int64_t locate(self, int64_t offset, int64_t dense_from, BatchHeader* out) except -1:
         """Position of the first batch whose last offset is >= `offset`; the segment's size when there is none.
 

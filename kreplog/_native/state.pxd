@@ -5,8 +5,12 @@
 #
 # A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
 # readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
+#
+# A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
+# of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
+# of power would bring back a page that says that a cut, finished long since, is under way.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef struct Position:
@@ -19,8 +23,10 @@ cdef struct Position:
     int64_t active_size
     int64_t generation  # raised before and after every truncation
     int64_t dense_from  # from here on every offset is taken: a gap is damage
-    uint16_t has_producers  # whether idempotent producers have ever written here
-    uint16_t epoch_noted  # whether `leader_epoch` begins at `leo` and is in no file yet
+    uint8_t has_producers  # whether idempotent producers have ever written here
+    uint8_t in_use  # whether anything was appended since the log was last closed
+    uint8_t epoch_noted  # whether `leader_epoch` begins at `leo` and is in no file yet
+    uint8_t unsettled  # whether the page, or the names of files, may not be durable as they are published
     uint32_t epochs_crc  # CRC-32C of the leader epoch entries in their file, which lacks it
     int32_t leader_epoch  # the highest that this log has been told of
     uint32_t crc

@@ -29,6 +29,7 @@ cdef class LogView:
     cdef int64_t steady_generation(self) except -1
     cdef int relist(self) except -1
     cdef Py_ssize_t segment_index(self, list segments, int64_t offset) noexcept
+    cdef int64_t sealed_end(self, Segment segment) noexcept
     cdef Segment segment_for(self, int64_t offset)
     cdef int64_t published_size(self, Segment segment) except -1
     cdef int64_t segment_end(self, list segments, Py_ssize_t i) noexcept

@@ -211,6 +211,13 @@ cdef class LogView:
             return (<Segment> segments[i + 1]).base_offset
         return self.position.leo
 
+    cdef int64_t sealed_end(self, Segment segment) noexcept:
+        """Where the segment after this one begins; -1 for the last, and for one that is not listed any more."""
+        cdef Py_ssize_t i = self.segment_index(self._segments, segment.base_offset) + 1
+        if 0 < i < len(self._segments) and (<Segment> self._segments[i - 1]) is segment:
+            return (<Segment> self._segments[i]).base_offset
+        return -1
+
     cdef Segment segment_for(self, int64_t offset):
         """The segment to look for `offset` in; a reader lists the directory anew when the log may have rolled.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,28 @@ def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
     output = run_driver("power_loss", folder, mode, 1, shim=shim)
     match = re.search(r"moments=(\d+) images=(\d+)", output)
     assert match and int(match[1]) > 60, output
+
+
+def lives(folder: Path, shim: Path, mode: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    """Play that many seeds of kills_and_cut, and see that they did what they are for."""
+    output = run_driver("kills_and_cut", folder, mode, first, seeds, shim=shim)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
+    figure(match[0])
+
+
+@pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
+def test_power_loss_after_deaths(folder: Path, shim: Path, mode: str, figure: Callable[[str], None]) -> None:
+    """Killed in appends, truncations, rolls, closes, retention and recovery, then again; then the power is cut."""
+    lives(folder, shim, mode, 0, 60, figure)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
+def test_power_loss_after_thousands_of_deaths(
+    folder: Path, shim: Path, mode: str, figure: Callable[[str], None]
+) -> None:
+    lives(folder, shim, mode, 1000, 700, figure)
 
 
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:

@@ -1,0 +1,382 @@
+"""Driver: one log lives through several processes, most of them killed inside an operation, then the power is cut.
+
+Arguments: directory, "flush", "every-append" (flush_messages=1) or "owned" (as a broker's logs), first seed, seeds.
+Needs the shim. A seed decides everything: the operations of each life, the system call that it dies at (in the opening
+that recovers from the death before, too), when images are made, and what each image holds.
+
+An image follows one of two rules about metadata. "unordered" is what POSIX promises: a file's bytes and size are
+durable when it is fsynced, a directory's names when that is, and the rest in any combination. "ordered" is a journal as
+ext4's: an fsync of anything makes all sizes and names before it durable; other files' bytes may be there or not.
+
+What must hold of each image: it opens, every record that was flushed and not since truncated or deleted is there, every
+record is one that was written, in the epoch it was written in, and no offset is missing between the first and the last.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import random
+import shutil
+import stat
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from kreplog import Log, LogConfig
+from tests.faults import content
+from tests.faults import shim as faults
+from tests.faults.forked import ends_by, result_of
+from tests.faults.power_loss import SECTOR, torn
+from tests.faults.script import CONFIG, TIMESTAMP, State, survey
+
+ROOT = "the root"
+
+DEATHS = (
+    (faults.ALL_WRITES, faults.KILL_BEFORE),
+    (faults.SYNC, faults.KILL_BEFORE),
+    (faults.WRITE, faults.KILL_HALFWAY),
+)
+
+CUT_SLACK = 16
+"""A truncation may drop so many records below the offset it was given: it never splits a batch."""
+
+
+@dataclass
+class Shadow:
+    """What is durable of the files below `root`, kept in `home` so that it outlives the process that is killed.
+
+    Inodes are held by a hard link, so that none is reused under another name.
+    """
+
+    root: Path
+    home: Path
+
+    def __post_init__(self) -> None:
+        for name in ("held", "durable", "names"):
+            (self.home / name).mkdir(parents=True, exist_ok=True)
+
+    def synced(self, fd: int) -> None:
+        """Note a successful fsync of `fd`. Called from C, which would swallow an exception: one ends the process."""
+        try:
+            self._note(fd)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _note(self, fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if not path.is_relative_to(self.root):
+            return
+        facts = os.fstat(fd)
+        if stat.S_ISDIR(facts.st_mode):
+            self._put(f"names/{ROOT if path == self.root else path.name}", self._listing(path))
+        else:
+            self._put(f"durable/{facts.st_ino}", Path(f"/proc/self/fd/{fd}").read_bytes())
+        self._put("journal", self.tree())
+
+    def tree(self) -> dict[str, tuple[int, int]]:
+        """(inode, size) of every file now, by its path below the root."""
+        found = {}
+        for folder in (self.root, *(entry for entry in self.root.iterdir() if entry.is_dir())):
+            for name, inode in self._listing(folder).items():
+                path = folder / name
+                if path.is_file():
+                    found[str(path.relative_to(self.root))] = inode, path.stat().st_size
+        return found
+
+    def _listing(self, folder: Path) -> dict[str, int]:
+        names = {entry.name: entry.inode() for entry in os.scandir(folder)}
+        for name, inode in names.items():
+            held = self.home / "held" / str(inode)
+            if (folder / name).is_file() and not held.exists():
+                os.link(folder / name, held)
+        return names
+
+    def _put(self, name: str, value: object) -> None:
+        temporary = self.home / "temporary"
+        temporary.write_bytes(pickle.dumps(value))
+        os.replace(temporary, self.home / name)
+
+    def _get(self, name: str, default: object) -> object:
+        try:
+            return pickle.loads((self.home / name).read_bytes())
+        except FileNotFoundError:
+            return default
+
+    def image(self, rng: random.Random, ordered: bool) -> dict[str, bytes]:
+        """The files that a loss of power now may leave."""
+        return self._ordered(rng) if ordered else self._unordered(rng)
+
+    def _durable(self, inode: int) -> bytes:
+        data = self._get(f"durable/{inode}", b"")
+        assert isinstance(data, bytes)
+        return data
+
+    def _cached(self, inode: int) -> bytes:
+        held = self.home / "held" / str(inode)
+        return held.read_bytes() if held.exists() else b""
+
+    def _ordered(self, rng: random.Random) -> dict[str, bytes]:
+        journal = self._get("journal", {})
+        assert isinstance(journal, dict)
+        lazy = rng.random() < 0.3  # nothing but what was synced
+        out = {}
+        for name, (inode, size) in journal.items():
+            durable = bytearray(self._durable(inode)[:size].ljust(size, b"\0"))
+            cached = self._cached(inode)[:size]
+            for at in range(0, 0 if lazy else len(cached), SECTOR):
+                if rng.random() < 0.5:
+                    durable[at : at + SECTOR] = cached[at : at + SECTOR]
+            out[name] = bytes(durable)
+        return out
+
+    def _unordered(self, rng: random.Random) -> dict[str, bytes]:
+        least = rng.random() < 0.3
+        folders = self._get(f"names/{ROOT}", {})
+        assert isinstance(folders, dict)
+        durable_names: dict[str, int] = {}
+        for folder in sorted((self.home / "names").iterdir()):
+            listing = pickle.loads(folder.read_bytes())
+            within = "" if folder.name == ROOT else f"{folder.name}/"
+            files = {name: inode for name, inode in listing.items() if (self.home / "held" / str(inode)).exists()}
+            durable_names |= {f"{within}{name}": inode for name, inode in files.items()}
+        current = {name: inode for name, (inode, _) in self.tree().items()}
+        out = {}
+        for name in sorted({*durable_names, *current}):
+            was, now = durable_names.get(name), current.get(name)
+            inode = was if least or (was != now and rng.random() < 0.5) else now
+            if inode is not None:
+                durable = self._durable(inode)
+                out[name] = durable if least else torn(durable, self._cached(inode), rng)
+        return {name: data for name, data in out.items() if "/" not in name or name.split("/")[0] in folders}
+
+
+@dataclass
+class History:
+    """What the lives have promised, in a file that survives them."""
+
+    path: Path
+    required: dict[int, int] = field(default_factory=dict)
+    written: dict[int, set[int]] = field(default_factory=dict)
+    start: int = 0
+
+    def note(self, kind: str, *numbers: int) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps([kind, *numbers]) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> History:
+        history = cls(path)
+        for line in path.read_text().splitlines() if path.exists() else ():
+            kind, *numbers = json.loads(line)
+            if kind == "write":
+                first, count, generation = numbers
+                for offset in range(first, first + count):
+                    history.written.setdefault(offset, set()).add(generation)
+            elif kind == "flushed":
+                first, *generations = numbers
+                history.required = {
+                    offset: generation
+                    for offset, generation in enumerate(generations, first)
+                    if offset >= history.start
+                }
+            elif kind == "cut":
+                history.required = {at: one for at, one in history.required.items() if at < numbers[0] - CUT_SLACK}
+            elif kind == "delete":
+                history.start = max(history.start, numbers[0])
+                history.required = {at: one for at, one in history.required.items() if at >= numbers[0]}
+            elif kind == "anew":
+                history.required = {}
+                history.start = 0
+        return history
+
+    def check(self, found: State, epochs: list[tuple[int, int]]) -> None:
+        """`found` holds what was promised and nothing that never was."""
+        for offset, generation in self.required.items():
+            assert found.start <= offset < found.end, f"{offset} was flushed; found only {found.start} to {found.end}"
+            here = found.generations[offset - found.start]
+            assert here == generation, f"{offset} was flushed by {generation}; found the record of {here}"
+        for offset, generation in enumerate(found.generations, found.start):
+            assert generation in self.written.get(offset, ()), f"{offset} holds a record of {generation}, never written"
+            epoch = max((epoch for epoch, first in epochs if first <= offset), default=-1)
+            assert epoch == generation, f"{offset} was written in epoch {generation}, not {epoch}: {epochs}"
+
+
+@dataclass(frozen=True)
+class World:
+    """One seed's directories and settings."""
+
+    folder: Path
+    config: LogConfig
+    owned: bool
+    seed: str
+
+    @property
+    def live(self) -> Path:
+        return self.folder / "live"
+
+    @property
+    def shadow(self) -> Shadow:
+        return Shadow(self.live, self.folder / "shadow")
+
+    @property
+    def events(self) -> Path:
+        return self.folder / "events"
+
+
+def life(world: World, number: int, deadly: int, moments: int) -> None:
+    """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does.
+
+    moments: so many images at most are planned by noting the operations' ends in "moments".
+    """
+    rng = random.Random(f"{world.seed}-life-{number}")
+    shim, shadow, history = faults.Shim(), world.shadow, History(world.events)
+    shim.on_sync(shadow.synced)
+    kinds, mode = rng.choice(DEATHS)
+    if deadly:
+        shim.arm(kinds, str(world.live), deadly, mode=mode)
+    log = Log.open(world.live / "power-0", world.config, owned=world.owned)
+    generation = number
+    log.assign_leader_epoch(generation)
+    model = survey(log)
+    for _ in range(rng.randint(3, 14)):
+        model = operate(log, model, generation, rng, history, world)
+        if rng.random() < 0.3:
+            save_images(world, rng, moments)
+    if rng.random() < 0.5:
+        log.close()
+        history.note("flushed", model.start, *model.generations)
+    save_images(world, rng, moments)
+    shim.on_sync(None)
+
+
+def operate(log: Log, model: State, generation: int, rng: random.Random, history: History, world: World) -> State:
+    """One operation, with what it promises noted before or after it."""
+    kind = rng.choices(
+        ["append", "append_many", "flush", "roll", "cut", "delete", "retain", "due", "anew"],
+        [6, 5, 5, 2, 3, 1, 1, 2, 0.3],
+    )[0]
+    count = {"append": 1, "append_many": rng.randint(2, 12)}.get(kind, 0)
+    if count:
+        history.note("write", model.end, count, generation)
+        values = [content.value(offset, generation) for offset in range(model.end, model.end + count)]
+        stamps = [TIMESTAMP + offset for offset in range(model.end, model.end + count)]
+        if count == 1:
+            log.append(values[0], timestamp_ms=stamps[0])
+        else:
+            log.append_many(values, timestamps_ms=stamps)
+        model = model.plus(count, generation)
+        if world.config.flush_messages == 1:
+            history.note("flushed", model.start, *model.generations)
+    elif kind == "flush":
+        log.flush()
+        history.note("flushed", model.start, *model.generations)
+    elif kind == "roll":
+        log.roll()
+    elif kind == "cut" and model.generations:
+        offset = model.end - rng.randint(0, min(len(model.generations), 25))
+        history.note("cut", offset)
+        model = model.cut(log.truncate_to(offset))
+    elif kind == "delete" and model.generations:
+        offset = model.start + rng.randint(0, len(model.generations) // 2)
+        history.note("delete", offset)
+        log.delete_records_before(offset)
+        model = model.from_(offset)
+    elif kind == "retain":
+        history.note("delete", log.segments[-1].base_offset)
+        log.enforce_retention()
+        model = model.from_(log.log_start_offset)
+    elif kind == "due" and log.has_due:
+        log.flush_due()
+    elif kind == "anew":
+        start = model.end + rng.randint(0, 9)
+        history.note("anew")
+        log.truncate_fully_and_start_at(start)
+        model = State(start)
+    return model
+
+
+def save_images(world: World, rng: random.Random, most: int) -> None:
+    """Keep what power cuts at this moment may leave, and what is promised of them."""
+    kept = world.folder / "images"
+    kept.mkdir(exist_ok=True)
+    for ordered in (True, False):
+        number = len(list(kept.iterdir()))
+        if number < most:
+            files = world.shadow.image(rng, ordered)
+            history = History.read(world.events)
+            (kept / f"{number}").write_bytes(pickle.dumps((ordered, files, history)))
+
+
+def look(world: World) -> None:
+    """After deaths alone, without a loss of power, all that was promised is there as well."""
+    with Log.open(world.live / "power-0", world.config) as log:
+        History.read(world.events).check(survey(log), log.leader_epochs)
+
+
+def check_image(path: Path, folder: Path, config: LogConfig) -> None:
+    """Open the image, check it, and see that the log goes on from there. Raises AssertionError."""
+    ordered, files, history = pickle.loads(path.read_bytes())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    try:
+        with Log.open(folder / "power-0", config) as log:
+            found = survey(log)
+            history.check(found, log.leader_epochs)
+            assert log.append(b"one more") == found.end
+    except Exception as error:
+        sizes = {name: len(data) for name, data in files.items()}
+        rule = "ordered" if ordered else "unordered"
+        raise AssertionError(f"{rule} image {path.name}: {type(error).__name__}: {error}; {sizes}") from error
+
+
+def play(world: World, images: int) -> tuple[int, int]:
+    """All lives of one seed, then a check of its images; returns deaths and images."""
+    rng = random.Random(f"{world.seed}-world")
+    world.live.mkdir(parents=True)
+    lives = rng.randint(2, 4)
+    deaths = 0
+    for number in range(lives):
+        deadly = 0 if number == lives - 1 and rng.random() < 0.7 else rng.randint(1, 60)
+        code, _ = ends_by(partial(life, world, number, deadly, images))
+        assert code in (0, -9), f"life {number} ended with {code}"
+        deaths += code == -9
+    checked = 0
+    for path in sorted((world.folder / "images").glob("*")):
+        check_image(path, world.folder / "image", world.config)
+        checked += 1
+    look(world)
+    return deaths, checked
+
+
+def main(directory: Path, mode: str, first: int, seeds: int) -> None:
+    logging.getLogger("kreplog").setLevel(logging.CRITICAL)  # recovery says what it does, thousands of times
+    config = replace(CONFIG, flush_messages=1) if mode == "every-append" else CONFIG
+    deaths = images = 0
+    failed: list[str] = []
+    for number in range(first, first + seeds):
+        folder = directory / f"{mode}-{number}"
+        world = World(folder, config, mode == "owned", f"{mode}-{number}")
+        body: Callable[[], tuple[int, int]] = partial(play, world, 8)
+        try:
+            killed, checked = result_of(body)
+        except AssertionError as error:
+            failed.append(f"seed {number}: {error}")
+            continue
+        deaths, images = deaths + killed, images + checked
+        shutil.rmtree(folder)
+    print(f"seeds={seeds} from {first} deaths={deaths} images={images} failed={len(failed)}")
+    assert not failed, "\n".join(failed)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
