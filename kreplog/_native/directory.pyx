@@ -113,7 +113,8 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
 
 
 def _lock(SegmentedLog log):
-    cdef FileHandle directory = open_file(log.path, O_RDONLY)
+    # An owner has its logs in its own data directory; where a link leads is not.
+    cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.owned else 0))
     try:
         fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not log.owned:

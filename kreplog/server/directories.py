@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -23,7 +24,7 @@ from pathlib import Path
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
 from kreplog.errors import CorruptCheckpointError, InvalidTopicError, StorageError, UsageError
-from kreplog.types import TopicPartition
+from kreplog.types import TopicPartition, check_partition, check_topic_id
 
 _log = logging.getLogger("kreplog.server")
 
@@ -31,6 +32,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = "kreplog.boot"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
 _DELETED, _ASIDE = "-delete", "-aside"
+_RENAMED = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
 
 Offsets = tuple[int, int, int]
 """Recovery point, high watermark, log start offset: one for each of CHECKPOINTS."""
@@ -118,26 +120,30 @@ class DataDirectory:
         """Topic id of every replica here, None for one whose making was interrupted before it got one."""
         found: dict[TopicPartition, str | None] = {}
         for name in os.listdir(self.path):
-            if not (self.path / name).is_dir():
-                continue
             try:
                 partition = TopicPartition.parse(name)
             except InvalidTopicError:
+                continue
+            if (self.path / name).is_symlink():
+                _log.error("%s is a symbolic link, so no replica: move the directory itself here", self.path / name)
+                continue
+            if not (self.path / name).is_dir():
                 continue
             found[partition] = read_topic_id(self.path / name)
         return found
 
     def folder(self, partition: TopicPartition) -> Path:
-        """Where that replica is, or would be."""
-        return self.path / str(partition)
+        """Where that replica is, or would be: in this directory and nowhere else. Raises InvalidTopicError."""
+        return self.path / str(check_partition(partition))
 
     def make(self, partition: TopicPartition, topic_id: str) -> Path:
         """A folder for a new replica, which the checkpoints do not know; durable once its log's files are synced.
 
-        Raises StorageError.
+        Raises InvalidTopicError, StorageError.
         """
+        folder = self._own_folder(partition)
+        check_topic_id(topic_id)
         self.forget(partition)
-        folder = self.folder(partition)
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -153,8 +159,18 @@ class DataDirectory:
         """Move a replica out of the way for `remove`. Raises StorageError."""
         return self._move(partition, _DELETED)
 
-    def _move(self, partition: TopicPartition, suffix: str) -> Path:
+    def _own_folder(self, partition: TopicPartition) -> Path:
         folder = self.folder(partition)
+        if folder.is_symlink():
+            raise StorageError(
+                f"{folder} is a symbolic link, and what it leads to may be anybody's: move the directory itself here",
+                partition=str(partition),
+                path=str(folder),
+            )
+        return folder
+
+    def _move(self, partition: TopicPartition, suffix: str) -> Path:
+        folder = self._own_folder(partition)
         target = self.path / f"{partition}.{secrets.token_hex(16)}{suffix}"
         try:
             folder.rename(target)
@@ -163,8 +179,9 @@ class DataDirectory:
         return target
 
     def remove(self, moved: Path) -> None:
-        """Delete what `mark_deleted` moved; what cannot be deleted is tried again at the next start."""
-        shutil.rmtree(moved, ignore_errors=True)
+        """Delete what `mark_deleted` moved, and nothing else; the next start tries again what cannot be now."""
+        if moved.parent == self.path and _RENAMED.fullmatch(moved.name) and not moved.is_symlink():
+            shutil.rmtree(moved, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
         """Deletions that an earlier life did not finish."""

@@ -256,7 +256,7 @@ def log_applied(request: Request, error: ErrorCode, errors: Iterable[tuple[Topic
     """This broker has done what a controller told it, or refused."""
     if error is ErrorCode.NONE:
         _log_request("applied", request, {}, {at: one for at, one in errors if one is not ErrorCode.NONE})
-    else:
+    elif error is not ErrorCode.INVALID_TOPIC_EXCEPTION:  # the core has said why, and rows take legal names alone
         _log_request("refused", request, {"error": error.name}, {})
 
 

@@ -14,8 +14,8 @@ from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Topic
-from kreplog.errors import CoordinationError
-from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition
+from kreplog.errors import CoordinationError, InvalidTopicError
+from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition, check_topic
 
 
 class Registration(NamedTuple):
@@ -60,7 +60,9 @@ def brokers() -> Steps[dict[int, Registration]]:
 
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
-    """Those of `names` that exist, watching all of them and their settings."""
+    """Those of `names` that exist, watching all of them and their settings. What cannot be a topic, by its name or its
+    partitions' numbers, is reported and passed over: no replica of it can be on any disk."""
+    names = yield from _legal(names)
     if not names:
         return {}
     found: Nodes = yield GetNodes(tuple(map(nodes.topic, names)), watch=True)
@@ -71,6 +73,16 @@ def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
             config = yield from _config(name, setting)
             read[name] = nodes.decode_topic(nodes.topic(name), node), config
     return read
+
+
+def _legal(names: Iterable[str]) -> Steps[list[str]]:
+    legal = []
+    for name in names:
+        try:
+            legal.append(check_topic(name))
+        except InvalidTopicError as error:
+            yield StateChange("error", f"a node below {nodes.TOPICS} is passed over: {error}")
+    return legal
 
 
 def topic_config(name: str) -> Steps[TopicConfig]:

@@ -53,6 +53,8 @@ from kreplog.core.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+    illegal_name,
+    refusal_of,
 )
 from kreplog.core.replication.delayed import (
     CommitQueue,
@@ -158,6 +160,10 @@ class ReplicaManager:
     # Requests
 
     def _received(self, reply_to: Hashable, request: Request, now_ms: int) -> Steps[None]:
+        if isinstance(request, ControlRequest) and (illegal := illegal_name(request)):
+            yield StateChange("error", f"{type(request).__name__} refused: {illegal}")
+            yield Reply(reply_to, refusal_of(request, ErrorCode.INVALID_TOPIC_EXCEPTION))
+            return
         match request:
             case ProduceRequest():
                 yield from self._produce(reply_to, request, now_ms)
