@@ -119,10 +119,12 @@ class Broker:
             lambda event: self.replicas.put(event),
             self._pool,
             complete=len(directories) == len(settings.log_dirs),
+            stray_retention_ms=settings.stray_retention_ms,
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
-        self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost)
+        on_disk, strays = self.logs.on_disk(), self.logs.strays.keys()
+        self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
         self.departed = Departed(self.manager.metadata, self._loop.time)
@@ -346,6 +348,7 @@ class Broker:
     async def _retain(self) -> None:
         """Have the core look at every replica that keeps not everything: one after the other, with others between."""
         while True:
+            self.logs.strays.remove_expired()
             await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)  # ended by cancelling the task
             for partition in self.logs.limited():
                 self.replicas.put(events.RetentionDue(partition))

@@ -6,7 +6,8 @@ kreplog.boot                        the boot of the host in which all that may b
 *-offset-checkpoint                 of every replica on disk, open or not (F31)
 <topic>-<partition>/                a replica
 <topic>-<partition>.<hex>-delete    one that is being deleted; removed at the next start at the latest
-<topic>-<partition>.<hex>-aside     one of another topic of that name; kept for its owner to look at
+<topic>-<partition>.<hex>-stray     one that a controller did not name any more; kept for log.stray.retention.ms
+<topic>-<partition>.<hex>-aside     one without a topic id where a replica is to be; kept for its owner to look at
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
@@ -31,11 +34,21 @@ _log = logging.getLogger("kreplog.server")
 CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = "kreplog.boot"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
-_DELETED, _ASIDE = "-delete", "-aside"
-_RENAMED = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
+_DELETED, _STRAY, _ASIDE = "-delete", "-stray", "-aside"
+_DELETABLE = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
+_STRAYED = re.compile(rf".+-([0-9]+)\.[0-9a-f]+{_STRAY}")
 
 Offsets = tuple[int, int, int]
 """Recovery point, high watermark, log start offset: one for each of CHECKPOINTS."""
+
+
+class Stray(NamedTuple):
+    """A replica that was set aside. partition: its number. since_ms: wall clock."""
+
+    path: Path
+    topic_id: str
+    partition: int
+    since_ms: int
 
 
 class DataDirectory:
@@ -152,12 +165,44 @@ class DataDirectory:
         return folder
 
     def set_aside(self, partition: TopicPartition) -> Path:
-        """Move a replica that is not wanted out of the way, for its owner to look at. Raises StorageError."""
+        """Move what is no replica, for want of a topic id, out of the way of one. Raises StorageError."""
         return self._move(partition, _ASIDE)
+
+    def set_stray(self, partition: TopicPartition) -> Path:
+        """Move a replica out of the way, for `restore` or, after a while, `remove`. Raises StorageError."""
+        moved = self._move(partition, _STRAY)
+        with suppress(OSError):  # then its time runs from when it last got a file
+            os.utime(moved)
+        return moved
+
+    def strays(self) -> list[Stray]:
+        """Those that can be taken back, oldest first."""
+        found = []
+        for name in os.listdir(self.path):
+            strayed, path = _STRAYED.fullmatch(name), self.path / name
+            if strayed is None or path.is_symlink() or (topic_id := read_topic_id(path)) is None:
+                continue
+            found.append(Stray(path, topic_id, int(strayed[1]), path.stat().st_mtime_ns // 1_000_000))
+        return sorted(found, key=lambda stray: stray.since_ms)
+
+    def restore(self, stray: Stray, partition: TopicPartition) -> Path:
+        """Move a stray back to where its replica was; the checkpoints do not know it. Raises StorageError."""
+        self.forget(partition)
+        folder = self._own_folder(partition)
+        if os.path.lexists(folder):
+            raise StorageError(f"cannot move {stray.path} back to {folder}: it exists", path=str(folder))
+        _rename(stray.path, folder)
+        return folder
 
     def mark_deleted(self, partition: TopicPartition) -> Path:
         """Move a replica out of the way for `remove`. Raises StorageError."""
         return self._move(partition, _DELETED)
+
+    def mark_stray_deleted(self, stray: Stray) -> Path:
+        """Rename a stray for `remove`: half deleted it must not be taken back. Raises StorageError."""
+        target = stray.path.with_name(stray.path.name.removesuffix(_STRAY) + _DELETED)
+        _rename(stray.path, target)
+        return target
 
     def _own_folder(self, partition: TopicPartition) -> Path:
         folder = self.folder(partition)
@@ -172,15 +217,12 @@ class DataDirectory:
     def _move(self, partition: TopicPartition, suffix: str) -> Path:
         folder = self._own_folder(partition)
         target = self.path / f"{partition}.{secrets.token_hex(16)}{suffix}"
-        try:
-            folder.rename(target)
-        except OSError as error:
-            raise StorageError(f"cannot move {folder} to {target}: {error}", path=str(folder)) from error
+        _rename(folder, target)
         return target
 
     def remove(self, moved: Path) -> None:
-        """Delete what `mark_deleted` moved, and nothing else; the next start tries again what cannot be now."""
-        if moved.parent == self.path and _RENAMED.fullmatch(moved.name) and not moved.is_symlink():
+        """Delete what was marked for it, and nothing else; the next start tries again what cannot be deleted now."""
+        if moved.parent == self.path and _DELETABLE.fullmatch(moved.name) and not moved.is_symlink():
             shutil.rmtree(moved, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
@@ -230,6 +272,13 @@ def read_topic_id(folder: Path) -> str | None:
         return None
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     return fields.get("topic_id", "").strip() or None
+
+
+def _rename(folder: Path, target: Path) -> None:
+    try:
+        folder.rename(target)
+    except OSError as error:
+        raise StorageError(f"cannot move {folder} to {target}: {error}", path=str(folder)) from error
 
 
 def _sync(path: Path) -> None:

@@ -55,10 +55,11 @@ def listing(root: Path) -> Iterator[tuple[str, bytes]]:
         yield str(path.relative_to(root)), path.read_bytes() if path.is_file() else b""
 
 
-async def control(broker: Broker, request: type[Any], *content: Any) -> ControlResponse:
-    """The answer to a control request that is forged well: its epochs are the newest."""
+async def control(broker: Broker, request: type[Any], *content: Any, **more: Any) -> ControlResponse:
+    """The answer to a control request that is forged well: its epochs are the newest, and it comes after the others."""
     manager = broker.manager
-    return await broker.api.obey(request(broker.id, manager.controller_epoch, manager.broker_epoch, *content))
+    more["sequence"] = manager._control_sequence + 1
+    return await broker.api.obey(request(broker.id, manager.controller_epoch, manager.broker_epoch, *content, **more))
 
 
 async def until_controlled(broker: Broker) -> None:

@@ -49,6 +49,7 @@ FOUND = {
     "same-leader-skips-truncation": 41,
     "settings-never-told": 0,
     "stale-registration-joins": 265,
+    "strays-deleted": 1,
     "truncate-to-watermark": 1,
     "unclean-election-by-default": 1,
     "unclean-return-trusted": 39,
