@@ -508,6 +508,10 @@ class BrokerProcess:
         assert isinstance(effect.reply_to, int)
         if self.registration.broker.unclean and isinstance(runner.event, events.Received):
             self._may_be_clean(runner.event.request, effect.response)
+        if self.manager.metadata.controller_epoch < 0:
+            for one in getattr(effect.response, "partitions", ()):
+                if getattr(one, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self.cluster.checkers.denied(self.id, one.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
     def _may_be_clean(self, request: m.Request, response: m.Response) -> None:

@@ -27,7 +27,7 @@ from kreplog.server.broker import Broker
 from kreplog.server.directories import DataDirectory, read_topic_id
 from kreplog.types import Broker as Registration
 from kreplog.types import Create, LeaderAndIsr, Node, NodeStat, TopicPartition, check_partition
-from tests.server.brokers import eventually, serving
+from tests.server.brokers import eventually, serving, until_controlled
 
 ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -60,13 +60,6 @@ async def control(broker: Broker, request: type[Any], *content: Any, **more: Any
     manager = broker.manager
     more["sequence"] = manager._control_sequence + 1
     return await broker.api.obey(request(broker.id, manager.controller_epoch, manager.broker_epoch, *content, **more))
-
-
-async def until_controlled(broker: Broker) -> None:
-    async def controlled() -> bool:
-        return broker.manager.metadata.controller_epoch >= 0
-
-    await eventually(controlled)
 
 
 @pytest.mark.parametrize("illegal", ILLEGAL, ids=repr)

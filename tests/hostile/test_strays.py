@@ -15,8 +15,8 @@ from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
 from kreplog.server.metrics import render
 from kreplog.types import TopicPartition
-from tests.hostile.test_names import control, until_controlled
-from tests.server.brokers import eventually, serving
+from tests.hostile.test_names import control
+from tests.server.brokers import eventually, serving, until_controlled
 from tests.server.test_broker import Client
 
 TP = TopicPartition("topic", 0)

@@ -28,6 +28,7 @@ FOUND = {
     "controller-writes-unfenced": 60,
     "deletes-above-watermark": 73,
     "deletion-forgets-offline-replica": 249,
+    "denies-before-told": 1,
     "eligible-forgotten": 2,
     "epoch-start-forgotten": 4,
     "flush-messages-within-an-epoch": 27,

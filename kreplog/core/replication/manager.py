@@ -122,9 +122,13 @@ class ReplicaManager:
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._correlations = itertools.count(1)
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
-        self._deletions = Deletions(self.partitions)
+        self._deletions = Deletions(self.partitions, self.metadata)
         self._fetches = Fetches(
-            self.partitions, self._deletions, config.max_incremental_fetch_session_cache_slots, self._session_ids()
+            self.partitions,
+            self.metadata,
+            self._deletions,
+            config.max_incremental_fetch_session_cache_slots,
+            self._session_ids(),
         )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
         self._failures = itertools.count(1)
@@ -224,7 +228,7 @@ class ReplicaManager:
         """The answer as it will be when all goes well, and the offset that the high watermark must reach for it."""
         partition = self.partitions.get(one.partition)
         if partition is None:
-            return ProducedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+            return ProducedPartition(one.partition, self.metadata.replica_error(one.partition)), 0
         if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
             partition.await_missing(now_ms)
             return ProducedPartition(one.partition, error), 0
@@ -247,7 +251,7 @@ class ReplicaManager:
         answers = []
         for asked in request.partitions:
             partition = self.partitions.get(asked.partition)
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = self.metadata.replica_error(asked.partition)
             end = EpochEndOffset(NO_EPOCH, -1)
             if partition is not None:
                 error = partition.refusal(asked.current_leader_epoch)
@@ -266,7 +270,8 @@ class ReplicaManager:
     def _list_offset(self, asked: ListOffsetsPartition, debugging: bool) -> Steps[ListedOffset]:
         partition = self.partitions.get(asked.partition)
         if partition is None:
-            return ListedOffset(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            error = self.metadata.replica_error(asked.partition)
+            return ListedOffset(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error)
         if (error := partition.refusal(asked.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
             return ListedOffset(asked.partition, error)
         if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -388,7 +393,7 @@ class ReplicaManager:
     def _set_aside(self, topic_partition: TopicPartition) -> Steps[None]:
         """Raises StorageError."""
         topic_id = self._on_disk[topic_partition]
-        yield from self._forget(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield from self._forget(topic_partition)
         yield SetAsideStray(topic_partition)
         del self._on_disk[topic_partition]
         self._strays.add((topic_id, topic_partition.partition))
@@ -437,7 +442,7 @@ class ReplicaManager:
         return (yield from self._delete(told.partition)) if told.delete else ErrorCode.NONE
 
     def _delete(self, topic_partition: TopicPartition) -> Steps[ErrorCode]:
-        yield from self._forget(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield from self._forget(topic_partition)
         try:
             yield DeleteLog(topic_partition)
         except StorageError as error:
@@ -446,12 +451,12 @@ class ReplicaManager:
         self._on_disk.pop(topic_partition, None)
         return ErrorCode.NONE
 
-    def _forget(self, topic_partition: TopicPartition, error: ErrorCode) -> Steps[None]:
+    def _forget(self, topic_partition: TopicPartition) -> Steps[None]:
         """The partition is no longer here: nobody waits for it, fetches for it or reads it."""
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             self._stop_fetching(topic_partition)
-            yield from self._fail_produces(topic_partition, error)
+            yield from self._fail_produces(topic_partition, self.metadata.replica_error(topic_partition))
             yield from self._deletions.settle(topic_partition)
             yield from self._fetches.wake(topic_partition, 0)
 
