@@ -145,7 +145,7 @@ cdef FileHandle _share_broker_lock(SegmentedLog log):
     path = os.path.join(parent, ".lock")
     while True:
         try:
-            file = open_file(path, O_RDONLY | O_CREAT if _is_a_brokers(parent) else O_RDONLY)
+            file = open_file(path, O_RDONLY | O_CREAT if is_brokers_directory(parent) else O_RDONLY)
         except FileNotFoundError:
             return None
         if kreplog_share_lock(file.fd) != 0:
@@ -162,7 +162,7 @@ cdef FileHandle _share_broker_lock(SegmentedLog log):
             pass  # a broker deletes it when it stops
 
 
-cdef bint _is_a_brokers(str directory) except -1:
+def is_brokers_directory(str directory):
     """Whether a Kafka broker has formatted this log directory."""
     try:
         with open(os.path.join(directory, "meta.properties"), "rb") as file:
