@@ -21,6 +21,7 @@ import os
 from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog._native.compression import compress
+from kreplog._native.files import make_directory
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
 from kreplog.types import TopicPartition
@@ -100,10 +101,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
             raise UsageError(f"{log.path} is no directory, so no partition", path=log.path)
         if read_only:
             raise StorageError(f"{log.path} does not exist", partition=log.name, path=log.path)
-        try:
-            os.makedirs(log.path, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {log.path}: {error.strerror}", path=log.path) from error
+        make_directory(log.path, config.directory_group)
     log.checkpoints = tuple([
         OffsetCheckpoint(os.path.join(os.path.dirname(log.path), name + "-offset-checkpoint"))
         for name in ("recovery-point", "replication", "log-start")

@@ -72,6 +72,10 @@ cdef dict _checkpoint(SegmentedLog log, str name):
     except CorruptCheckpointError as error:
         _logger.warning("%s: %s; going by the log instead", log.name, error)
         return {}
+    except StorageError:
+        if log.read_only and not os.access(path, os.R_OK):  # the partition's directory alone is open to this reader
+            return {}
+        raise
     # One written just now may be written again without its stat showing it: clocks of file systems tick slowly.
     if identity is not None and identity[1] < time.time_ns() - SETTLED_NS:
         if len(_read_before) >= KEPT_CHECKPOINTS:

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -421,6 +422,7 @@ def serve(
     settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
 ) -> None:
     """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
+    os.umask(0o077)  # its logs are made by libraries
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
     raise_file_limit()

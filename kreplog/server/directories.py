@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
+from kreplog._native.files import group_number, make_directory
 from kreplog.errors import CorruptCheckpointError, InvalidTopicError, StorageError, UsageError
 from kreplog.types import TopicPartition, check_partition, check_topic_id
 
@@ -60,15 +62,17 @@ class DataDirectory:
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
-    def __init__(self, path: str, broker_id: int, boot: str) -> None:
+    def __init__(self, path: str, broker_id: int, boot: str, group: str | None = None) -> None:
         self.path = Path(path).absolute()
         self.failed = False
         self._boot = boot
         self._lock = threading.Lock()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path / OWNER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_directory(str(self.path), group)
+            self._check_mode(group)
+            self._file = os.open(self.path / OWNER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                os.fchmod(self._file, 0o600)
                 self._take(broker_id)
             except BaseException:
                 os.close(self._file)
@@ -95,6 +99,21 @@ class DataDirectory:
         if not self.unclean and not self.is_new:
             self.know_safe()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
+
+    def _check_mode(self, group: str | None) -> None:
+        """Warn where others than the owner, and the group that is to read, may enter: what exists is left as it is."""
+        status, path = self.path.stat(), self.path
+        mode = stat.S_IMODE(status.st_mode)
+        if group is None and mode & 0o077:
+            _log.warning("the log directory %s has mode %04o: chmod 700 closes it to other users", path, mode)
+        elif group is not None and (status.st_gid != group_number(group) or mode != 0o2750):
+            _log.warning(
+                "the log directory %s has mode %04o, and was made before log.dir.group = %s: chgrp -R, and chmod 2750 "
+                "for directories and 640 for files, open it to the group",
+                path,
+                mode,
+                group,
+            )
 
     def _check_owner(self, broker_id: int) -> None:
         text = self._read("meta.properties")
@@ -157,10 +176,7 @@ class DataDirectory:
         folder = self._own_folder(partition)
         check_topic_id(topic_id)
         self.forget(partition)
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {folder}: {error}", path=str(folder)) from error
+        make_directory(str(folder))
         atomic_write(str(folder / "partition.metadata"), f"version: 0\ntopic_id: {topic_id}\n".encode(), False)
         return folder
 

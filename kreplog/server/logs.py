@@ -23,6 +23,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from kreplog._native.files import make_directory
 from kreplog.core.messages import (
     LeaderAndIsrRequest,
     PartitionState,
@@ -144,7 +145,7 @@ def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = N
     if folder is None:
         _direct(root, logging.StreamHandler(sys.stderr), formatter, level)
     else:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(str(folder))
         _direct(root, _File(folder / "server.log", settings), formatter, level)
         _direct(_changes, _Later(folder / "state-change.log", settings), formatter, level)
         _changes.propagate = False

@@ -345,6 +345,7 @@ _LOG = {
     "message.max.bytes": "max_message_bytes",
     "log.message.timestamp.type": "message_timestamp_type",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
+    "log.dir.group": "directory_group",
 }
 
 
