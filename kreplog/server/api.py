@@ -56,8 +56,11 @@ MAX_WAIT_MS = 60_000
 MAX_DELETION_MS = 3_600_000
 """The longest that a DeleteRecords may wait, for the same reason."""
 
-TOLD_WITHIN_S = 1.0
-"""How long clients wait for a controller to tell a broker that has just started; then the store is read for them."""
+TOLD_WITHIN_S = 5.0
+"""How long a change waits for a controller to tell a broker that has just started; then it goes by the store."""
+
+ANSWERED_WITHIN_S = 1.0
+"""The same for a question."""
 
 
 class Runner(Protocol):
@@ -165,9 +168,9 @@ class Api:
         """Whether a controller has told this process of the cluster."""
         return self._host.manager.metadata.is_told
 
-    async def _inform(self) -> None:
+    async def _inform(self, wait_s: float) -> None:
         """Wait for a controller, and where none tells, read the store: what is not known here must not be denied."""
-        wait_s = 0 if self._host.manager.metadata.is_read else TOLD_WITHIN_S
+        wait_s = 0 if self._host.manager.metadata.is_read else wait_s
         if not await self._host.topics.until(self._is_told, wait_s):
             await self._stored.refresh()
 
@@ -185,7 +188,7 @@ class Api:
         key, version = exchange.header.api_key, exchange.header.api_version
         try:
             if not self._is_told():
-                await self._inform()
+                await self._inform(ANSWERED_WITHIN_S if key in self._answers else TOLD_WITHIN_S)
             if key == ApiKey.METADATA:
                 await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
                 if self._describing.would_deny(request, version):

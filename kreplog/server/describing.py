@@ -54,9 +54,12 @@ class Describing:
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """Those that live, by id."""
+        """Those that live, by id; this one among them, even where the store was read before it was registered."""
+        known = self._metadata.brokers
+        if self._metadata.is_told and known:
+            return known
         own = self._own()
-        return self._metadata.brokers or {own.id: own}
+        return {own.id: own} | known
 
     # Metadata
 
