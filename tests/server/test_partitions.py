@@ -354,7 +354,7 @@ def test_directories_have_one_owner(life: Life, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is that of broker 1, not of 2"):
         DataDirectory(str(tmp_path / "data"), 2, "boot")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(StorageError, match="cannot make"):
         DataDirectory(str(tmp_path / "file"), 1, "boot")
 
 
