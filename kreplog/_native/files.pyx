@@ -11,7 +11,8 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_TRUNC, open as c_open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
-from posix.stat cimport fchmod, fstat, struct_stat
+from posix.stat cimport fchmod, fstat, stat, struct_stat
+from posix.types cimport mode_t
 from posix.unistd cimport close as c_close, ftruncate, pread, pwrite
 
 import grp
@@ -213,13 +214,21 @@ cdef FileHandle open_file(str path, int flags):
     file.fd = fd
     file.path = path
     if made:
-        fchmod(fd, GROUPS_FILE if is_open_to_group(os.path.dirname(path) or ".") else OWNERS_FILE)
+        set_file_mode(fd, GROUPS_FILE if is_open_to_group(name.rpartition(b"/")[0] or b".") else OWNERS_FILE)
     return file
 
 
-cdef bint is_open_to_group(str directory) except -1:
+cdef void set_file_mode(int fd, mode_t mode) noexcept:
+    """Where the file system has modes, and it is another one."""
+    cdef struct_stat status
+    if fstat(fd, &status) == 0 and status.st_mode & 0o7777 != mode:
+        fchmod(fd, mode)
+
+
+cdef bint is_open_to_group(bytes directory) noexcept:
     """Whether what is made in the directory is for its group to read: both bits, and what is made gets its group."""
-    return os.stat(directory).st_mode & GROUPS_MARK == GROUPS_MARK
+    cdef struct_stat status
+    return stat(directory, &status) == 0 and status.st_mode & GROUPS_MARK == GROUPS_MARK
 
 
 def make_directory(str path not None, group=None):
@@ -247,8 +256,12 @@ def _make_directory(str path, int group):
             raise
         return
     if group >= 0:
-        os.chown(path, -1, group)
-    os.chmod(path, GROUPS_DIRECTORY if group >= 0 or is_open_to_group(parent) else OWNERS_DIRECTORY)
+        try:
+            os.chown(path, -1, group)
+        except PermissionError:
+            os.rmdir(path)
+            raise StorageError(f"cannot give {path} to group {group}: this user is not in it", path=path) from None
+    os.chmod(path, GROUPS_DIRECTORY if group >= 0 or is_open_to_group(os.fsencode(parent)) else OWNERS_DIRECTORY)
 
 
 def group_number(str group not None):

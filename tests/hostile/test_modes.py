@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
-from kreplog.errors import KreplogError, UsageError
+from kreplog.errors import KreplogError, StorageError, UsageError
 from kreplog.server.directories import DataDirectory
 from kreplog.server.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
@@ -179,6 +179,22 @@ def test_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no group"):
         kreplog.Log.open(tmp_path / "topic-0", kreplog.LogConfig(directory_group="no such group"))
     assert list(tmp_path.iterdir()) == []
+
+
+@as_root
+def test_a_group_that_this_user_is_not_in_is_refused(open_root: Path) -> None:
+    own = open_root / "own"
+    own.mkdir()
+    os.chown(own, READER, STRANGERS)
+
+    def refused() -> bool:
+        try:
+            kreplog.Log.open(own / "topic-0", kreplog.LogConfig(directory_group=str(READERS)))
+        except StorageError as error:
+            return "is not in it" in str(error) and list(own.iterdir()) == []
+        return False
+
+    assert in_child(STRANGERS, refused)
 
 
 def test_what_is_open_to_others_is_left_so_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
