@@ -82,8 +82,13 @@ def test_a_stray_is_taken_back_within_the_same_life(tmp_path: Path) -> None:
                 await client.produce(batch)
             client.peer.close()
             told = broker.manager.metadata.partitions[TP]._replace(is_new=False)
+
+            async def synced() -> bool:
+                return not broker.logs._in_hand  # until then it is refused, and a restart takes it back
+
             for _ in range(3):
                 await forged_silence(broker)
+                await eventually(synced)
                 told = told._replace(state=told.state._replace(leader_epoch=told.state.leader_epoch + 1))
                 answer = await control(broker, LeaderAndIsrRequest, (told,))
                 assert answer.error is ErrorCode.NONE
