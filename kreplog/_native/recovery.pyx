@@ -32,6 +32,7 @@ import uuid
 from base64 import urlsafe_b64encode
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
+from kreplog._native.directory import is_brokers_directory
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 from kreplog.types import Cut
@@ -71,6 +72,10 @@ cdef dict _checkpoint(SegmentedLog log, str name):
     except CorruptCheckpointError as error:
         _logger.warning("%s: %s; going by the log instead", log.name, error)
         return {}
+    except StorageError:
+        if log.read_only and not os.access(path, os.R_OK):  # the partition's directory alone is open to this reader
+            return {}
+        raise
     # One written just now may be written again without its stat showing it: clocks of file systems tick slowly.
     if identity is not None and identity[1] < time.time_ns() - SETTLED_NS:
         if len(_read_before) >= KEPT_CHECKPOINTS:
@@ -557,9 +562,11 @@ class _CheckpointWatermark:
         last.size = last.open().size()
         last.forget_indexes()
         leo = _sound_end(last)
-        watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0)
+        watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition)
         start = (<Segment> log._segments[0]).base_offset
-        if checkpoint is None:
+        if watermark is None and checkpoint is not None and is_brokers_directory(os.path.dirname(log.path)):
+            watermark = 0  # the broker names each of its partitions soon after it has made it
+        if watermark is None:  # any other file there may be about its neighbours alone
             if self.seen is None:
                 _logger.warning(
                     "%s: neither %s nor %s tells the high watermark; taking all sound batches, up to offset %d",

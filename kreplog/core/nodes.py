@@ -30,7 +30,7 @@ from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.errors import CoordinationError
-from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition
+from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition, check_partition_number, check_topic_id
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -165,9 +165,11 @@ def decode_topic(path: str, node: Node) -> Topic:
         content = _parsed(node.data)
         adding, removing = content["adding"], content["removing"]
         return Topic(
-            str(content["topic_id"]),
+            check_topic_id(content["topic_id"]),
             {
-                int(number): Assignment(tuple(replicas), tuple(adding.get(number, ())), tuple(removing.get(number, ())))
+                check_partition_number(int(number)): Assignment(
+                    tuple(replicas), tuple(adding.get(number, ())), tuple(removing.get(number, ()))
+                )
                 for number, replicas in content["partitions"].items()
             },
             node.stat.version,

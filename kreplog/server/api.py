@@ -23,6 +23,7 @@ from kreplog.core.messages import (
     FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    PartitionState,
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
@@ -37,6 +38,7 @@ from kreplog.server.peers import Address
 from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import AnySession, StoreLink
+from kreplog.server.stored_metadata import StoredMetadata
 from kreplog.server.topics import Topics
 from kreplog.types import Broker, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
@@ -55,7 +57,10 @@ MAX_DELETION_MS = 3_600_000
 """The longest that a DeleteRecords may wait, for the same reason."""
 
 TOLD_WITHIN_S = 5.0
-"""How long clients wait for a broker that has just started; then they get what it knows."""
+"""How long a change waits for a controller to tell a broker that has just started; then it goes by the store."""
+
+ANSWERED_WITHIN_S = 1.0
+"""The same for a question."""
 
 
 class Runner(Protocol):
@@ -102,6 +107,7 @@ class Api:
             lambda: Broker(settings.broker_id, -1, *host.address, settings.rack),
         )
         describing = self._describing
+        self._stored = StoredMetadata(host.store, self._take_stored)
         store = AnySession(host.store)
         self._admin = Admin(store, host.topics, lambda: describing.brokers, settings.topic)
         admin = self._admin
@@ -159,8 +165,19 @@ class Api:
         exchange.answer(cold.encode_response(exchange.header, **fields))
 
     def _is_told(self) -> bool:
-        """Whether a controller has told this process of the cluster; before, it would deny every topic."""
-        return self._host.manager.metadata.controller_epoch >= 0
+        """Whether a controller has told this process of the cluster."""
+        return self._host.manager.metadata.is_told
+
+    async def _inform(self, wait_s: float) -> None:
+        """Wait for a controller, and where none tells, read the store: what is not known here must not be denied."""
+        wait_s = 0 if self._host.manager.metadata.is_read else wait_s
+        if not await self._host.topics.until(self._is_told, wait_s):
+            await self._stored.refresh()
+
+    def _take_stored(self, live: list[Broker], states: list[PartitionState]) -> None:
+        self._host.manager.metadata.read(live, states, self._host.settings.broker_id)
+        self._host.departed.changed()
+        self._host.topics.replaced()
 
     def _in_doubt(self, request: Any) -> bool:
         """Whether somebody leads what is asked for who has just hung up on us; soon we are told who leads instead."""
@@ -170,9 +187,13 @@ class Api:
     async def _work(self, exchange: Exchange, request: Any) -> None:
         key, version = exchange.header.api_key, exchange.header.api_version
         try:
-            await self._host.topics.until(self._is_told, TOLD_WITHIN_S)
+            if not self._is_told():
+                await self._inform(ANSWERED_WITHIN_S if key in self._answers else TOLD_WITHIN_S)
             if key == ApiKey.METADATA:
                 await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
+                if self._describing.would_deny(request, version):
+                    exchange.close()  # the client asks another broker
+                    return
             if key in self._answers:
                 self._answer(exchange, self._answers[key](request, version))
             else:

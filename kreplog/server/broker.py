@@ -11,6 +11,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -119,10 +120,12 @@ class Broker:
             lambda event: self.replicas.put(event),
             self._pool,
             complete=len(directories) == len(settings.log_dirs),
+            stray_retention_ms=settings.stray_retention_ms,
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
-        self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost)
+        on_disk, strays = self.logs.on_disk(), self.logs.strays.keys()
+        self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
         self.departed = Departed(self.manager.metadata, self._loop.time)
@@ -346,6 +349,7 @@ class Broker:
     async def _retain(self) -> None:
         """Have the core look at every replica that keeps not everything: one after the other, with others between."""
         while True:
+            self.logs.strays.remove_expired()
             await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)  # ended by cancelling the task
             for partition in self.logs.limited():
                 self.replicas.put(events.RetentionDue(partition))
@@ -418,6 +422,7 @@ def serve(
     settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
 ) -> None:
     """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
+    os.umask(0o077)  # its logs are made by libraries
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
     raise_file_limit()

@@ -54,9 +54,12 @@ class Describing:
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """Those that live, by id."""
+        """Those that live, by id; this one among them, even where the store was read before it was registered."""
+        known = self._metadata.brokers
+        if self._metadata.is_told and known:
+            return known
         own = self._own()
-        return self._metadata.brokers or {own.id: own}
+        return {own.id: own} | known
 
     # Metadata
 
@@ -75,8 +78,12 @@ class Describing:
         known = [view for name in names if (view := views.get(name)) is not None]
         return {state.state.leader for view in known for state in view.partitions.values()}
 
+    def would_deny(self, request: Any, version: int) -> bool:
+        """Whether the answer would be that there are no topics, and neither a controller nor the store has said so."""
+        return _wants_all(request, version) and not (self._metadata.is_told or self._metadata.is_read)
+
     def _asked_topics(self, request: Any, version: int) -> Iterator[Fields]:
-        if request.topics is None or (version == 0 and not request.topics):
+        if _wants_all(request, version):
             yield from map(self._topic, self._topics.all.values())
             return
         for asked in request.topics:
@@ -87,7 +94,7 @@ class Describing:
                 yield self._topic(found)
                 continue
             yield {
-                "error_code": ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "error_code": self._metadata.topic_error(by_id),
                 "name": asked.name if version >= 12 else asked.name or "",
                 "topic_id": asked.topic_id if by_id else _NO_ID,
                 "is_internal": False,
@@ -174,7 +181,7 @@ class Describing:
             view = self._topics.get(asked.resource_name)
             if view is None:
                 return answer | {
-                    "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    "error_code": self._metadata.topic_error(),
                     "error_message": f"there is no topic {asked.resource_name}",
                 }
             found = self._topic_settings(view)
@@ -215,6 +222,10 @@ class Describing:
                 }
             )
         return {"error_code": 0, "results": results}
+
+
+def _wants_all(request: Any, version: int) -> bool:
+    return request.topics is None or (version == 0 and not request.topics)
 
 
 def _endpoint(broker: Broker, id_name: str) -> Fields:

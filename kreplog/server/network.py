@@ -361,6 +361,8 @@ def _listen_at_path(path: Path) -> socket.socket:
         path.unlink()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        with contextlib.suppress(OSError):  # where the system takes it, nobody else connects before the next line
+            os.fchmod(sock.fileno(), 0o600)
         sock.bind(str(path))
         os.chmod(path, 0o600)
         sock.listen(BACKLOG)

@@ -48,6 +48,7 @@ class BrokerSettings:
     metrics_listener: where metrics are told over HTTP; None: nowhere.
     log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
     log_flush_offset_checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
+    stray_retention_ms: how long a replica that no controller names any more is kept; -1: for ever.
     replication, topic, log: of all that follows Kafka's names there; see kreplog.config.
     """
 
@@ -73,6 +74,7 @@ class BrokerSettings:
     num_recovery_threads: int
     checkpoint_interval_ms: int
     retention_check_interval_ms: int
+    stray_retention_ms: int
     controlled_shutdown_max_wait_ms: int
     replication: ReplicationConfig
     topic: TopicConfig
@@ -328,6 +330,7 @@ _OWN = {
     "num.recovery.threads.per.data.dir": "num_recovery_threads",
     "log.flush.offset.checkpoint.interval.ms": "checkpoint_interval_ms",
     "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "log.stray.retention.ms": "stray_retention_ms",
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
 }
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
@@ -342,6 +345,7 @@ _LOG = {
     "message.max.bytes": "max_message_bytes",
     "log.message.timestamp.type": "message_timestamp_type",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
+    "log.dir.group": "directory_group",
 }
 
 
@@ -374,6 +378,7 @@ SETTINGS: dict[str, _Setting] = {
     "num.recovery.threads.per.data.dir": _Setting(_integer(1, 256), 2),
     "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
     "log.retention.check.interval.ms": _Setting(_integer(10, 86_400_000), 300_000),
+    "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), 7 * 24 * 3600 * 1000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(_TOPIC, TopicConfig()),
