@@ -7,9 +7,9 @@ Why no reader is hit by SIGBUS, whatever the writer does:
 
 - A writer cuts a file in place only while no other process can have mapped it: the active segment, never sealed before.
   Any other is replaced by a copy of the kept bytes, and whoever has mapped the old inode keeps it (`exposed`).
-- A reader maps a file only once it is final (`is_final`): it opens the file, then looks whether the writer has published
-  a later segment as the active one, in the generation in which it listed this one. Sealing trims the file before that is
-  published, so the size that is asked of the same descriptor afterwards never changes again. Until then it reads.
+- A reader maps a file only once it is final (`is_final`): it opens the file, then looks whether the writer has
+  published a later segment as the active one, in the generation in which it listed this one. Sealing trims the file
+  before that is published, so the size of the same descriptor afterwards never changes again. Until then it reads.
 - Every access to a mapping is bounded by the size that was mapped.
 
 Another program that shortens a file in place (rsync --inplace, copytruncate) is noticed at the next seek, and raises; a
@@ -164,7 +164,7 @@ cdef class Segment:
             if size < self.size:
                 raise StorageError(
                     f"{self.partition}: another program has cut {self.path} to {size} bytes, of which kreplog wrote "
-                    f"{self.size}: put it back from a copy, or open the log for writing, which goes on with what is left",
+                    f"{self.size}: put back a copy, or open the log for writing, which goes on with what is left",
                     partition=self.partition, path=self.path,
                 )
         return 0

@@ -52,7 +52,7 @@ def test_a_segment_that_another_program_cuts_is_an_error(tmp_path: Path, read_on
             assert len(list(reader.values(0, 50))) == 50
             os.truncate(log.segments[0].path, 100)
             for look in (lambda: list(reader.values(0, 50)), lambda: reader.fetch(30)):
-                with pytest.raises(StorageError, match="another program has cut .* to 100 bytes"):
+                with pytest.raises(StorageError, match=r"another program has cut .* to 100 bytes"):
                     look()
             assert len(list(reader.values(150))) == 50
 

@@ -1,8 +1,8 @@
 """Driver: readers in other processes while a writer truncates what they read, thousands of times.
 
-Arguments: directory, seconds, seed. The log is not replicated, so that readers see records until the moment in which they
-are truncated: the hardest case for what they have mapped. Every way of reading is used, each reader on its own log and on
-one that is as old as its process. A record may have been truncated since, but it must be one that was written.
+Arguments: directory, seconds, seed. The log is not replicated, so that readers see records until the moment in which
+they are truncated: the hardest case for what they have mapped. Every way of reading is used, on a log that is as old as
+the reader's process and on one opened now and then. A record may have been truncated since, but it was written once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from kreplog import Log, LogConfig, errors
@@ -100,7 +101,7 @@ class Reader:
 
     def _segments(self, log: Log, at: int) -> None:
         listed = log.segments
-        assert all(one.next_offset == two.base_offset for one, two in zip(listed, listed[1:], strict=False)), listed
+        assert all(one.next_offset == two.base_offset for one, two in pairwise(listed)), listed
 
     def _verify(self, log: Log, at: int) -> None:
         report = log.verify()
@@ -108,7 +109,7 @@ class Reader:
 
     def _ranges(self, log: Log, at: int) -> None:
         ranges = log.offset_ranges(at, max(at, log.high_watermark), 50_000)
-        assert all(one.stop == two.start for one, two in zip(ranges, ranges[1:], strict=False)), ranges
+        assert all(one.stop == two.start for one, two in pairwise(ranges)), ranges
 
     def _arrow(self, log: Log, at: int) -> None:
         for rows in log.to_arrow(at, columns=["offset", "value"]):
