@@ -29,7 +29,7 @@ from kreplog.types import TopicPartition
 KNOWN_WITHIN_S = 10.0
 POLL_S = 0.05
 
-_EACH_ITS_OWN = {"broker.id", "listeners", "log.dirs", "broker.rack"}
+_EACH_ITS_OWN = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack"}
 
 
 def add_brokers(

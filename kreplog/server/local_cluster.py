@@ -1,9 +1,11 @@
 """LocalCluster: several brokers on one host, each a process, with one directory for all that is theirs.
 
 <dir>/cluster.json              {"brokers": [ids]}
+<dir>/cluster.key               what its brokers prove to each other where their internal listeners are TCP
 <dir>/coordination/             the embedded store
 <dir>/broker-<id>/broker.toml   its settings
 <dir>/broker-<id>/data/         its log directory
+<dir>/broker-<id>/data.internal/   its unix socket for other brokers
 <dir>/broker-<id>/logs/         server.log, state-change.log, console.log
 <dir>/broker-<id>/broker.pid    {"pid", "host", "port"}, locked while the process lives: port 0 until it listens
 """
@@ -29,8 +31,9 @@ from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
 from kreplog.server import telling
 from kreplog.server.cluster_files import broker_toml, check_settings, free_ports
+from kreplog.server.internal import create_key
 from kreplog.server.peers import Line
-from kreplog.server.settings import BrokerSettings, Listener, load
+from kreplog.server.settings import BrokerSettings, Listener, load, parse
 from kreplog.server.store import make_store
 from kreplog.wire.versions import ApiKey
 
@@ -111,10 +114,11 @@ class LocalCluster:
             raise UsageError(f"{root} holds a cluster already: choose another directory", path=str(root))
         ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
         check_settings(root, brokers[0], settings)
+        lines = [*settings, *_key_line(root, settings)]
         for broker, port in zip(brokers, ports, strict=True):
             home = root / f"broker-{broker}"
             home.mkdir(parents=True, exist_ok=True)
-            (home / "broker.toml").write_text(broker_toml(root, broker, port, settings), encoding="utf-8")
+            (home / "broker.toml").write_text(broker_toml(root, broker, port, lines), encoding="utf-8")
         (root / "cluster.json").write_text(json.dumps({"brokers": list(brokers)}) + "\n")
         return cls(root)
 
@@ -315,6 +319,16 @@ class LocalCluster:
                 return *_registered(store.connect(SESSION_MS)), ""
         except (CoordinationError, OSError) as error:
             return None, set(), str(error)
+
+
+def _key_line(root: Path, settings: Sequence[str]) -> list[str]:
+    """The setting that names the cluster's key, which is made; none where the settings name another."""
+    if any("inter.broker.key.file" in parse(text) for text in settings):
+        return []
+    root.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        create_key(root / "cluster.key")
+    return [f'"inter.broker.key.file" = {json.dumps(str(root / "cluster.key"))}']
 
 
 def _registered(session: Session) -> tuple[int | None, set[int]]:
