@@ -21,7 +21,7 @@ from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_jso
 from kreplog.commands.partitions import carry_out
 from kreplog.core.controller.rebalance import Plan, rebalance
 from kreplog.errors import UsageError
-from kreplog.server.cluster_files import HOST, broker_toml, check_settings, free_ports
+from kreplog.server.cluster_files import HOST, broker_toml, check_settings, free_ports, make_key
 from kreplog.server.local_cluster import ClusterError, LocalCluster
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
@@ -94,6 +94,7 @@ def extend(cluster: LocalCluster, new: Sequence[int], first_port: int | None, se
         home = cluster.directory / f"broker-{broker}"
         home.mkdir(exist_ok=True)
         (home / "broker.toml").write_text(broker_toml(cluster.directory, broker, port, settings), encoding="utf-8")
+    make_key(cluster.directory)
     listed = cluster.directory / "cluster.json"
     beside = listed.with_suffix(".new")
     beside.write_text(json.dumps({"brokers": [*cluster.brokers, *new]}) + "\n")

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kreplog.errors import UsageError
+from kreplog.server.internal import create_key
 from kreplog.server.settings import check, parse
 
 HOST = "127.0.0.1"
+KEY_NAME = "cluster.key"
 
 _OWN = {"broker.id", "listeners", "log.dirs"}
 """Settings that each broker gets its own of."""
@@ -47,9 +50,19 @@ def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> 
         f'"listeners" = {json.dumps(listeners)}',
         f'"log.dirs" = {json.dumps([str(home / "data")])}',
     ]
-    if not any("coordination" in parse(text) for text in settings):
+    given = {name for text in settings for name in parse(text)}
+    if "coordination" not in given:
         lines.append(f'"coordination" = {json.dumps(f"embedded:{root}/coordination")}')
+    if "inter.broker.key.file" not in given:
+        lines.append(f'"inter.broker.key.file" = {json.dumps(str(root / KEY_NAME))}')
     return "\n".join([*lines, *settings, ""])
+
+
+def make_key(root: Path) -> None:
+    """The cluster's key, unless there is one: in a directory that an older version made there is none."""
+    root.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        create_key(root / KEY_NAME)
 
 
 def free_ports(count: int) -> list[int]:

@@ -30,10 +30,9 @@ from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
 from kreplog.server import telling
-from kreplog.server.cluster_files import broker_toml, check_settings, free_ports
-from kreplog.server.internal import create_key
+from kreplog.server.cluster_files import broker_toml, check_settings, free_ports, make_key
 from kreplog.server.peers import Line
-from kreplog.server.settings import BrokerSettings, Listener, load, parse
+from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.server.store import make_store
 from kreplog.wire.versions import ApiKey
 
@@ -114,11 +113,11 @@ class LocalCluster:
             raise UsageError(f"{root} holds a cluster already: choose another directory", path=str(root))
         ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
         check_settings(root, brokers[0], settings)
-        lines = [*settings, *_key_line(root, settings)]
+        make_key(root)
         for broker, port in zip(brokers, ports, strict=True):
             home = root / f"broker-{broker}"
             home.mkdir(parents=True, exist_ok=True)
-            (home / "broker.toml").write_text(broker_toml(root, broker, port, lines), encoding="utf-8")
+            (home / "broker.toml").write_text(broker_toml(root, broker, port, settings), encoding="utf-8")
         (root / "cluster.json").write_text(json.dumps({"brokers": list(brokers)}) + "\n")
         return cls(root)
 
@@ -319,16 +318,6 @@ class LocalCluster:
                 return *_registered(store.connect(SESSION_MS)), ""
         except (CoordinationError, OSError) as error:
             return None, set(), str(error)
-
-
-def _key_line(root: Path, settings: Sequence[str]) -> list[str]:
-    """The setting that names the cluster's key, which is made; none where the settings name another."""
-    if any("inter.broker.key.file" in parse(text) for text in settings):
-        return []
-    root.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        create_key(root / "cluster.key")
-    return [f'"inter.broker.key.file" = {json.dumps(str(root / "cluster.key"))}']
 
 
 def _registered(session: Session) -> tuple[int | None, set[int]]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from kreplog.errors import PeerProtocolError
+from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.counters import Requests
 from kreplog.server.internal import authenticate, check_peer_user, endpoint_name
 from kreplog.server.network import Connection, Frame, ListeningSocket, Memory
@@ -200,13 +200,15 @@ class Server:
         return listening.address
 
     def listen_internally(self, address: Listener, key: bytes | None) -> Listener:
-        """As `listen`, for other brokers of the cluster. key: the cluster's, for a TCP address."""
+        """As `listen`, for other brokers of the cluster. key: the cluster's, without which there is no TCP address."""
+        if not address.path and key is None:
+            raise UsageError(f"an internal listener at {address} needs the cluster's key")
         listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key))
         self._listening.append(listening)
         return listening.address
 
     def _accept_broker(self, sock: socket.socket, at: Listener, key: bytes | None) -> None:
-        if key is None or at.path:
+        if key is None or at.path:  # a unix socket
             try:
                 check_peer_user(sock)
                 self._take_broker(sock)
