@@ -1,4 +1,4 @@
-"""InternalListener's trust: the cluster's key, peer credentials, and the way to another broker's internal endpoint.
+"""Internal endpoints, where brokers reach each other: the cluster's key, peer credentials, and connections to them.
 
 An internal endpoint is an Address: host and port of a TCP listener, where both ends prove the cluster's key
 (kreplog.wire.handshake), or, as in libpq, a host that begins with a slash is the path of a unix socket, with port 0:
