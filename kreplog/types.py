@@ -176,7 +176,9 @@ class LeaderAndIsr(NamedTuple):
 class Broker:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).
 
-    stopping: it announced its shutdown. unclean: it came back from a crash in which unflushed data may have been lost.
+    host, port: where clients reach it. stopping: it announced its shutdown. unclean: it came back from a crash in which
+    unflushed data may have been lost. internal: where other brokers reach it, host and port, or the path of a unix
+    socket and 0; None: its registration does not say.
     """
 
     id: int
@@ -186,6 +188,7 @@ class Broker:
     rack: str | None = None
     stopping: bool = False
     unclean: bool = False
+    internal: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_jso
 from kreplog.commands.partitions import carry_out
 from kreplog.core.controller.rebalance import Plan, rebalance
 from kreplog.errors import UsageError
-from kreplog.server.cluster_files import HOST, check_settings, free_ports, write_broker, write_cluster
+from kreplog.server.cluster_files import HOST, check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.server.local_cluster import ClusterError, LocalCluster
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
@@ -28,7 +28,7 @@ from kreplog.types import TopicPartition
 KNOWN_WITHIN_S = 10.0
 POLL_S = 0.05
 
-_EACH_ITS_OWN = {"broker.id", "listeners", "log.dirs", "broker.rack"}
+_EACH_ITS_OWN = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack"}
 
 
 def add_brokers(
@@ -91,6 +91,7 @@ def extend(cluster: LocalCluster, new: Sequence[int], first_port: int | None, se
     """
     for broker, port in zip(new, _ports(cluster, len(new), first_port), strict=True):
         write_broker(cluster.directory, broker, port, settings)
+    make_key(cluster.directory)
     write_cluster(cluster.directory, [*cluster.brokers, *new])
     return LocalCluster(cluster.directory)
 

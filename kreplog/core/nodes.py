@@ -2,7 +2,7 @@
 
     /controller                                     ephemeral: {"broker_id"}
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
-    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean
+    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
     /brokers/epochs/[id]/handled                    the last broker epoch that a controller took in, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
@@ -187,6 +187,7 @@ def encode_broker(content: Broker) -> bytes:
             "rack": content.rack,
             "stopping": content.stopping,
             "unclean": content.unclean,
+            "internal": content.internal,
         }
     )
 
@@ -194,6 +195,7 @@ def encode_broker(content: Broker) -> bytes:
 def decode_broker(path: str, node: Node, epoch: int) -> Broker:
     try:
         content = _parsed(node.data)
+        internal = content.get("internal")
         return Broker(
             int(path.rpartition("/")[2]),
             epoch,
@@ -202,8 +204,9 @@ def decode_broker(path: str, node: Node, epoch: int) -> Broker:
             content["rack"],
             bool(content["stopping"]),
             bool(content["unclean"]),
+            None if internal is None else (str(internal[0]), int(internal[1])),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
 
 

@@ -26,15 +26,15 @@ from kreplog.core.messages import (
     PartitionState,
 )
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError
+from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError, PeerProtocolError
 from kreplog.server.admin import Admin, Fields
 from kreplog.server.altering import Altering
 from kreplog.server.departed import DOUBT_S, Departed
 from kreplog.server.describing import Describing
+from kreplog.server.internal import Address
 from kreplog.server.logs import log_applied
 from kreplog.server.network import Frame
 from kreplog.server.partitions import ReplicaLogs
-from kreplog.server.peers import Address
 from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import AnySession, StoreLink
@@ -241,6 +241,8 @@ class Api:
 
         request, unknown = fetch.decode_request(frame, header, name_of)
         exchange.follower = request.replica_id >= 0
+        if exchange.follower and not exchange.client.internal:
+            raise PeerProtocolError(f"a fetch as replica {request.replica_id}, which a client is not")
         if nameless and request.session_epoch > 0:
             # What else is in the session is not in the request; and what is to be forgotten, since it was deleted, may
             # be in the session by a name that nobody knows any more, and would be told of again and again.

@@ -34,10 +34,11 @@ from kreplog.server.counters import Happenings, Traffic
 from kreplog.server.departed import Departed
 from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
+from kreplog.server.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.logs import LogSettings, log_state_change, set_up
 from kreplog.server.metrics import CONTENT_TYPE, render
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
-from kreplog.server.peers import Address, Peer
+from kreplog.server.peers import Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server, Within
 from kreplog.server.settings import BrokerSettings, Listener
@@ -113,6 +114,8 @@ class Broker:
 
     async def _start(self) -> None:
         settings = self.settings
+        key = None if settings.key_file is None else load_key(settings.key_file)
+        self.dialer = Dialer(key)
         directories = open_directories(settings)
         self.logs = ReplicaLogs(
             directories,
@@ -137,6 +140,7 @@ class Broker:
             self.topics.name_of,
             lambda event: self.replicas.put(event),
             self.departed.hung_up,
+            self.dialer.connect,
         )
         self.channels = Channels(
             self._client_id,
@@ -144,6 +148,7 @@ class Broker:
             lambda event: self.control.put(event),
             self.id,
             lambda request: self.api.obey(request),
+            self.dialer.connect,
         )
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
@@ -160,9 +165,21 @@ class Broker:
                 bound.append(self.server.listen(listener))
         first = settings.advertised or next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
+        with self._named("inter.broker.listener", settings.internal):
+            if settings.internal.path:
+                make_private_directory(Path(settings.internal.path).parent)
+            internal = self.server.listen_internally(settings.internal, key)
         unclean = any(directory.unclean or directory.is_new for directory in directories)
         self.registration = Registration(
-            Registered(self.id, -1, first.host, first.port, settings.rack, unclean=unclean)
+            Registered(
+                self.id,
+                -1,
+                first.host,
+                first.port,
+                settings.rack,
+                unclean=unclean,
+                internal=(internal.path or internal.host, internal.port),
+            )
         )
         self._registered: events.Registered | None = None
         self.register = Awaiting(
@@ -172,7 +189,8 @@ class Broker:
             with self._named("metrics.listener", settings.metrics_listener):
                 await self.metrics.start(settings.metrics_listener)
             _log.info("metrics are told at http://%s/metrics", self.metrics.address)
-        _log.info("broker %d listens on %s", self.id, ", ".join(str(listener) for listener in bound))
+        clients = ", ".join(str(listener) for listener in bound)
+        _log.info("broker %d listens on %s, and for other brokers on %s", self.id, clients, internal)
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:
@@ -319,12 +337,13 @@ class Broker:
     # Where others are
 
     def known_address(self, broker_id: int) -> Address | None:
-        """As the controller told."""
+        """A broker's internal endpoint, as the controller told."""
         known = self.manager.metadata.brokers.get(broker_id)
-        return None if known is None else (known.host, known.port)
+        return None if known is None else known.internal
 
     async def address_of(self, broker_id: int) -> Address | None:
-        """As the controller told, or as the store says of one that it has not told of yet. Raises CoordinationError."""
+        """Its internal endpoint as the controller told, or as the store says of one that it has not told of yet. Raises
+        CoordinationError."""
         known = self.known_address(broker_id)
         if known is not None:
             return known
@@ -332,12 +351,11 @@ class Broker:
         (node,) = await self.store.get_nodes((path,))
         if node is None:
             return None
-        found = nodes.decode_broker(path, node, -1)
-        return found.host, found.port
+        return nodes.decode_broker(path, node, -1).internal
 
     def _controlled_address(self, broker_id: int) -> Address | None:
         known = self.controller.context.brokers.get(broker_id)
-        return None if known is None else (known.host, known.port)
+        return None if known is None else known.internal
 
     # Checkpoints
 
@@ -392,7 +410,7 @@ class Broker:
             return True
         request = m.ControlledShutdownRequest(self.id, self.registration.broker_epoch)
         header = control_header(request, 1, self._client_id)
-        peer = Peer(self.settings.socket_request_max_bytes)
+        peer = Peer(self.settings.socket_request_max_bytes, connect=self.dialer.connect)
         try:
             frame = await peer.call(address, broker_wire.encode_request(request, header), SHUTDOWN_TIMEOUT_S)
             response = broker_wire.decode_response(frame, header)

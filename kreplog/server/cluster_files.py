@@ -9,14 +9,17 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kreplog._native.checkpoint import atomic_write
 from kreplog._native.files import group_number, make_directory
 from kreplog.errors import UsageError
+from kreplog.server.internal import create_key
 from kreplog.server.settings import check, parse
 
 HOST = "127.0.0.1"
+KEY_NAME = "cluster.key"
 
 _OWN = {"broker.id", "listeners", "log.dirs"}
 """Settings that each broker gets its own of."""
@@ -50,8 +53,11 @@ def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> 
         f'"listeners" = {json.dumps(listeners)}',
         f'"log.dirs" = {json.dumps([str(home / "data")])}',
     ]
-    if not any("coordination" in parse(text) for text in settings):
+    given = {name for text in settings for name in parse(text)}
+    if "coordination" not in given:
         lines.append(f'"coordination" = {json.dumps(f"embedded:{root}/coordination")}')
+    if "inter.broker.key.file" not in given:
+        lines.append(f'"inter.broker.key.file" = {json.dumps(str(root / KEY_NAME))}')
     return "\n".join([*lines, *settings, ""])
 
 
@@ -73,6 +79,12 @@ def write_broker(root: Path, broker: int, port: int, settings: Sequence[str]) ->
 def write_cluster(root: Path, brokers: Sequence[int]) -> None:
     """Say which brokers there are."""
     atomic_write(str(root / "cluster.json"), json.dumps({"brokers": list(brokers)}).encode() + b"\n")
+
+
+def make_key(root: Path) -> None:
+    """The cluster's key, unless there is one: in a directory that an older version made there is none."""
+    with suppress(FileExistsError):
+        create_key(root / KEY_NAME)
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,9 +1,11 @@
 """LocalCluster: several brokers on one host, each a process, with one directory for all that is theirs.
 
 <dir>/cluster.json              {"brokers": [ids]}
+<dir>/cluster.key               what its brokers prove to each other where their internal listeners are TCP
 <dir>/coordination/             the embedded store
 <dir>/broker-<id>/broker.toml   its settings
 <dir>/broker-<id>/data/         its log directory
+<dir>/broker-<id>/data.internal/   its unix socket for other brokers
 <dir>/broker-<id>/logs/         server.log, state-change.log, console.log
 <dir>/broker-<id>/broker.pid    {"pid", "host", "port"}, locked while the process lives: port 0 until it listens
 """
@@ -29,7 +31,7 @@ from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
 from kreplog.server import telling
-from kreplog.server.cluster_files import check_settings, free_ports, write_broker, write_cluster
+from kreplog.server.cluster_files import check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.server.peers import Line
 from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.server.store import make_store
@@ -114,6 +116,7 @@ class LocalCluster:
         check_settings(root, brokers[0], settings)
         for broker, port in zip(brokers, ports, strict=True):
             write_broker(root, broker, port, settings)
+        make_key(root)
         write_cluster(root, brokers)
         return cls(root)
 
