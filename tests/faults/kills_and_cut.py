@@ -1,8 +1,9 @@
 """Driver: one log lives through several processes, most of them killed inside an operation, then the power is cut.
 
-Arguments: directory, "flush", "every-append" (flush_messages=1) or "owned" (as a broker's logs), first seed, seeds.
-Needs the shim. A seed decides everything: the operations of each life, the system call that it dies at (in the opening
-that recovers from the death before, too), when images are made, and what each image holds.
+Arguments: directory, mode, first seed, seeds. The modes: "flush", "every-append" (flush_messages=1), and both "owned",
+as a broker has its logs. Needs the shim. A seed decides everything: the operations of each life, the system call that
+it dies at (in the opening that recovers from the death before, too), when images are made (at each death, and now and
+then between operations), and what each image holds.
 
 An image follows one of two rules about metadata. "unordered" is what POSIX promises: a file's bytes and size are
 durable when it is fsynced, a directory's names when that is, and the rest in any combination. "ordered" is a journal as
@@ -230,11 +231,8 @@ class World:
         return self.folder / "events"
 
 
-def life(world: World, number: int, deadly: int, moments: int) -> None:
-    """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does.
-
-    moments: so many images at most are planned by noting the operations' ends in "moments".
-    """
+def life(world: World, number: int, deadly: int) -> None:
+    """Open, do a dozen operations, perhaps close. The `deadly`-th system call kills; 0: none does."""
     rng = random.Random(f"{world.seed}-life-{number}")
     shim, shadow, history = faults.Shim(), world.shadow, History(world.events)
     shim.on_sync(shadow.synced)
@@ -245,14 +243,13 @@ def life(world: World, number: int, deadly: int, moments: int) -> None:
     generation = number
     log.assign_leader_epoch(generation)
     model = survey(log)
-    for _ in range(rng.randint(3, 14)):
+    for step in range(rng.randint(3, 14)):
         model = operate(log, model, generation, rng, history, world)
-        if rng.random() < 0.3:
-            save_images(world, rng, moments)
+        if rng.random() < 0.1:
+            save_images(world, rng, f"life {number}, step {step}")
     if rng.random() < 0.5:
         log.close()
         history.note("flushed", model.start, *model.generations)
-    save_images(world, rng, moments)
     shim.on_sync(None)
 
 
@@ -302,16 +299,13 @@ def operate(log: Log, model: State, generation: int, rng: random.Random, history
     return model
 
 
-def save_images(world: World, rng: random.Random, most: int) -> None:
+def save_images(world: World, rng: random.Random, moment: str) -> None:
     """Keep what power cuts at this moment may leave, and what is promised of them."""
-    kept = world.folder / "images"
-    kept.mkdir(exist_ok=True)
+    images = world.folder / "images"
+    images.mkdir(exist_ok=True)
     for ordered in (True, False):
-        number = len(list(kept.iterdir()))
-        if number < most:
-            files = world.shadow.image(rng, ordered)
-            history = History.read(world.events)
-            (kept / f"{number}").write_bytes(pickle.dumps((ordered, files, history)))
+        content = pickle.dumps((ordered, world.shadow.image(rng, ordered), History.read(world.events)))
+        (images / f"{moment}-{'ordered' if ordered else 'unordered'}").write_bytes(content)
 
 
 def look(world: World) -> None:
@@ -320,26 +314,25 @@ def look(world: World) -> None:
         History.read(world.events).check(survey(log), log.leader_epochs)
 
 
-def check_image(path: Path, folder: Path, config: LogConfig) -> None:
+def check_image(path: Path, folder: Path, world: World) -> None:
     """Open the image, check it, and see that the log goes on from there. Raises AssertionError."""
-    ordered, files, history = pickle.loads(path.read_bytes())
+    _, files, history = pickle.loads(path.read_bytes())
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     try:
-        with Log.open(folder / "power-0", config) as log:
+        with Log.open(folder / "power-0", world.config, owned=world.owned) as log:
             found = survey(log)
             history.check(found, log.leader_epochs)
             assert log.append(b"one more") == found.end
     except Exception as error:
         sizes = {name: len(data) for name, data in files.items()}
-        rule = "ordered" if ordered else "unordered"
-        raise AssertionError(f"{rule} image {path.name}: {type(error).__name__}: {error}; {sizes}") from error
+        raise AssertionError(f"image of {path.name}: {type(error).__name__}: {error}; {sizes}") from error
 
 
-def play(world: World, images: int) -> tuple[int, int]:
+def play(world: World) -> tuple[int, int]:
     """All lives of one seed, then a check of its images; returns deaths and images."""
     rng = random.Random(f"{world.seed}-world")
     world.live.mkdir(parents=True)
@@ -347,12 +340,13 @@ def play(world: World, images: int) -> tuple[int, int]:
     deaths = 0
     for number in range(lives):
         deadly = 0 if number == lives - 1 and rng.random() < 0.7 else rng.randint(1, 60)
-        code, _ = ends_by(partial(life, world, number, deadly, images))
+        code, _ = ends_by(partial(life, world, number, deadly))
         assert code in (0, -9), f"life {number} ended with {code}"
         deaths += code == -9
+        save_images(world, rng, f"the end of life {number}")
     checked = 0
     for path in sorted((world.folder / "images").glob("*")):
-        check_image(path, world.folder / "image", world.config)
+        check_image(path, world.folder / "image", world)
         checked += 1
     look(world)
     return deaths, checked
@@ -360,13 +354,13 @@ def play(world: World, images: int) -> tuple[int, int]:
 
 def main(directory: Path, mode: str, first: int, seeds: int) -> None:
     logging.getLogger("kreplog").setLevel(logging.CRITICAL)  # recovery says what it does, thousands of times
-    config = replace(CONFIG, flush_messages=1) if mode == "every-append" else CONFIG
+    config = replace(CONFIG, flush_messages=1) if "every-append" in mode else CONFIG
     deaths = images = 0
     failed: list[str] = []
     for number in range(first, first + seeds):
         folder = directory / f"{mode}-{number}"
-        world = World(folder, config, mode == "owned", f"{mode}-{number}")
-        body: Callable[[], tuple[int, int]] = partial(play, world, 8)
+        world = World(folder, config, mode.startswith("owned"), f"{mode}-{number}")
+        body: Callable[[], tuple[int, int]] = partial(play, world)
         try:
             killed, checked = result_of(body)
         except AssertionError as error:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.faults.shim import run_driver
 
+LIVES = ["flush", "every-append", "owned", "owned-every-append"]
+
 
 @pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
 def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
@@ -28,14 +30,14 @@ def lives(folder: Path, shim: Path, mode: str, first: int, seeds: int, figure: C
     figure(match[0])
 
 
-@pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
+@pytest.mark.parametrize("mode", LIVES)
 def test_power_loss_after_deaths(folder: Path, shim: Path, mode: str, figure: Callable[[str], None]) -> None:
     """Killed in appends, truncations, rolls, closes, retention and recovery, then again; then the power is cut."""
-    lives(folder, shim, mode, 0, 60, figure)
+    lives(folder, shim, mode, 0, 50, figure)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
+@pytest.mark.parametrize("mode", LIVES)
 def test_power_loss_after_thousands_of_deaths(
     folder: Path, shim: Path, mode: str, figure: Callable[[str], None]
 ) -> None:
