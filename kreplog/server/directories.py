@@ -40,6 +40,9 @@ _DELETED, _STRAY, _ASIDE = "-delete", "-stray", "-aside"
 _DELETABLE = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
 _STRAYED = re.compile(rf".+-([0-9]+)\.[0-9a-f]+{_STRAY}")
 
+NAME_MAX = 255
+"""Bytes of a file's name, at the most; a topic's name has 249, all of them ASCII."""
+
 Offsets = tuple[int, int, int]
 """Recovery point, high watermark, log start offset: one for each of CHECKPOINTS."""
 
@@ -232,7 +235,7 @@ class DataDirectory:
 
     def _move(self, partition: TopicPartition, suffix: str) -> Path:
         folder = self._own_folder(partition)
-        target = self.path / f"{partition}.{secrets.token_hex(16)}{suffix}"
+        target = self.path / _suffixed(partition, suffix)
         _rename(folder, target)
         return target
 
@@ -288,6 +291,14 @@ def read_topic_id(folder: Path) -> str | None:
         return None
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     return fields.get("topic_id", "").strip() or None
+
+
+def _suffixed(partition: TopicPartition, suffix: str) -> str:
+    """A new directory name for a replica that is moved out of the way. The topic's name is shortened where a file
+    system has no room for all of it, with the longest suffix too, as a stray gets that when it is deleted. Source:
+    Kafka, UnifiedLog.logDirNameWithSuffixCappedLength."""
+    ending = f"-{partition.partition}.{secrets.token_hex(16)}"
+    return partition.topic[: NAME_MAX - len(ending) - len(_DELETED)] + ending + suffix
 
 
 def _rename(folder: Path, target: Path) -> None:
