@@ -27,6 +27,7 @@ from kreplog._native.batch cimport (
     batch_size,
     encode_headers,
     is_control,
+    next_offset_of,
     wall_clock_ms,
 )
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
@@ -753,14 +754,27 @@ cdef class SegmentedLog(LogView):
         return 0
 
     cdef int replay_producers(self, int64_t start) except -1:
+        """Note the producers of all batches from offset `start` on; damaged ones are passed over."""
         cdef Segment segment
         cdef BatchHeader h
         cdef int64_t at
-        cdef Py_ssize_t i = 0 if start < 0 else self.segment_index(self._segments, start)
-        for segment in self._segments[i if i > 0 else 0:]:
+        cdef int64_t chain
+        cdef Py_ssize_t i = self.segment_index(self._segments, start) if start > 0 else 0
+        for i in range(max(i, 0), len(self._segments)):
+            segment = self._segments[i]
             at = segment.position_near(start) if start > segment.base_offset else 0
-            while at < segment.byte_size() and segment.header_at(at, &h) == BATCH_OK:
+            chain = -1 if at else segment.base_offset
+            while at < segment.byte_size():
+                if (
+                    segment.header_at(at, &h) != BATCH_OK or not segment.crc_holds(at, &h)
+                    or h.base_offset < chain or chain >= self.position.dense_from and h.base_offset != chain
+                    or next_offset_of(&h) > self.segment_end(self._segments, i)  # the offset is not in the CRC
+                ):
+                    at = segment.resync(at, max(chain, segment.base_offset))
+                    chain = -1
+                    continue
                 if h.base_offset >= start:
                     self.note_producer(&h)
+                chain = next_offset_of(&h)
                 at += batch_size(&h)
         return 0
