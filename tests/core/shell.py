@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
@@ -32,7 +33,7 @@ from kreplog.core.effects import (
     TruncateFullyAndStartAt,
     TruncateTo,
 )
-from kreplog.core.events import Event, Received, Registered
+from kreplog.core.events import Event, OffsetFound, Received, Registered
 from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
@@ -65,6 +66,7 @@ class Shell:
         self.effects: list[Effect] = []
         self.said: list[str] = []
         self.fails: dict[type[Any], Exception] = {}
+        self.found: list[OffsetFound] = []
         self.broker_id = broker_id
         self.start(epoch)
 
@@ -85,7 +87,8 @@ class Shell:
                 effect = steps.send(answer) if error is None else steps.throw(error)
             except StopIteration:
                 self.effects += done
-                return done
+                found, self.found = self.found, []
+                return [*done, *itertools.chain.from_iterable(map(self.step, found))]
             answer = error = None
             if type(effect) in self.fails:
                 error = self.fails.pop(type(effect))
@@ -129,8 +132,9 @@ class Shell:
                 self.checkpointed[partition] = offset
             case ReadLog(_, offset, limit, max_bytes):
                 return log.read(offset, limit, max_bytes)
-            case OffsetForTimestamp(_, timestamp):
-                return log.offset_for_timestamp(timestamp)
+            case OffsetForTimestamp(tag, _, timestamp):
+                self.found.append(OffsetFound(tag, *log.offset_for_timestamp(timestamp)))
+                return None
             case DeleteLog(partition):
                 self.logs.pop(partition, None)
                 self.topic_ids.pop(partition, None)
