@@ -22,11 +22,12 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long interop lint demo bench bench-cluster build clean distclean
+.PHONY: help setup test test-long hostile interop lint demo bench bench-cluster build clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
 	@echo "make test-long  the tests marked long: hundreds of kills, cuts and restarts under load"
+	@echo "make hostile    what outsiders may try: the tests of tests/hostile, which make test runs too"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make demo       336,776 real flights: a writer and a broker are killed, Spark queries what is left (3 minutes)"
 	@echo "make bench      kreplog against its ceiling and its peers"
@@ -46,6 +47,9 @@ test: $(BUILT)
 
 test-long: $(BUILT)
 	@$(RUN) -m pytest -m long $(ARGS)
+
+hostile: $(BUILT)
+	@$(RUN) -m pytest tests/hostile $(ARGS)
 
 interop: $(BUILT)
 	@$(RUN) -m pytest tests/interop $(ARGS)

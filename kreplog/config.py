@@ -60,6 +60,8 @@ class LogConfig:
         and by a broker when it looks for such.
     max_producer_ids: idempotent producers that a log remembers; more are refused until one has been idle for ten
         minutes.
+    directory_group: name or number of a group that may read the directory, where that is made by this: a reader under
+        another user needs it, such as Spark. By default all files are for their owner alone, whatever the umask.
     """
 
     replicated: bool = False
@@ -76,9 +78,14 @@ class LogConfig:
     compression_type: str = "none"
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 10_000
+    directory_group: str | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if self.directory_group is not None and not isinstance(self.directory_group, str):
+            raise ArgumentTypeError(
+                f"directory_group is a group's name or number as text, not {self.directory_group!r}"
+            )
         _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
         _one_of("compression_type", self.compression_type, COMPRESSION_TYPES)
 

@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from kreplog.errors import InvalidTopicError
 
+MAX_PARTITION = 2**31 - 1
+
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LEGAL_TOPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LEGAL_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def check_topic(topic: str) -> str:
@@ -18,6 +22,28 @@ def check_topic(topic: str) -> str:
             f"{topic!r} is no legal topic name: use 1 to 249 of [a-zA-Z0-9._-], and not '.' or '..'"
         )
     return topic
+
+
+def check_topic_id(topic_id: str) -> str:
+    """Return `topic_id` if it may be one, as of Kafka's 22 characters of base64url, else raise InvalidTopicError."""
+    if not _LEGAL_TOPIC_ID.fullmatch(topic_id):
+        raise InvalidTopicError(f"{topic_id!r} is no legal topic id: use 1 to 64 of [a-zA-Z0-9_-]")
+    return topic_id
+
+
+def check_partition_number(number: int) -> int:
+    """Return `number` if a partition may have it, 0 to 2**31 - 1, else raise InvalidTopicError."""
+    if not 0 <= number <= MAX_PARTITION:
+        raise InvalidTopicError(f"{number} is no partition number: use 0 to {MAX_PARTITION}")
+    return number
+
+
+def check_partition(partition: TopicPartition) -> TopicPartition:
+    """Return `partition` if its topic and its number are legal, so that its name may become a path; else raise
+    InvalidTopicError."""
+    check_topic(partition.topic)
+    check_partition_number(partition.partition)
+    return partition
 
 
 class TopicPartition(NamedTuple):
@@ -36,17 +62,11 @@ class TopicPartition(NamedTuple):
     def parse(cls, name: str) -> TopicPartition:
         """From a directory name. Raises InvalidTopicError when it is not `<topic>-<partition>`."""
         topic, dash, number = name.rpartition("-")
-        if (
-            not dash
-            or not number.isascii()
-            or not number.isdigit()
-            or str(int(number)) != number
-            or int(number) >= 2**31
-        ):
+        if not dash or not _LEGAL_NUMBER.fullmatch(number):
             raise InvalidTopicError(
                 f"{name!r} is no partition directory: it must be named <topic>-<partition>, as in 'flights-0'"
             )
-        return cls(check_topic(topic), int(number))
+        return check_partition(cls(topic, int(number)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +176,9 @@ class LeaderAndIsr(NamedTuple):
 class Broker:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).
 
-    stopping: it announced its shutdown. unclean: it came back from a crash in which unflushed data may have been lost.
+    host, port: where clients reach it. stopping: it announced its shutdown. unclean: it came back from a crash in which
+    unflushed data may have been lost. internal: where other brokers reach it, host and port, or the path of a unix
+    socket and 0; None: its registration does not say.
     """
 
     id: int
@@ -166,6 +188,7 @@ class Broker:
     rack: str | None = None
     stopping: bool = False
     unclean: bool = False
+    internal: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

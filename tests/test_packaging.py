@@ -20,7 +20,7 @@ NATIVE = ROOT / "kreplog" / "_native"
 MODULES = {path.stem for path in NATIVE.glob("*.pyx")}
 
 SDIST_TOP = {
-    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "PKG-INFO", "README.md"),
+    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "PKG-INFO", "README.md", "SECURITY.md"),
     *("pyproject.toml", "setup.cfg", "setup.py"),
     *(".ci", "benchmarks", "kreplog", "kreplog.egg-info", "spark", "tests"),
 }

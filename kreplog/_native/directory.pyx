@@ -21,6 +21,7 @@ import os
 from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog._native.compression import compress
+from kreplog._native.files import make_directory
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, UsageError
 from kreplog.types import TopicPartition
@@ -100,10 +101,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
             raise UsageError(f"{log.path} is no directory, so no partition", path=log.path)
         if read_only:
             raise StorageError(f"{log.path} does not exist", partition=log.name, path=log.path)
-        try:
-            os.makedirs(log.path, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {log.path}: {error.strerror}", path=log.path) from error
+        make_directory(log.path, config.directory_group)
     log.checkpoints = tuple([
         OffsetCheckpoint(os.path.join(os.path.dirname(log.path), name + "-offset-checkpoint"))
         for name in ("recovery-point", "replication", "log-start")
@@ -113,7 +111,8 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
 
 
 def _lock(SegmentedLog log):
-    cdef FileHandle directory = open_file(log.path, O_RDONLY)
+    # An owner has its logs in its own data directory; where a link leads is not.
+    cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.owned else 0))
     try:
         fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not log.owned:
@@ -144,7 +143,7 @@ cdef FileHandle _share_broker_lock(SegmentedLog log):
     path = os.path.join(parent, ".lock")
     while True:
         try:
-            file = open_file(path, O_RDONLY | O_CREAT if _is_a_brokers(parent) else O_RDONLY)
+            file = open_file(path, O_RDONLY | O_CREAT if is_brokers_directory(parent) else O_RDONLY)
         except FileNotFoundError:
             return None
         if kreplog_share_lock(file.fd) != 0:
@@ -161,7 +160,7 @@ cdef FileHandle _share_broker_lock(SegmentedLog log):
             pass  # a broker deletes it when it stops
 
 
-cdef bint _is_a_brokers(str directory) except -1:
+def is_brokers_directory(str directory):
     """Whether a Kafka broker has formatted this log directory."""
     try:
         with open(os.path.join(directory, "meta.properties"), "rb") as file:

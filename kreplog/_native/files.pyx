@@ -6,17 +6,19 @@ that names the file. A failed fsync is reported once and never repeated: the sec
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
-from libc.errno cimport EINTR, EINVAL, EIO, ENOSYS, EOPNOTSUPP, errno
+from libc.errno cimport EEXIST, EINTR, EINVAL, EIO, ENOSYS, EOPNOTSUPP, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as c_open
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_TRUNC, open as c_open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
-from posix.stat cimport fstat, struct_stat
+from posix.stat cimport fchmod, fstat, stat, struct_stat
+from posix.types cimport mode_t
 from posix.unistd cimport close as c_close, ftruncate, pread, pwrite
 
+import grp
 import os
 
-from kreplog.errors import StorageError
+from kreplog.errors import StorageError, UsageError
 
 cdef extern from *:
     """
@@ -77,6 +79,15 @@ cdef extern from *:
     int kreplog_allocate(int fd, int64_t start, int64_t length) noexcept nogil
     void kreplog_populate(const uint8_t* data, size_t start, size_t stop) noexcept nogil
 
+
+cdef enum:
+    OWNERS_FILE = 0o600
+    OWNERS_DIRECTORY = 0o700
+    GROUPS_FILE = 0o640
+    GROUPS_DIRECTORY = 0o2750
+    GROUPS_MARK = 0o2050
+
+cdef int NOFOLLOW = os.O_NOFOLLOW
 
 cdef enum:
     VISITED_PIECE = 2 << 20
@@ -173,14 +184,26 @@ cdef class FileHandle:
 
 
 cdef FileHandle open_file(str path, int flags):
-    """Raises FileNotFoundError as it is (deletion under a reader is ordinary), StorageError for anything else."""
+    """Open a file; one that is made, or written anew, is for its user alone, or for the group that its directory is
+    open to as well, whatever the umask.
+
+    Raises FileNotFoundError as it is (deletion under a reader is ordinary), StorageError for anything else.
+    """
     cdef bytes name = os.fsencode(path)
     cdef const char* c_name = name
     cdef FileHandle file = FileHandle.__new__(FileHandle)
+    cdef bint made = False
     cdef int fd
     cdef int number = 0
     with nogil:
-        fd = c_open(c_name, flags | O_CLOEXEC, 0o644)
+        if flags & O_CREAT:
+            fd = c_open(c_name, flags | O_EXCL | O_CLOEXEC, OWNERS_FILE)
+            made = fd >= 0
+            if fd < 0 and errno == EEXIST and not flags & O_EXCL:
+                fd = c_open(c_name, flags | NOFOLLOW | O_CLOEXEC, OWNERS_FILE)
+                made = flags & O_TRUNC
+        else:
+            fd = c_open(c_name, flags | O_CLOEXEC)
         if fd < 0:
             number = errno
     if number:
@@ -190,7 +213,65 @@ cdef FileHandle open_file(str path, int flags):
         raise storage_error("cannot open", path, number)
     file.fd = fd
     file.path = path
+    if made:
+        set_file_mode(fd, GROUPS_FILE if is_open_to_group(name.rpartition(b"/")[0] or b".") else OWNERS_FILE)
     return file
+
+
+cdef void set_file_mode(int fd, mode_t mode) noexcept:
+    """Where the file system has modes, and it is another one."""
+    cdef struct_stat status
+    if fstat(fd, &status) == 0 and status.st_mode & 0o7777 != mode:
+        fchmod(fd, mode)
+
+
+cdef bint is_open_to_group(bytes directory) noexcept:
+    """Whether what is made in the directory is for its group to read: both bits, and what is made gets its group."""
+    cdef struct_stat status
+    return stat(directory, &status) == 0 and status.st_mode & GROUPS_MARK == GROUPS_MARK
+
+
+def make_directory(str path not None, group=None):
+    """Make a directory, and those above it that are missing, for this user alone, whatever the umask.
+
+    group: the name or number of a group that may enter and read it, and the files that are made in it; None: the one
+    that the directory above is open to, if it is. What exists is left as it is. Raises UsageError for a group that does
+    not exist, StorageError.
+    """
+    cdef int number = -1 if group is None else group_number(group)
+    try:
+        _make_directory(os.path.abspath(path), number)
+    except OSError as error:
+        raise StorageError(f"cannot make {path}: {error.strerror}", path=path) from error
+
+
+def _make_directory(str path, int group):
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        _make_directory(parent, group)
+    try:
+        os.mkdir(path, OWNERS_DIRECTORY)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    if group >= 0:
+        try:
+            os.chown(path, -1, group)
+        except PermissionError:
+            os.rmdir(path)
+            raise StorageError(f"cannot give {path} to group {group}: this user is not in it", path=path) from None
+    os.chmod(path, GROUPS_DIRECTORY if group >= 0 or is_open_to_group(os.fsencode(parent)) else OWNERS_DIRECTORY)
+
+
+def group_number(str group not None):
+    """The number of a group by its name or number. Raises UsageError."""
+    if group.isascii() and group.isdigit() and len(group) < 10:
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except (KeyError, ValueError):
+        raise UsageError(f"there is no group {group!r}: name one of this system's, or give its number") from None
 
 
 cdef int sync_directory(str path) except -1:

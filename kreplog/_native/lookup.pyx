@@ -94,6 +94,7 @@ def record_for_timestamp(LogView log, timestamp_ms):
     cdef BatchHeader h
     cdef int64_t at
     cdef int64_t chain
+    cdef int64_t entry
     cdef Py_ssize_t i
     cdef list listed = log._segments
     if listed and (<Segment> listed[0]).base_offset > log.position.log_start_offset:
@@ -113,10 +114,11 @@ def record_for_timestamp(LogView log, timestamp_ms):
         chain = segment.base_offset
         i = segment.times.floor_timestamp(wanted)
         if i >= 0:
+            entry = segment.times.timestamp_at(i)  # looking for its batch may rebuild the indexes
             at = segment.locate(segment.base_offset + segment.times.offset_at(i), log.position.dense_from, &h)
             chain = h.base_offset
             if at >= segment.size or (
-                h.max_timestamp != segment.times.timestamp_at(i) and segment.crc_holds(at, &h)
+                h.max_timestamp != entry and segment.crc_holds(at, &h)
             ):
                 segment.rebuild_indexes(f"an entry of {os.path.basename(segment.times.path)} does not fit the log")
                 at = 0

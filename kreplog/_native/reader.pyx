@@ -65,6 +65,7 @@ cdef class BatchReader:
                 segment = self.log.segment_for(self.expected)
                 if segment is None:
                     refuse_deleted(self.log, self.expected)
+                segment.check_whole()
                 self.at = segment.locate(self.expected, self.log.position.dense_from, &self.header)
             except FileNotFoundError:
                 if self.log.read_only:
@@ -99,8 +100,9 @@ cdef class BatchReader:
         cdef Mapping mapping
         cdef HeapBuffer buffer
         cdef Py_ssize_t size
-        if segment.mappable and (segment.sealed or segment.writable):
-            mapping = segment.map()
+        mapping = segment.mapped()
+        if mapping is not None:
+            segment.check_whole()
             self.mapping = mapping
             self.owner = mapping
             self.window = mapping.data
@@ -476,6 +478,7 @@ cdef int _take(LogView log, Fetched fetched, int64_t offset, int64_t bound, int6
     cdef Py_ssize_t i
     if segment is None:
         refuse_deleted(log, offset)
+    segment.check_whole()
     at = segment.locate(offset, log.position.dense_from, &h)
     if at >= segment.size and segment.sealed:  # a gap that compaction left at the segment's end
         segment = log.segment_for(log.segment_end(log._segments, log.segment_index(log._segments, offset)))
@@ -497,8 +500,8 @@ cdef int _take(LogView log, Fetched fetched, int64_t offset, int64_t bound, int6
             break
         end += batch_size(&h)
         next_offset = next_offset_of(&h)
-    if segment.mappable and (segment.sealed or segment.writable):
-        mapping = segment.map()
+    mapping = segment.mapped()
+    if mapping is not None:
         fetched.data = memoryview(view_of(mapping, mapping.data + at, end - at))
     else:
         buffer = allocate(end - at)

@@ -32,6 +32,7 @@ import uuid
 from base64 import urlsafe_b64encode
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
+from kreplog._native.directory import is_brokers_directory
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 from kreplog.types import Cut
@@ -71,6 +72,10 @@ cdef dict _checkpoint(SegmentedLog log, str name):
     except CorruptCheckpointError as error:
         _logger.warning("%s: %s; going by the log instead", log.name, error)
         return {}
+    except StorageError:
+        if log.read_only and not os.access(path, os.R_OK):  # the partition's directory alone is open to this reader
+            return {}
+        raise
     # One written just now may be written again without its stat showing it: clocks of file systems tick slowly.
     if identity is not None and identity[1] < time.time_ns() - SETTLED_NS:
         if len(_read_before) >= KEPT_CHECKPOINTS:
@@ -125,6 +130,8 @@ def recover(SegmentedLog log, progress=None):
         _drop_deleted(log)
     position.log_start_offset = max(position.log_start_offset, (<Segment> log._segments[0]).base_offset)
     last = log._segments[len(log._segments) - 1]
+    if known and last.base_offset == position.active_base or fresh:
+        last.exposed = False
     clean = (
         not unsettled and position.recovery_point == position.leo
         and last.base_offset == position.active_base and last.byte_size() == position.active_size
@@ -138,6 +145,8 @@ def recover(SegmentedLog log, progress=None):
             _start_anew(log)
     log.active = log._segments[len(log._segments) - 1]
     log.active.sealed = False
+    if known and log.active.exposed:  # sealed once: what is appended, and cut in place, belongs to another inode
+        log.active.cut(log.active.byte_size())
     if unsettled or position.in_use:  # whoever was killed may have rolled, and not synced what was trimmed
         for segment in reversed(log._segments):
             segment.synced = False
@@ -316,8 +325,8 @@ cdef int64_t _check_tail(
                     "%s: %s at offset %d, byte %d of %s; the log is cut there (%d bytes dropped from this segment)",
                     log.name, reason_of(code), expected, at, segment.path, junk,
                 )
-            if i == len(segments) - 1 and segment.base_offset == log.position.active_base and limit < 0:
-                segment.mapping = None  # it was not sealed, so no other process has it mapped
+            if i == len(segments) - 1 and not segment.exposed and limit < 0:
+                segment.mapping = None
                 segment.open().truncate(at)
                 segment.size = at
             else:
@@ -347,7 +356,7 @@ cdef int64_t _check_tail(
 cdef int _check_one(
     SegmentedLog log, Segment segment, int64_t at, int64_t size, int64_t expected, int32_t epoch, BatchHeader* h
 ) except 2:
-    cdef Mapping mapping = segment.map()
+    cdef Mapping mapping = segment.mapped()
     cdef const uint8_t* p = mapping.data + at
     cdef int code = read_header(p, size - at, h)
     if code != BATCH_OK:
@@ -367,7 +376,8 @@ cdef int _check_one(
 
 cdef int64_t _junk(Segment segment, int64_t at, int64_t size) except -1:
     """Bytes from `at` to the last that is not zero; zeros are blocks that a killed writer had allocated ahead."""
-    cdef const uint8_t* data = segment.map().data
+    cdef Mapping mapping = segment.mapped()
+    cdef const uint8_t* data = mapping.data
     while size > at and data[size - 1] == 0:
         size -= 1
     return size - at
@@ -552,9 +562,11 @@ class _CheckpointWatermark:
         last.size = last.open().size()
         last.forget_indexes()
         leo = _sound_end(last)
-        watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0)
+        watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition)
         start = (<Segment> log._segments[0]).base_offset
-        if checkpoint is None:
+        if watermark is None and checkpoint is not None and is_brokers_directory(os.path.dirname(log.path)):
+            watermark = 0  # the broker names each of its partitions soon after it has made it
+        if watermark is None:  # any other file there may be about its neighbours alone
             if self.seen is None:
                 _logger.warning(
                     "%s: neither %s nor %s tells the high watermark; taking all sound batches, up to offset %d",

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t
 from kreplog._native.batch cimport BatchHeader
 from kreplog._native.files cimport FileHandle, Mapping, Tail
 from kreplog._native.index cimport OffsetIndex, TimeIndex
+from kreplog._native.state cimport StateFile
 
 
 cdef class Segment:
@@ -13,8 +14,11 @@ cdef class Segment:
     cdef str partition
     cdef bint writable
     cdef bint mappable  # no program that cuts files in place writes here
+    cdef bint exposed  # a writer's: other processes may have mapped this inode
+    cdef StateFile state  # a reader's, and the generation in which it listed the segment: see is_final
+    cdef int64_t generation
     cdef int64_t indexed_size  # bytes of the log when the indexes were read
-    cdef bint sealed  # no more appends; other processes may have it mapped
+    cdef bint sealed  # no more appends; to a reader: as far as it knows
     cdef int64_t size  # bytes of whole batches; -1 until asked for
     cdef int64_t map_size
     cdef Py_ssize_t index_interval
@@ -35,7 +39,9 @@ cdef class Segment:
 
     cdef FileHandle open(self)
     cdef int64_t byte_size(self) except -1
-    cdef Mapping map(self)
+    cdef Mapping mapped(self)
+    cdef bint is_final(self) except -1
+    cdef int check_whole(self) except -1
     cdef int header_at(self, int64_t position, BatchHeader* out) except 1
     cdef int note(self, const BatchHeader* h, int64_t position) except -1
     cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1

@@ -1,8 +1,19 @@
 """Segment: one `.log` file and its two indexes; append, find, cut, delete.
 
-A segment knows bytes and offsets, not who may see them. Its file never shrinks under a mapping: cutting a file that
-someone may have mapped puts a copy of the kept bytes in its place, so that no reader is ever hit by SIGBUS. What the
-indexes say is believed only after a look at the batch they point at.
+A segment knows bytes and offsets, not who may see them. What the indexes say is believed only after a look at the batch
+they point at.
+
+Why no reader is hit by SIGBUS, whatever the writer does:
+
+- A writer cuts a file in place only while no other process can have mapped it: the active segment, never sealed before.
+  Any other is replaced by a copy of the kept bytes, and whoever has mapped the old inode keeps it (`exposed`).
+- A reader maps a file only once it is final (`is_final`): it opens the file, then looks whether the writer has
+  published a later segment as the active one, in the generation in which it listed this one. Sealing trims the file
+  before that is published, so the size of the same descriptor afterwards never changes again. Until then it reads.
+- Every access to a mapping is bounded by the size that was mapped.
+
+Another program that shortens a file in place (rsync --inplace, copytruncate) is noticed at the next seek, and raises; a
+process that is just then looking at the bytes that vanish is killed by the kernel.
 """
 
 cimport cython
@@ -26,9 +37,11 @@ from kreplog._native.batch cimport (
 from kreplog._native.cursor cimport load64
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, map_file, map_tail, open_file
 from kreplog._native.index cimport OffsetIndex, TimeIndex
+from kreplog._native.state cimport Position
 
 import logging
 import os
+from contextlib import suppress
 
 from kreplog.errors import CorruptBatchError, StorageError
 
@@ -68,6 +81,7 @@ cdef Segment new_segment(
     segment.offsets = OffsetIndex(stem + ".index")
     segment.times = TimeIndex(stem + ".timeindex")
     segment.writable = writable
+    segment.exposed = True
     segment.sealed = True
     segment.mappable = True
     segment.size = -1
@@ -86,8 +100,11 @@ cdef Segment create_segment(
     """A new, empty segment with its three files, none of them left open. Raises StorageError."""
     cdef Segment segment = new_segment(directory, partition, base_offset, True, map_size, index_interval)
     open_file(segment.path, O_WRONLY | O_CREAT | O_EXCL)
-    open_file(segment.offsets.path, O_WRONLY | O_CREAT | O_TRUNC)
-    open_file(segment.times.path, O_WRONLY | O_CREAT | O_TRUNC)
+    for path in (segment.offsets.path, segment.times.path):  # what an interrupted deletion left may be mapped
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        open_file(path, O_WRONLY | O_CREAT | O_EXCL)
+    segment.exposed = False
     segment.size = 0
     segment.sealed = False
     segment.indexed = True
@@ -113,26 +130,51 @@ cdef class Segment:
                 self.size = os.stat(self.path).st_size
         return self.size
 
-    cdef Mapping map(self):
-        """The segment mapped, up to its present size at least."""
-        cdef int64_t size = self.byte_size()
+    cdef Mapping mapped(self):
+        """The file mapped, whose first `size` bytes may be touched; None where a reader has to read it instead."""
+        cdef int64_t size
         cdef FileHandle file
-        if self.mapping is None or self.mapping.size < size:
+        if self.writable:
+            size = self.byte_size()
+            if self.mapping is None or self.mapping.size < size:
+                self.mapping = map_file(self.open(), max(size, self.map_size, <int64_t> 1))
+        elif self.mapping is None and self.is_final():
             file = self.open()
-            if not self.writable:
-                size = file.size()
-            elif self.map_size > size:
-                size = self.map_size
-            self.mapping = map_file(file, size if size > 0 else 1)
+            size = file.size()
+            self.mapping = map_file(file, max(size, <int64_t> 1))
+            self.size = size
         return self.mapping
+
+    cdef bint is_final(self) except -1:
+        """Whether a reader's file, which this opens, is never changed or cut again."""
+        cdef Position position
+        if not (self.sealed and self.mappable) or self.state is None:
+            return False
+        self.open()  # before the look: what is at this path later may be another file
+        return (
+            self.state.read(&position) and position.generation == self.generation and position.generation & 1 == 0
+            and position.active_base > self.base_offset
+        )
+
+    cdef int check_whole(self) except -1:
+        """Raise StorageError where another program has shortened the file that is mapped."""
+        cdef int64_t size
+        if self.mapping is not None:
+            size = self.open().size()
+            if size < self.size:
+                raise StorageError(
+                    f"{self.partition}: another program has cut {self.path} to {size} bytes, of which kreplog wrote "
+                    f"{self.size}: put back a copy, or open the log for writing, which goes on with what is left",
+                    partition=self.partition, path=self.path,
+                )
+        return 0
 
     cdef int header_at(self, int64_t position, BatchHeader* out) except 1:
         """The header at `position`: BATCH_OK when the whole batch lies inside the segment, else a negative code."""
         cdef uint8_t raw[HEADER_SIZE]
         cdef int64_t left
         cdef int code
-        if self.mapping is not None or (self.sealed and self.mappable):
-            self.map()
+        if (self.mapping is not None or self.sealed) and self.mapped() is not None:
             left = self.size - position
             code = read_header(self.mapping.data + position, left, out)
         else:
@@ -428,8 +470,7 @@ cdef class Segment:
         cdef HeapBuffer buffer
         cdef int64_t size = self.byte_size()
         cdef int64_t found
-        if self.mapping is not None or (self.sealed and self.mappable):
-            self.map()
+        if (self.mapping is not None or self.sealed) and self.mapped() is not None:
             return next_sound(self.mapping.data, self.size, damaged, chain)
         buffer = allocate(min(size - damaged, <int64_t> RESYNC_WINDOW))
         buffer.size = self.open().read_at(buffer.data, buffer.size, damaged)
@@ -455,6 +496,8 @@ cdef class Segment:
             except CorruptBatchError:
                 self.suspect = True
             else:
+                if self.timestamps_known:  # the indexes did not fit, and were rebuilt
+                    return 0
                 if position < self.size and not self.crc_holds(position, &h):
                     self.suspect = True
                 elif position >= self.size or h.max_timestamp != self.times.timestamp_at(self.times.count - 1):
@@ -480,7 +523,7 @@ cdef class Segment:
         self.offsets.save()
         self.times.save()
         self.forget_indexes()
-        self.sealed = True
+        self.sealed = self.exposed = True
         return 0
 
     cdef int forget_indexes(self) except -1:
@@ -504,7 +547,7 @@ cdef class Segment:
         cdef uint8_t[::1] view
         self.tail = None
         self.allocated = 0
-        if self.mapping is None and not self.sealed:
+        if self.mapping is None and not self.exposed:
             old.truncate(position)
         else:
             new = open_file(temporary, O_RDWR | O_CREAT | O_TRUNC)
@@ -521,6 +564,7 @@ cdef class Segment:
             new.path = self.path
             self.file = new
             self.mapping = None
+            self.exposed = False
         self.synced = False
         self.size = position
         self.sealed = False

@@ -343,13 +343,13 @@ cdef class Verifier:
             return 0
 
     cdef int open_window(self, Segment segment) except -1:
-        if segment.mappable and (segment.sealed or segment.writable):
-            self.mapping = segment.map()
+        self.mapping = segment.mapped()
+        if self.mapping is not None:
+            segment.check_whole()
             self.data = self.mapping.data
             self.window_start = 0
             self.window_end = segment.byte_size()
         else:
-            self.mapping = None
             self.window_start = self.window_end = self.s.at
             self.refill(segment)
         return 0

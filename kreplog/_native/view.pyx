@@ -148,6 +148,7 @@ cdef class LogView:
     cdef int relist(self) except -1:
         """Find the segments in the directory. Raises StorageError."""
         cdef Segment segment
+        cdef bint last
         cdef list found = []
         cdef dict known = {}
         cdef int64_t base
@@ -165,18 +166,22 @@ cdef class LogView:
         found.sort()
         for i, base in enumerate(found):
             segment = known.get(base)
-            if segment is None:
+            last = i == len(found) - 1
+            if segment is None or (self.read_only and segment.sealed and last):  # the file may be another now
                 segment = new_segment(
                     self.path, self.name, base, not self.read_only, self.config.segment_bytes,
                     self.config.index_interval_bytes,
                 )
-            elif self.read_only and not segment.sealed and i < len(found) - 1:
+            elif self.read_only and not segment.sealed and not last:
                 segment.size = -1
                 segment.forget_indexes()
                 segment.timestamps_known = segment.suspect = False
                 segment.max_timestamp = -1
-            segment.sealed = i < len(found) - 1
+            segment.sealed = not last
             segment.mappable = not self.read_only or self.state is not None
+            if self.read_only:
+                segment.state = self.state
+                segment.generation = self.listed_generation
             found[i] = segment
             if self.read_only and not segment.sealed:
                 try:

@@ -7,7 +7,6 @@ Run again it goes on where it was left: homes are made once, what moves already 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +20,7 @@ from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_jso
 from kreplog.commands.partitions import carry_out
 from kreplog.core.controller.rebalance import Plan, rebalance
 from kreplog.errors import UsageError
-from kreplog.server.cluster_files import HOST, broker_toml, check_settings, free_ports
+from kreplog.server.cluster_files import HOST, check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.server.local_cluster import ClusterError, LocalCluster
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
@@ -29,7 +28,7 @@ from kreplog.types import TopicPartition
 KNOWN_WITHIN_S = 10.0
 POLL_S = 0.05
 
-_EACH_ITS_OWN = {"broker.id", "listeners", "log.dirs", "broker.rack"}
+_EACH_ITS_OWN = {"broker.id", "listeners", "inter.broker.listener", "log.dirs", "broker.rack"}
 
 
 def add_brokers(
@@ -91,13 +90,9 @@ def extend(cluster: LocalCluster, new: Sequence[int], first_port: int | None, se
     cluster as it was.
     """
     for broker, port in zip(new, _ports(cluster, len(new), first_port), strict=True):
-        home = cluster.directory / f"broker-{broker}"
-        home.mkdir(exist_ok=True)
-        (home / "broker.toml").write_text(broker_toml(cluster.directory, broker, port, settings), encoding="utf-8")
-    listed = cluster.directory / "cluster.json"
-    beside = listed.with_suffix(".new")
-    beside.write_text(json.dumps({"brokers": [*cluster.brokers, *new]}) + "\n")
-    os.replace(beside, listed)
+        write_broker(cluster.directory, broker, port, settings)
+    make_key(cluster.directory)
+    write_cluster(cluster.directory, [*cluster.brokers, *new])
     return LocalCluster(cluster.directory)
 
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from kreplog.commands.connecting import REACH_S, UnreachableError, reached, succeed
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.server.peers import Address, Line
+from kreplog.server.internal import Address
+from kreplog.server.peers import Line
 from kreplog.types import check_topic
 from kreplog.wire.versions import ApiKey
 

@@ -263,10 +263,20 @@ class Database:
             ) from error
 
 
+def make_folder(path: Path) -> None:
+    """Make a directory for its owner only, whatever the umask, unless it is there."""
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.chmod(0o700)
+
+
 def make_file(path: Path) -> None:
-    """Make an empty file for its owner only, unless it is there; SQLite gives its other files the same permissions."""
+    """Make an empty file for its owner only, whatever the umask, unless it is there; SQLite gives its other files the
+    same permissions."""
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.fchmod(file, 0o600)
+        os.close(file)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

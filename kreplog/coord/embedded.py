@@ -38,7 +38,7 @@ from kreplog.coord.base import (
     check_timeout,
     name_of,
 )
-from kreplog.coord.database import Database, SessionRow, make_file
+from kreplog.coord.database import Database, SessionRow, make_file, make_folder
 from kreplog.coord.delivery import Deliveries, run_logged
 from kreplog.coord.liveness import Peer, Pulse, monotonic_ms
 from kreplog.coord.sessions import OpenSessions, SingleWrites
@@ -76,8 +76,8 @@ class EmbeddedStore:
         """
         check_timeout(timeout_ms)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.directory / "sessions").mkdir(exist_ok=True, mode=0o700)
+            make_folder(self.directory)
+            make_folder(self.directory / "sessions")
             make_file(self.directory / "coordination.db")
         except OSError as error:
             raise _unusable(self.directory, error) from error

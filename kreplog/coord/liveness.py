@@ -46,12 +46,13 @@ class Pulse:
         remove(directory, token)
         try:
             self._beat = os.open(directory / f"{token}.beat", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            os.fchmod(self._beat, 0o600)
             self.beat(now_ms)
-            os.mkfifo(directory / f"{token}.bell", 0o600)
+            _make_fifo(directory / f"{token}.bell")
             self.bell = os.open(directory / f"{token}.bell", os.O_RDONLY | os.O_NONBLOCK)
             # Held open, or else the bell would be at its end, and poll return at once, whenever nobody else rings.
             self._ringer = os.open(directory / f"{token}.bell", os.O_WRONLY | os.O_NONBLOCK)
-            os.mkfifo(directory / f"{token}.alive", 0o600)
+            _make_fifo(directory / f"{token}.alive")
             reader = os.open(directory / f"{token}.alive", os.O_RDONLY | os.O_NONBLOCK)  # without it the next waits
             try:
                 self._alive = os.open(directory / f"{token}.alive", os.O_WRONLY | os.O_NONBLOCK)
@@ -148,3 +149,9 @@ def remove(directory: Path, token: str) -> None:
 def tokens(directory: Path) -> set[str]:
     """Of all sessions that have files."""
     return {path.name.partition(".")[0] for path in directory.iterdir()}
+
+
+def _make_fifo(path: Path) -> None:
+    """For its owner only, whatever the umask."""
+    os.mkfifo(path, 0o600)
+    path.chmod(0o600)

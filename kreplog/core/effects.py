@@ -34,7 +34,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """Open, or make, the replica's directory and recover it. A directory of another topic id is set aside first.
+    """Open, or make, the replica's directory and recover it. None of another topic id is there.
 
     Answer: OpenedLog. Throws StorageError.
     """
@@ -169,10 +169,28 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseLog:
-    """Stop the replica; its files stay, and so does its checkpointed high watermark."""
+class SetAsideStray:
+    """Stop the replica and rename its directory as a stray, which nobody uses, and which is removed in the end. Answer:
+    None. Throws StorageError: it is where it was."""
 
     partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStray:
+    """Rename the newest stray of that topic id back to a replica's directory, for OpenLog. Answer: True; False where
+    none is left. Throws StorageError."""
+
+    partition: TopicPartition
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStrays:
+    """Delete the files of all strays of that topic id and partition number. Answer: None. Throws StorageError."""
+
+    partition: TopicPartition
+    topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +314,9 @@ Effect = (
     | OffsetForTimestamp
     | AdvanceHighWatermark
     | Flush
-    | CloseLog
+    | SetAsideStray
+    | RestoreStray
+    | DeleteStrays
     | DeleteLog
     | SubmitMulti
     | SubmitRead

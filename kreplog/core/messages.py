@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
-from kreplog.errors import ErrorCode
-from kreplog.types import NO_EPOCH, NO_LEADER, Broker, EpochEndOffset, LeaderAndIsr, TopicPartition
+from kreplog.errors import ErrorCode, InvalidTopicError
+from kreplog.types import NO_EPOCH, NO_LEADER, Broker, EpochEndOffset, LeaderAndIsr, TopicPartition, check_partition
 
 CONSUMER = -1
 """The replica_id of a fetch that comes from no replica."""
@@ -315,6 +315,31 @@ ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataReques
 """What a controller sends to a broker."""
 
 ControlResponse = LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
+
+
+def refusal_of(request: ControlRequest, error: ErrorCode) -> ControlResponse:
+    """The response to a request of which nothing is done."""
+    match request:
+        case LeaderAndIsrRequest():
+            return LeaderAndIsrResponse(error)
+        case StopReplicaRequest():
+            return StopReplicaResponse(error)
+        case UpdateMetadataRequest():
+            return UpdateMetadataResponse(error)
+
+
+def illegal_name(request: ControlRequest) -> str:
+    """Why the request names what can be no partition, "" where it does not: names become paths."""
+    named = [one.partition for one in request.partitions]
+    if isinstance(request, UpdateMetadataRequest):
+        named += request.deleted
+    try:
+        for partition in named:
+            check_partition(partition)
+    except InvalidTopicError as error:
+        return str(error)
+    return ""
+
 
 ClientRequest = ProduceRequest | FetchRequest | OffsetsForLeaderEpochRequest | ListOffsetsRequest | DeleteRecordsRequest
 

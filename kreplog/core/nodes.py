@@ -2,7 +2,7 @@
 
     /controller                                     ephemeral: {"broker_id"}
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
-    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean
+    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
     /brokers/epochs/[id]/handled                    the last broker epoch that a controller took in, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
@@ -30,7 +30,7 @@ from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.errors import CoordinationError
-from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition
+from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition, check_partition_number, check_topic_id
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -165,9 +165,11 @@ def decode_topic(path: str, node: Node) -> Topic:
         content = _parsed(node.data)
         adding, removing = content["adding"], content["removing"]
         return Topic(
-            str(content["topic_id"]),
+            check_topic_id(content["topic_id"]),
             {
-                int(number): Assignment(tuple(replicas), tuple(adding.get(number, ())), tuple(removing.get(number, ())))
+                check_partition_number(int(number)): Assignment(
+                    tuple(replicas), tuple(adding.get(number, ())), tuple(removing.get(number, ()))
+                )
                 for number, replicas in content["partitions"].items()
             },
             node.stat.version,
@@ -185,6 +187,7 @@ def encode_broker(content: Broker) -> bytes:
             "rack": content.rack,
             "stopping": content.stopping,
             "unclean": content.unclean,
+            "internal": content.internal,
         }
     )
 
@@ -192,6 +195,7 @@ def encode_broker(content: Broker) -> bytes:
 def decode_broker(path: str, node: Node, epoch: int) -> Broker:
     try:
         content = _parsed(node.data)
+        internal = content.get("internal")
         return Broker(
             int(path.rpartition("/")[2]),
             epoch,
@@ -200,8 +204,9 @@ def decode_broker(path: str, node: Node, epoch: int) -> Broker:
             content["rack"],
             bool(content["stopping"]),
             bool(content["unclean"]),
+            None if internal is None else (str(internal[0]), int(internal[1])),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
 
 

@@ -31,7 +31,7 @@ from kreplog.server.slices import in_slices
 from kreplog.server.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.server.topics import Topics, TopicView
-from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition
+from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import cold
 
 ATTEMPTS = 5
@@ -101,8 +101,8 @@ async def refuse_repeated(name: str) -> Fields:
 
 
 async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
-    """The topic as the store has it. Raises RefusedError."""
-    path = nodes.topic(name)
+    """The topic as the store has it. Raises RefusedError, InvalidTopicError."""
+    path = nodes.topic(check_topic(name))
     (node,) = await store.get_nodes((path,))
     if node is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")

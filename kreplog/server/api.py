@@ -25,6 +25,7 @@ from kreplog.core.messages import (
     FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    PartitionState,
     ProduceRequest,
     StopReplicaRequest,
 )
@@ -35,14 +36,15 @@ from kreplog.server.altering import Altering
 from kreplog.server.departed import DOUBT_S, Departed
 from kreplog.server.describing import Describing, Description
 from kreplog.server.inspection import inspected, refusals
+from kreplog.server.internal import Address
 from kreplog.server.logs import log_applied
 from kreplog.server.network import Frame
 from kreplog.server.partitions import ReplicaLogs
-from kreplog.server.peers import Address
 from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, most_items
 from kreplog.server.store import AnySession, StoreLink
+from kreplog.server.stored_metadata import StoredMetadata
 from kreplog.server.topics import Topics
 from kreplog.types import Broker, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
@@ -65,7 +67,10 @@ REPLICAS_AT_ONCE = 20
 """Replicas that are created or deleted in one turn of the event loop: each takes up to a millisecond."""
 
 TOLD_WITHIN_S = 5.0
-"""How long clients wait for a broker that has just started; then they get what it knows."""
+"""How long a change waits for a controller to tell a broker that has just started; then it goes by the store."""
+
+ANSWERED_WITHIN_S = 1.0
+"""The same for a question."""
 
 T = TypeVar("T")
 
@@ -114,6 +119,7 @@ class Api:
             lambda: Broker(settings.broker_id, -1, *host.address, settings.rack),
         )
         describing = self._describing
+        self._stored = StoredMetadata(host.store, self._take_stored)
         store = AnySession(host.store)
         self._admin = Admin(
             store,
@@ -274,8 +280,19 @@ class Api:
             await asyncio.sleep(0)  # a turn of the loop for whatever else is due
 
     def _is_told(self) -> bool:
-        """Whether a controller has told this process of the cluster; before, it would deny every topic."""
-        return self._host.manager.metadata.controller_epoch >= 0
+        """Whether a controller has told this process of the cluster."""
+        return self._host.manager.metadata.is_told
+
+    async def _inform(self, wait_s: float) -> None:
+        """Wait for a controller, and where none tells, read the store: what is not known here must not be denied."""
+        wait_s = 0 if self._host.manager.metadata.is_read else wait_s
+        if not await self._host.topics.until(self._is_told, wait_s):
+            await self._stored.refresh()
+
+    def _take_stored(self, live: list[Broker], states: list[PartitionState]) -> None:
+        self._host.manager.metadata.read(live, states, self._host.settings.broker_id)
+        self._host.departed.changed()
+        self._host.topics.replaced()
 
     def _in_doubt(self, request: Any) -> bool:
         """Whether somebody leads what is asked for who has just hung up on us; soon we are told who leads instead."""
@@ -285,9 +302,13 @@ class Api:
     async def _work(self, exchange: Exchange, request: Any) -> None:
         key = exchange.header.api_key
         try:
-            await self._host.topics.until(self._is_told, TOLD_WITHIN_S)
+            if not self._is_told():
+                await self._inform(ANSWERED_WITHIN_S if key in self._answers else TOLD_WITHIN_S)
             if key == ApiKey.METADATA:
                 await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
+                if self._describing.would_deny(request, exchange.header.api_version):
+                    exchange.close()  # the client asks another broker
+                    return
             if key in self._answers:
                 self._describe(exchange, request)
             else:
@@ -365,6 +386,8 @@ class Api:
             if len(listed) < len(request.partitions):
                 request = replace(request, partitions=tuple(listed.values()))
         exchange.follower = request.replica_id >= 0
+        if exchange.follower and not exchange.client.internal:
+            raise PeerProtocolError(f"a fetch as replica {request.replica_id}, which a client is not")
         if nameless and request.session_epoch > 0:
             # What else is in the session is not in the request; and what is to be forgotten, since it was deleted, may
             # be in the session by a name that nobody knows any more, and would be told of again and again.

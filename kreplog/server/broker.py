@@ -11,6 +11,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -34,11 +35,12 @@ from kreplog.server.counters import Happenings, Traffic
 from kreplog.server.departed import Departed
 from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
+from kreplog.server.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.logs import LogSettings, log_state_change, set_up
 from kreplog.server.metrics import CONTENT_TYPE, render
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.pauses import MeasuredEventLoop
-from kreplog.server.peers import Address, Peer
+from kreplog.server.peers import Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server, Within
 from kreplog.server.settings import BrokerSettings, Listener
@@ -115,6 +117,8 @@ class Broker:
 
     async def _start(self) -> None:
         settings = self.settings
+        key = None if settings.key_file is None else load_key(settings.key_file)
+        self.dialer = Dialer(key)
         directories = open_directories(settings)
         self.memory = MemoryAccount(settings.max_memory)
         self.logs = ReplicaLogs(
@@ -123,11 +127,13 @@ class Broker:
             lambda event: self.replicas.put(event),
             self._pool,
             complete=len(directories) == len(settings.log_dirs),
+            stray_retention_ms=settings.stray_retention_ms,
             memory=self.memory,
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
-        self.manager = ReplicaManager(self.id, settings.replication, self.logs.on_disk(), disk_lost, self.memory)
+        on_disk, strays = self.logs.on_disk(), self.logs.strays.keys()
+        self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays, self.memory)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
         self.departed = Departed(self.manager.metadata, self._loop.time)
@@ -139,6 +145,7 @@ class Broker:
             self.topics.name_of,
             lambda event: self.replicas.put(event),
             self.departed.hung_up,
+            self.dialer.connect,
         )
         self.channels = Channels(
             self._client_id,
@@ -146,6 +153,7 @@ class Broker:
             lambda event: self.control.put(event),
             self.id,
             lambda request: self.api.obey(request),
+            self.dialer.connect,
         )
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
@@ -162,9 +170,21 @@ class Broker:
                 bound.append(self.server.listen(listener))
         first = settings.advertised or next(listener for listener in bound if listener.host)
         self.address = first.host, first.port
+        with self._named("inter.broker.listener", settings.internal):
+            if settings.internal.path:
+                make_private_directory(Path(settings.internal.path).parent)
+            internal = self.server.listen_internally(settings.internal, key)
         unclean = any(directory.unclean or directory.is_new for directory in directories)
         self.registration = Registration(
-            Registered(self.id, -1, first.host, first.port, settings.rack, unclean=unclean)
+            Registered(
+                self.id,
+                -1,
+                first.host,
+                first.port,
+                settings.rack,
+                unclean=unclean,
+                internal=(internal.path or internal.host, internal.port),
+            )
         )
         self._registered: events.Registered | None = None
         self.register = Awaiting(
@@ -174,7 +194,8 @@ class Broker:
             with self._named("metrics.listener", settings.metrics_listener):
                 await self.metrics.start(settings.metrics_listener)
             _log.info("metrics are told at http://%s/metrics", self.metrics.address)
-        _log.info("broker %d listens on %s", self.id, ", ".join(str(listener) for listener in bound))
+        clients = ", ".join(str(listener) for listener in bound)
+        _log.info("broker %d listens on %s, and for other brokers on %s", self.id, clients, internal)
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:
@@ -321,12 +342,13 @@ class Broker:
     # Where others are
 
     def known_address(self, broker_id: int) -> Address | None:
-        """As the controller told."""
+        """A broker's internal endpoint, as the controller told."""
         known = self.manager.metadata.brokers.get(broker_id)
-        return None if known is None else (known.host, known.port)
+        return None if known is None else known.internal
 
     async def address_of(self, broker_id: int) -> Address | None:
-        """As the controller told, or as the store says of one that it has not told of yet. Raises CoordinationError."""
+        """Its internal endpoint as the controller told, or as the store says of one that it has not told of yet. Raises
+        CoordinationError."""
         known = self.known_address(broker_id)
         if known is not None:
             return known
@@ -334,12 +356,11 @@ class Broker:
         (node,) = await self.store.get_nodes((path,))
         if node is None:
             return None
-        found = nodes.decode_broker(path, node, -1)
-        return found.host, found.port
+        return nodes.decode_broker(path, node, -1).internal
 
     def _controlled_address(self, broker_id: int) -> Address | None:
         known = self.controller.context.brokers.get(broker_id)
-        return None if known is None else (known.host, known.port)
+        return None if known is None else known.internal
 
     # Checkpoints
 
@@ -351,6 +372,7 @@ class Broker:
     async def _retain(self) -> None:
         """Have the core look at every replica that keeps not everything: one after the other, with others between."""
         while True:
+            self.logs.strays.remove_expired()
             await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)  # ended by cancelling the task
             for partition in self.logs.limited():
                 self.replicas.put(events.RetentionDue(partition))
@@ -398,7 +420,7 @@ class Broker:
             return True
         request = m.ControlledShutdownRequest(self.id, self.registration.broker_epoch)
         header = control_header(request, 1, self._client_id)
-        peer = Peer(self.settings.socket_request_max_bytes)
+        peer = Peer(self.settings.socket_request_max_bytes, connect=self.dialer.connect)
         try:
             frame = await peer.call(address, broker_wire.encode_request(request, header), SHUTDOWN_TIMEOUT_S)
             response = broker_wire.decode_response(frame, header)
@@ -428,6 +450,7 @@ def serve(
     settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
 ) -> None:
     """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
+    os.umask(0o077)  # its logs are made by libraries
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
     raise_file_limit()

@@ -21,8 +21,9 @@ from kreplog.core.messages import (
     ControlResponse,
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
+from kreplog.server.internal import Address
 from kreplog.server.logs import log_sent
-from kreplog.server.peers import Address, Peer
+from kreplog.server.peers import Connect, Peer
 from kreplog.wire import brokers
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS
@@ -42,7 +43,8 @@ def control_header(request: ControlRequest | ControlledShutdownRequest, number: 
 
 
 class Channels:
-    """Carries out SendControl effects. address_of: where a broker is, None once it is not registered any more.
+    """Carries out SendControl effects. address_of: a broker's internal endpoint, None once it is not registered any
+    more. connect: to one.
 
     own, obey: the controller's own broker, and how that is told with no connection; it would spend a sixth of the time
     of a large failover on writing to itself.
@@ -55,7 +57,9 @@ class Channels:
         put: Callable[[ControlReplied], None],
         own: int,
         obey: Callable[[ControlRequest], Awaitable[ControlResponse]],
+        connect: Connect,
     ) -> None:
+        self.connect = connect
         self._client_id = client_id
         self._address_of = address_of
         self._put = put
@@ -98,7 +102,7 @@ class Channels:
             try:
                 address = self._address_of(channel.broker)
                 if address is None:
-                    raise ConnectionError("it is not registered")
+                    raise ConnectionError("it is not registered with an internal endpoint")
                 if channel.broker == self._own:
                     response = await self._tell_own(request)
                 else:
@@ -142,7 +146,7 @@ class _Channel:
     def __init__(self, owner: Channels, broker: int, broker_epoch: int) -> None:
         self.broker = broker
         self.broker_epoch = broker_epoch
-        self.peer = Peer(_MAX_ANSWER_BYTES)
+        self.peer = Peer(_MAX_ANSWER_BYTES, connect=owner.connect)
         self._owner = owner
         self._correlation = 0
         self._waiting: deque[ControlRequest] = deque()

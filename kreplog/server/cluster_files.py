@@ -6,14 +6,20 @@ Knows no processes; kreplog.server.local_cluster has those, and says which files
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from kreplog._native.checkpoint import atomic_write
+from kreplog._native.files import group_number, make_directory
 from kreplog.errors import UsageError
+from kreplog.server.internal import create_key
 from kreplog.server.settings import check, parse
 
 HOST = "127.0.0.1"
+KEY_NAME = "cluster.key"
 
 _OWN = {"broker.id", "listeners", "log.dirs"}
 """Settings that each broker gets its own of."""
@@ -47,9 +53,38 @@ def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> 
         f'"listeners" = {json.dumps(listeners)}',
         f'"log.dirs" = {json.dumps([str(home / "data")])}',
     ]
-    if not any("coordination" in parse(text) for text in settings):
+    given = {name for text in settings for name in parse(text)}
+    if "coordination" not in given:
         lines.append(f'"coordination" = {json.dumps(f"embedded:{root}/coordination")}')
+    if "inter.broker.key.file" not in given:
+        lines.append(f'"inter.broker.key.file" = {json.dumps(str(root / KEY_NAME))}')
     return "\n".join([*lines, *settings, ""])
+
+
+def write_broker(root: Path, broker: int, port: int, settings: Sequence[str]) -> None:
+    """Make a broker's directory with its settings, its owner's alone; a group that may read the data may pass through
+    what is made on the way to them."""
+    home = root / f"broker-{broker}"
+    made = [folder for folder in (root, home) if not folder.exists()]
+    make_directory(str(home))
+    given = {name: value for text in settings for name, value in parse(text).items()}
+    group = given.get("log.dir.group")
+    if group is not None:
+        for folder in made:
+            os.chown(folder, -1, group_number(group))
+            folder.chmod(0o710)
+    atomic_write(str(home / "broker.toml"), broker_toml(root, broker, port, settings).encode())
+
+
+def write_cluster(root: Path, brokers: Sequence[int]) -> None:
+    """Say which brokers there are."""
+    atomic_write(str(root / "cluster.json"), json.dumps({"brokers": list(brokers)}).encode() + b"\n")
+
+
+def make_key(root: Path) -> None:
+    """The cluster's key, unless there is one: in a directory that an older version made there is none."""
+    with suppress(FileExistsError):
+        create_key(root / KEY_NAME)
 
 
 def free_ports(count: int) -> list[int]:

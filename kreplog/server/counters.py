@@ -123,10 +123,11 @@ class Traffic:
         return counts
 
     def _counts_of(self, answer: ProducedPartition | FetchedPartition) -> tuple[Counts, ...]:
-        """A name that is not that of a topic is counted for none."""
-        if answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        """A name that may not be that of a topic is counted for none."""
+        topic = answer.partition.topic
+        if answer.error is not ErrorCode.NONE and topic not in self.topics:
             return (self.total,)
-        return self.total, self._of(answer.partition.topic)
+        return self.total, self._of(topic)
 
 
 class Happenings:

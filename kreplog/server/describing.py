@@ -62,9 +62,12 @@ class Describing:
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """Those that live, by id."""
+        """Those that live, by id; this one among them, even where the store was read before it was registered."""
+        known = self._metadata.brokers
+        if self._metadata.is_told and known:
+            return known
         own = self._own()
-        return self._metadata.brokers or {own.id: own}
+        return {own.id: own} | known
 
     # Metadata
 
@@ -75,14 +78,15 @@ class Describing:
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
-        if request.topics is None or (version == 0 and not request.topics):
-            return _description(fields, "topics", [(None, view) for view in known.values()], partial(_topic, live))
+        make = partial(_topic, live, self._metadata.topic_error(), self._metadata.topic_error(by_id=True), version)
+        if _wants_all(request, version):
+            return _description(fields, "topics", [(None, view) for view in known.values()], make)
         names = self._topics.names
         wanted: dict[Any, tuple[Any, TopicView | None]] = {}
         for one in request.topics:
             name = names.get(cold.topic_id(one.topic_id)) if one.name is None else one.name
             wanted[one.topic_id if one.name is None else one.name] = one, None if name is None else known.get(name)
-        return _description(fields, "topics", list(wanted.values()), partial(_topic, live, version=version))
+        return _description(fields, "topics", list(wanted.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
         """Of the partitions that a Metadata request asks for, and that we know of."""
@@ -90,6 +94,10 @@ class Describing:
         names = views if request.topics is None else [one.name for one in request.topics]
         known = [view for name in names if (view := views.get(name)) is not None]
         return {state.state.leader for view in known for state in view.partitions.values()}
+
+    def would_deny(self, request: Any, version: int) -> bool:
+        """Whether the answer would be that there are no topics, and neither a controller nor the store has said so."""
+        return _wants_all(request, version) and not (self._metadata.is_told or self._metadata.is_read)
 
     def cluster(self) -> Description:
         fields: Fields = {
@@ -167,7 +175,7 @@ class Describing:
             view = known.get(asked.resource_name)
             if view is None:
                 return answer | {
-                    "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    "error_code": self._metadata.topic_error(),
                     "error_message": f"there is no topic {asked.resource_name}",
                 }
             found = self._topic_settings(view)
@@ -228,8 +236,15 @@ def _description(
     return entries, lambda: {**fields, name: [make(asked, view) for asked, view in wanted]}
 
 
-def _topic(live: Mapping[int, Broker], asked: Any, view: TopicView | None, *, version: int = 0) -> Fields:
-    """What Metadata says of one topic; of one that is not known if there is no view."""
+def _topic(
+    live: Mapping[int, Broker],
+    unknown: ErrorCode,
+    unknown_id: ErrorCode,
+    version: int,
+    asked: Any,
+    view: TopicView | None,
+) -> Fields:
+    """What Metadata says of one topic; without a view, of one that is not known."""
     if view is not None:
         return {
             "error_code": 0,
@@ -240,12 +255,16 @@ def _topic(live: Mapping[int, Broker], asked: Any, view: TopicView | None, *, ve
         }
     by_id = asked.name is None
     return {
-        "error_code": ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "error_code": unknown_id if by_id else unknown,
         "name": asked.name if version >= 12 else asked.name or "",
         "topic_id": asked.topic_id if by_id else _NO_ID,
         "is_internal": False,
         "partitions": [],
     }
+
+
+def _wants_all(request: Any, version: int) -> bool:
+    return request.topics is None or (version == 0 and not request.topics)
 
 
 def _endpoint(broker: Broker, id_name: str) -> Fields:

@@ -6,7 +6,8 @@ kreplog.boot                        the boot of the host in which all that may b
 *-offset-checkpoint                 of every replica on disk, open or not (F31)
 <topic>-<partition>/                a replica
 <topic>-<partition>.<hex>-delete    one that is being deleted; removed at the next start at the latest
-<topic>-<partition>.<hex>-aside     one of another topic of that name; kept for its owner to look at
+<topic>-<partition>.<hex>-stray     one that a controller did not name any more; kept for log.stray.retention.ms
+<topic>-<partition>.<hex>-aside     one without a topic id where a replica is to be; kept for its owner to look at
 """
 
 from __future__ import annotations
@@ -14,26 +15,42 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
+from kreplog._native.files import group_number, make_directory
 from kreplog.errors import CorruptCheckpointError, InvalidTopicError, StorageError, UsageError
-from kreplog.types import TopicPartition
+from kreplog.types import TopicPartition, check_partition, check_topic_id
 
 _log = logging.getLogger("kreplog.server")
 
 CLEAN_MARK = ".kafka_cleanshutdown"
 BOOT_MARK = "kreplog.boot"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
-_DELETED, _ASIDE = "-delete", "-aside"
+_DELETED, _STRAY, _ASIDE = "-delete", "-stray", "-aside"
+_DELETABLE = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
+_STRAYED = re.compile(rf".+-([0-9]+)\.[0-9a-f]+{_STRAY}")
 
 Offsets = tuple[int, int, int]
 """Recovery point, high watermark, log start offset: one for each of CHECKPOINTS."""
+
+
+class Stray(NamedTuple):
+    """A replica that was set aside. partition: its number. since_ms: wall clock."""
+
+    path: Path
+    topic_id: str
+    partition: int
+    since_ms: int
 
 
 class DataDirectory:
@@ -45,15 +62,17 @@ class DataDirectory:
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
-    def __init__(self, path: str, broker_id: int, boot: str) -> None:
+    def __init__(self, path: str, broker_id: int, boot: str, group: str | None = None) -> None:
         self.path = Path(path).absolute()
         self.failed = False
         self._boot = boot
         self._lock = threading.Lock()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path / OWNER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_directory(str(self.path), group)
+            self._check_mode(group)
+            self._file = os.open(self.path / OWNER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                os.fchmod(self._file, 0o600)
                 self._take(broker_id)
             except BaseException:
                 os.close(self._file)
@@ -80,6 +99,21 @@ class DataDirectory:
         if not self.unclean and not self.is_new:
             self.know_safe()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
+
+    def _check_mode(self, group: str | None) -> None:
+        """Warn where others than the owner, and the group that is to read, may enter: what exists is left as it is."""
+        status, path = self.path.stat(), self.path
+        mode = stat.S_IMODE(status.st_mode)
+        if group is None and mode & 0o077:
+            _log.warning("the log directory %s has mode %04o: chmod 700 closes it to other users", path, mode)
+        elif group is not None and (status.st_gid != group_number(group) or mode != 0o2750):
+            _log.warning(
+                "the log directory %s has mode %04o, and was made before log.dir.group = %s: chgrp -R, and chmod 2750 "
+                "for directories and 640 for files, open it to the group",
+                path,
+                mode,
+                group,
+            )
 
     def _check_owner(self, broker_id: int) -> None:
         text = self._read("meta.properties")
@@ -118,53 +152,94 @@ class DataDirectory:
         """Topic id of every replica here, None for one whose making was interrupted before it got one."""
         found: dict[TopicPartition, str | None] = {}
         for name in os.listdir(self.path):
-            if not (self.path / name).is_dir():
-                continue
             try:
                 partition = TopicPartition.parse(name)
             except InvalidTopicError:
+                continue
+            if (self.path / name).is_symlink():
+                _log.error("%s is a symbolic link, so no replica: move the directory itself here", self.path / name)
+                continue
+            if not (self.path / name).is_dir():
                 continue
             found[partition] = read_topic_id(self.path / name)
         return found
 
     def folder(self, partition: TopicPartition) -> Path:
-        """Where that replica is, or would be."""
-        return self.path / str(partition)
+        """Where that replica is, or would be: in this directory and nowhere else. Raises InvalidTopicError."""
+        return self.path / str(check_partition(partition))
 
     def make(self, partition: TopicPartition, topic_id: str) -> Path:
         """A folder for a new replica, which the checkpoints do not know; durable once its log's files are synced.
 
-        Raises StorageError.
+        Raises InvalidTopicError, StorageError.
         """
+        folder = self._own_folder(partition)
+        check_topic_id(topic_id)
         self.forget(partition)
-        folder = self.folder(partition)
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {folder}: {error}", path=str(folder)) from error
+        make_directory(str(folder))
         atomic_write(str(folder / "partition.metadata"), f"version: 0\ntopic_id: {topic_id}\n".encode(), False)
         return folder
 
     def set_aside(self, partition: TopicPartition) -> Path:
-        """Move a replica that is not wanted out of the way, for its owner to look at. Raises StorageError."""
+        """Move what is no replica, for want of a topic id, out of the way of one. Raises StorageError."""
         return self._move(partition, _ASIDE)
+
+    def set_stray(self, partition: TopicPartition) -> Path:
+        """Move a replica out of the way, for `restore` or, after a while, `remove`. Raises StorageError."""
+        moved = self._move(partition, _STRAY)
+        with suppress(OSError):  # then its time runs from when it last got a file
+            os.utime(moved)
+        return moved
+
+    def strays(self) -> list[Stray]:
+        """Those that can be taken back, oldest first."""
+        found = []
+        for name in os.listdir(self.path):
+            strayed, path = _STRAYED.fullmatch(name), self.path / name
+            if strayed is None or path.is_symlink() or (topic_id := read_topic_id(path)) is None:
+                continue
+            found.append(Stray(path, topic_id, int(strayed[1]), path.stat().st_mtime_ns // 1_000_000))
+        return sorted(found, key=lambda stray: stray.since_ms)
+
+    def restore(self, stray: Stray, partition: TopicPartition) -> Path:
+        """Move a stray back to where its replica was; the checkpoints do not know it. Raises StorageError."""
+        self.forget(partition)
+        folder = self._own_folder(partition)
+        if os.path.lexists(folder):
+            raise StorageError(f"cannot move {stray.path} back to {folder}: it exists", path=str(folder))
+        _rename(stray.path, folder)
+        return folder
 
     def mark_deleted(self, partition: TopicPartition) -> Path:
         """Move a replica out of the way for `remove`. Raises StorageError."""
         return self._move(partition, _DELETED)
 
-    def _move(self, partition: TopicPartition, suffix: str) -> Path:
+    def mark_stray_deleted(self, stray: Stray) -> Path:
+        """Rename a stray for `remove`: half deleted it must not be taken back. Raises StorageError."""
+        target = stray.path.with_name(stray.path.name.removesuffix(_STRAY) + _DELETED)
+        _rename(stray.path, target)
+        return target
+
+    def _own_folder(self, partition: TopicPartition) -> Path:
         folder = self.folder(partition)
+        if folder.is_symlink():
+            raise StorageError(
+                f"{folder} is a symbolic link, and what it leads to may be anybody's: move the directory itself here",
+                partition=str(partition),
+                path=str(folder),
+            )
+        return folder
+
+    def _move(self, partition: TopicPartition, suffix: str) -> Path:
+        folder = self._own_folder(partition)
         target = self.path / f"{partition}.{secrets.token_hex(16)}{suffix}"
-        try:
-            folder.rename(target)
-        except OSError as error:
-            raise StorageError(f"cannot move {folder} to {target}: {error}", path=str(folder)) from error
+        _rename(folder, target)
         return target
 
     def remove(self, moved: Path) -> None:
-        """Delete what `mark_deleted` moved; what cannot be deleted is tried again at the next start."""
-        shutil.rmtree(moved, ignore_errors=True)
+        """Delete what was marked for it, and nothing else; the next start tries again what cannot be deleted now."""
+        if moved.parent == self.path and _DELETABLE.fullmatch(moved.name) and not moved.is_symlink():
+            shutil.rmtree(moved, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
         """Deletions that an earlier life did not finish."""
@@ -213,6 +288,13 @@ def read_topic_id(folder: Path) -> str | None:
         return None
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     return fields.get("topic_id", "").strip() or None
+
+
+def _rename(folder: Path, target: Path) -> None:
+    try:
+        folder.rename(target)
+    except OSError as error:
+        raise StorageError(f"cannot move {folder} to {target}: {error}", path=str(folder)) from error
 
 
 def _sync(path: Path) -> None:

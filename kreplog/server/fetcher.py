@@ -13,7 +13,8 @@ from kreplog.core.effects import Send
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchResponse
 from kreplog.errors import CoordinationError, PeerProtocolError
-from kreplog.server.peers import Address, Peer
+from kreplog.server.internal import Address
+from kreplog.server.peers import Connect, Peer
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -27,7 +28,7 @@ SLACK_S = 5.0
 """What an answer may take beyond the wait that was asked for."""
 
 Known = Callable[[int], Address | None]
-"""Where this broker knows another one to be; None when it does not know."""
+"""Where this broker knows the internal endpoint of another to be; None when it does not know."""
 
 Resolve = Callable[[int], Awaitable[Address | None]]
 """Where a broker is, as others say who are asked; None when they do not know either."""
@@ -49,7 +50,9 @@ class Fetches:
         name_of: fetch.NameOf,
         put: Callable[[Fetched], None],
         on_hung_up: Callable[[int], None],
+        connect: Connect,
     ) -> None:
+        self._connect = connect
         self._on_hung_up = on_hung_up
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
@@ -69,7 +72,8 @@ class Fetches:
         header = RequestHeader(ApiKey.FETCH, VERSION, effect.correlation & 0x7FFFFFFF, self._client_id)
         frame = fetch.encode_request(request, header, self._ids.__getitem__)
         idle = self._idle.setdefault(effect.leader, [])
-        peer = idle.pop() if idle else Peer(self._max_frame_bytes, partial(self._on_hung_up, effect.leader))
+        hung_up = partial(self._on_hung_up, effect.leader)
+        peer = idle.pop() if idle else Peer(self._max_frame_bytes, hung_up, self._connect)
         address = self._known(effect.leader)
         if address is not None:
             peer.begin(address, frame)

@@ -1,9 +1,11 @@
 """LocalCluster: several brokers on one host, each a process, with one directory for all that is theirs.
 
 <dir>/cluster.json              {"brokers": [ids]}
+<dir>/cluster.key               what its brokers prove to each other where their internal listeners are TCP
 <dir>/coordination/             the embedded store
 <dir>/broker-<id>/broker.toml   its settings
 <dir>/broker-<id>/data/         its log directory
+<dir>/broker-<id>/data.internal/   its unix socket for other brokers
 <dir>/broker-<id>/logs/         server.log, state-change.log, console.log
 <dir>/broker-<id>/broker.pid    {"pid", "host", "port"}, locked while the process lives: port 0 until it listens
 """
@@ -24,11 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kreplog._native.files import make_directory
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
 from kreplog.server import telling
-from kreplog.server.cluster_files import broker_toml, check_settings, free_ports
+from kreplog.server.cluster_files import check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.server.peers import Line
 from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.server.store import make_store
@@ -112,10 +115,9 @@ class LocalCluster:
         ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
         check_settings(root, brokers[0], settings)
         for broker, port in zip(brokers, ports, strict=True):
-            home = root / f"broker-{broker}"
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "broker.toml").write_text(broker_toml(root, broker, port, settings), encoding="utf-8")
-        (root / "cluster.json").write_text(json.dumps({"brokers": list(brokers)}) + "\n")
+            write_broker(root, broker, port, settings)
+        make_key(root)
+        write_cluster(root, brokers)
         return cls(root)
 
     def home(self, broker: int) -> Path:
@@ -226,11 +228,11 @@ class LocalCluster:
 
     def _spawn(self, broker: int) -> subprocess.Popen[bytes]:
         logs = self.home(broker) / "logs"
-        logs.mkdir(exist_ok=True)
+        make_directory(str(logs))
         command = [sys.executable, "-m", "kreplog", "broker", "start", "--id", str(broker), str(self.directory)]
         # The same kreplog as this one, wherever it was found.
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with open(logs / "console.log", "ab") as console:
+        with open(logs / "console.log", "ab", opener=_open_for_owner) as console:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -331,7 +333,7 @@ class PidFile:
     """Says that a broker's process lives, for as long as it does. Raises UsageError when one does already."""
 
     def __init__(self, home: Path) -> None:
-        self._fd = os.open(home / "broker.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = _open_for_owner(str(home / "broker.pid"), os.O_RDWR | os.O_CREAT)
         for _ in range(_LOCK_TRIES):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -352,6 +354,13 @@ class PidFile:
     def close(self) -> None:
         """As the end of the process does."""
         os.close(self._fd)
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    """Whatever the umask."""
+    file = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    os.fchmod(file, 0o600)
+    return file
 
 
 def read_pid_file(home: Path) -> tuple[int, str, int]:

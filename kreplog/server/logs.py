@@ -23,6 +23,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from kreplog._native.files import make_directory
 from kreplog.core.messages import (
     LeaderAndIsrRequest,
     PartitionState,
@@ -144,7 +145,7 @@ def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = N
     if folder is None:
         _direct(root, logging.StreamHandler(sys.stderr), formatter, level)
     else:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(str(folder))
         _direct(root, _File(folder / "server.log", settings), formatter, level)
         _direct(_changes, _Later(folder / "state-change.log", settings), formatter, level)
         _changes.propagate = False
@@ -256,7 +257,7 @@ def log_applied(request: Request, error: ErrorCode, errors: Iterable[tuple[Topic
     """This broker has done what a controller told it, or refused."""
     if error is ErrorCode.NONE:
         _log_request("applied", request, {}, {at: one for at, one in errors if one is not ErrorCode.NONE})
-    else:
+    elif error is not ErrorCode.INVALID_TOPIC_EXCEPTION:  # the core has said why, and rows take legal names alone
         _log_request("refused", request, {"error": error.name}, {})
 
 

@@ -128,6 +128,8 @@ def _tell_process(lines: list[str], broker: Told) -> None:
         "Log directories that have failed.",
         len(broker.settings.log_dirs) - sum(not directory.failed for directory in broker.logs.directories),
     )
+    what = "Replicas that no controller names any more; kept for log.stray.retention.ms."
+    _gauge(lines, "kafka_log_logmanager_strayreplicacount", what, len(broker.logs.strays))
 
 
 def resident_bytes() -> tuple[int, int]:

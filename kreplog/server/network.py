@@ -24,6 +24,7 @@ from typing_extensions import Buffer
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
+from kreplog.server.internal import socket_name
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
 
@@ -374,7 +375,9 @@ def _listen_at_path(path: Path) -> socket.socket:
         path.unlink()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.bind(str(path))
+        with socket_name(str(path)) as name:
+            os.fchmod(sock.fileno(), 0o600)  # on Linux bind makes it so; nobody connects before listen, elsewhere
+            sock.bind(name)
         os.chmod(path, 0o600)
         sock.listen(BACKLOG)
     except BaseException:

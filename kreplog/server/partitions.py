@@ -28,6 +28,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
 from kreplog.server.directories import DataDirectory, Offsets
+from kreplog.server.strays import Strays
 from kreplog.types import AppendInfo, TopicPartition
 
 _log = logging.getLogger("kreplog.server")
@@ -48,7 +49,9 @@ LOG_EFFECTS = frozenset(
         effects.OffsetForTimestamp,
         effects.AdvanceHighWatermark,
         effects.Flush,
-        effects.CloseLog,
+        effects.SetAsideStray,
+        effects.RestoreStray,
+        effects.DeleteStrays,
         effects.DeleteLog,
     }
 )
@@ -98,7 +101,7 @@ class ReplicaLogs:
 
     memory: what idempotent producers are charged to.
     complete: no directory was missing at the start. Without one a replica that is on no disk may have been lost with
-    it, so none is made from nothing then.
+    it, so none is made from nothing then. stray_retention_ms: log.stray.retention.ms, -1: strays stay for ever.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class ReplicaLogs:
         pool: Executor,
         *,
         complete: bool = True,
+        stray_retention_ms: int = -1,
         memory: MemoryAccount | None = None,
     ) -> None:
         self._memory = memory or MemoryAccount()
@@ -121,6 +125,8 @@ class ReplicaLogs:
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._nameless: dict[TopicPartition, DataDirectory] = {}
         self._broken: dict[TopicPartition, tuple[DataDirectory, str, StorageError]] = {}
+        self.strays = Strays(stray_retention_ms, self._run)
+        self._in_hand: set[Path] = set()
         self._held: Counter[DataDirectory] = Counter()
         self._made: dict[_Replica, None] = {}
         self._cut: dict[_Replica, None] = {}
@@ -142,7 +148,9 @@ class ReplicaLogs:
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
-            effects.CloseLog: self._close_log,
+            effects.SetAsideStray: self._set_aside,
+            effects.RestoreStray: self._restore,
+            effects.DeleteStrays: self._delete_strays,
             effects.DeleteLog: self._delete,
         }
 
@@ -153,6 +161,7 @@ class ReplicaLogs:
         found: list[tuple[DataDirectory, TopicPartition, str]] = []
         for directory in self.directories:
             directory.remove_leftovers()
+            self.strays.load(directory)
             for partition, topic_id in sorted(directory.replicas().items()):
                 if topic_id is None:
                     self._nameless[partition] = directory
@@ -213,18 +222,11 @@ class ReplicaLogs:
     def _open(self, effect: effects.OpenLog) -> effects.OpenedLog:
         partition = effect.partition
         if partition in self._broken:
-            directory, topic_id, error = self._broken[partition]
-            if topic_id == effect.topic_id or directory.failed:
-                raise error
-            directory.set_aside(partition)
-            del self._broken[partition]
+            raise self._broken[partition][2]
         replica = self._replicas.get(partition)
-        if replica is not None and replica.topic_id != effect.topic_id:
-            _log.warning("%s is of topic id %s, not %s: set aside", partition, replica.topic_id, effect.topic_id)
-            self._let_go(partition, replica, replica.directory.set_aside)
-            replica = None
         if replica is None:
             replica = self._make(partition, effect.topic_id)
+        check(replica.topic_id == effect.topic_id, f"{partition} is of topic id {replica.topic_id}, not set aside")
         if replica.directory.failed:
             raise LogFailedError(f"{partition}: the log directory {replica.directory.path} has failed")
         self._apply(replica, effect.config)
@@ -240,13 +242,10 @@ class ReplicaLogs:
         if not live:
             raise StorageError(f"{partition}: every log directory has failed")
         directory = min(live, key=self._held.__getitem__)
-        nameless = self._nameless.pop(partition, None)
-        if nameless is not None:
-            nameless.set_aside(partition)
+        self._set_nameless_aside(partition)
         folder = directory.make(partition, topic_id)
         replica = _Replica(directory, topic_id, Log.open(folder, self._config, owned=True))
-        self._replicas[partition] = replica
-        self._held[directory] += 1
+        self._add(partition, replica)
         self._made[replica] = None
         return replica
 
@@ -382,8 +381,51 @@ class ReplicaLogs:
         except LogFailedError:  # what is committed is so, whatever becomes of this replica
             self._fail_directory(effect)
 
-    def _close_log(self, effect: effects.CloseLog) -> None:
-        """Its files are open until they are deleted or set aside, or the broker stops: nobody else may write them."""
+    # Strays
+
+    def _set_aside(self, effect: effects.SetAsideStray) -> None:
+        partition = effect.partition
+        if partition in self._broken:
+            directory, topic_id, _ = self._broken[partition]
+            path = directory.set_stray(partition)
+            del self._broken[partition]
+        elif (replica := self._replicas.get(partition)) is not None:
+            directory, topic_id = replica.directory, replica.topic_id
+            path = self._let_go(partition, replica, directory.set_stray)
+            if replica.flushing or replica.syncing:
+                self._in_hand.add(path)
+                replica.when_still = lambda: self._in_hand.discard(path)
+        else:
+            return
+        self.strays.add(directory, path, topic_id, partition)
+
+    def _restore(self, effect: effects.RestoreStray) -> bool:
+        partition = effect.partition
+        found = self.strays.of(partition, effect.topic_id)
+        if not found:
+            return False
+        directory, stray = found[-1]
+        if stray.path in self._in_hand:
+            raise StorageError(
+                f"{partition}: {stray.path} is still being synced; a restart of the broker takes it back"
+            )
+        self._set_nameless_aside(partition)
+        folder = self.strays.restore(found[-1], partition)
+        try:
+            self._add(partition, _Replica(directory, effect.topic_id, Log.open(folder, self._config, owned=True)))
+        except StorageError as error:
+            self._broken[partition] = directory, effect.topic_id, error
+            raise
+        return True
+
+    def _set_nameless_aside(self, partition: TopicPartition) -> None:
+        nameless = self._nameless.pop(partition, None)
+        if nameless is not None:
+            nameless.set_aside(partition)
+
+    def _delete_strays(self, effect: effects.DeleteStrays) -> None:
+        for found in self.strays.of(effect.partition, effect.topic_id):
+            self.strays.delete(found)
 
     def _delete(self, effect: effects.DeleteLog) -> None:
         partition = effect.partition

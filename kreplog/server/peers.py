@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from socket import socket
 from typing import Any
 
 from typing_extensions import Buffer
 
 from kreplog.errors import PeerProtocolError
+from kreplog.server.internal import Address, connect
 from kreplog.server.network import Connection, Frame
 from kreplog.wire import cold
 from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
 from kreplog.wire.versions import ApiKey
 
-Address = tuple[str, int]
+Connect = Callable[[Address], Awaitable[socket]]
+"""Makes the connection: kreplog.server.internal.connect as a client, Dialer.connect as another broker."""
 
 
 class Peer:
     """A client's side of a connection; for one caller at a time. on_hung_up: called when the other end closes it."""
 
-    def __init__(self, max_frame_bytes: int, on_hung_up: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, max_frame_bytes: int, on_hung_up: Callable[[], None] | None = None, connect: Connect = connect
+    ) -> None:
+        self._connect = connect
         self._on_hung_up = on_hung_up
         self._max_frame_bytes = max_frame_bytes
         self._connection: Connection | None = None
@@ -32,7 +37,8 @@ class Peer:
     async def call(self, address: Address, request: Sequence[Buffer], timeout_s: float) -> Frame:
         """Send a framed request, unless `begin` has sent it, and return the frame that answers it.
 
-        Raises OSError or TimeoutError: the connection is closed then, whatever may still be on its way.
+        Raises OSError, TimeoutError or PeerProtocolError: the connection is closed then, whatever may still be on its
+        way.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -67,12 +73,8 @@ class Peer:
         if connection is not None:
             return connection
         self.close()
-        loop = asyncio.get_running_loop()
-        family, kind, protocol, _, resolved = (await loop.getaddrinfo(*address, type=socket.SOCK_STREAM))[0]
-        sock = socket.socket(family, kind, protocol)
+        sock = await self._connect(address)
         try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, resolved)
             self._connection = Connection(sock, self._max_frame_bytes, self._on_frame, self._on_closed, trusting=True)
         except BaseException:
             sock.close()

@@ -11,18 +11,24 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kreplog.core.memory import MemoryAccount
-from kreplog.errors import PeerProtocolError
+from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.counters import Requests
+from kreplog.server.internal import authenticate, check_peer_user, endpoint_name
 from kreplog.server.network import Connection, Frame, ListeningSocket, Memory
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, decode_request_header
-from kreplog.wire.versions import BETWEEN_BROKERS
+from kreplog.wire.handshake import ServerHandshake
+from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS
 
 _log = logging.getLogger("kreplog.server")
+
+MAX_HANDSHAKES = 256
+"""Connections whose peers have not proved the cluster's key yet; of more, the oldest is closed."""
 
 
 class Exchange:
@@ -112,16 +118,20 @@ class Limits:
 
 
 class Client:
-    """One client's connection. asked: it has sent a whole request."""
+    """One client's connection. asked: it has sent a whole request.
 
-    def __init__(self, sock: socket.socket, server: Server) -> None:
+    internal: it is another broker, authenticated; it alone may send inter-broker requests, and its memory is not that
+    which clients share.
+    """
+
+    def __init__(self, sock: socket.socket, server: Server, *, internal: bool = False) -> None:
         self.asked = False
+        self.internal = internal
         self._server = server
         self._under_way: deque[Exchange] = deque()
         self._holds = 0
-        self._connection = Connection(
-            sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, server.memory
-        )
+        memory = None if internal else server.memory
+        self._connection = Connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._relieve
 
     @property
@@ -142,7 +152,8 @@ class Client:
         if not self.asked:
             self.asked = True
             self._server.has_asked(self)
-        exchange = Exchange(self, decode_request_header(frame, BETWEEN_BROKERS), self._connection.active_at)
+        header = decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
+        exchange = Exchange(self, header, self._connection.active_at)
         self._under_way.append(exchange)
         try:
             self._server.handle(exchange, frame)
@@ -205,6 +216,8 @@ class Server:
         self._listening: list[ListeningSocket] = []
         self._silent: dict[Client, None] = {}  # who has asked nothing yet; the oldest first
         self._clients: dict[Client, None] = {}
+        self._brokers: dict[Client, None] = {}
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -214,8 +227,50 @@ class Server:
         self._listening.append(listening)
         return listening.address
 
+    def listen_internally(self, address: Listener, key: bytes | None) -> Listener:
+        """As `listen`, for other brokers of the cluster. key: the cluster's, without which there is no TCP address."""
+        if not address.path and key is None:
+            raise UsageError(f"an internal listener at {address} needs the cluster's key")
+        listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key))
+        self._listening.append(listening)
+        return listening.address
+
+    def _accept_broker(self, sock: socket.socket, at: Listener, key: bytes | None) -> None:
+        if key is None or at.path:  # a unix socket
+            try:
+                check_peer_user(sock)
+                self._take_broker(sock)
+            except (OSError, PeerProtocolError) as error:
+                _log.warning("%s: %s; the connection is closed", at, error)
+                sock.close()
+            return
+        if len(self._handshakes) >= MAX_HANDSHAKES:
+            next(iter(self._handshakes)).cancel()
+        sock.setblocking(False)
+        task = self._loop.create_task(self._authenticate(sock, key, endpoint_name((at.host, at.port))))
+        self._handshakes[task] = None
+        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _authenticate(self, sock: socket.socket, key: bytes, endpoint: str) -> None:
+        try:
+            await authenticate(sock, ServerHandshake(key, endpoint))
+            self._take_broker(sock)
+        except (OSError, TimeoutError, PeerProtocolError) as error:
+            with suppress(OSError):
+                _log.warning("%s: no broker of this cluster: %s", sock.getpeername(), str(error) or "no answer in time")
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+    def _take_broker(self, sock: socket.socket) -> None:
+        self._brokers[Client(sock, self, internal=True)] = None
+        if self._sweep is None:
+            self._sweep_later()
+
     def _accept(self, sock: socket.socket) -> None:
-        if self.connections >= self.limits.max_connections and not self._make_room():
+        clients = len(self._silent) + len(self._clients)
+        if clients >= self.limits.max_connections and not self._make_room():
             sock.close()
             return
         try:
@@ -252,8 +307,8 @@ class Server:
 
     def is_gone(self, client: Client) -> None:
         """It is closed."""
-        self._silent.pop(client, None)
-        self._clients.pop(client, None)
+        for clients in (self._silent, self._clients, self._brokers):
+            clients.pop(client, None)
 
     def _sweep_later(self) -> None:
         self._sweep = self._loop.call_later(self.limits.max_idle_ms / 4000, self._close_idle)
@@ -261,7 +316,7 @@ class Server:
     def _close_idle(self) -> None:
         self._sweep = None
         latest = self._loop.time() - self.limits.max_idle_ms / 1000
-        for client in [*self._silent, *self._clients]:
+        for client in [*self._silent, *self._clients, *self._brokers]:
             since = client.idle_since
             if since is not None and since <= latest:
                 _log.info("%s is closed: it has been idle for %d ms", client.peer, self.limits.max_idle_ms)
@@ -271,13 +326,15 @@ class Server:
 
     @property
     def connections(self) -> int:
-        return len(self._silent) + len(self._clients)
+        return len(self._silent) + len(self._clients) + len(self._brokers)
 
     def close(self) -> None:
         """Take no more connections, and close those there are."""
         for listening in self._listening:
             listening.close()
-        for client in [*self._silent, *self._clients]:
+        for task in self._handshakes:
+            task.cancel()
+        for client in [*self._silent, *self._clients, *self._brokers]:
             client.close()
         if self._sweep is not None:
             self._sweep.cancel()

@@ -41,7 +41,10 @@ class BrokerSettings:
     """What a broker is started with; made by `load` alone. Names are Kafka's, with underscores; times in ms.
 
     coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
-    advertised: where clients and brokers find it, when that is not the first of the listeners.
+    advertised: where clients find it, when that is not the first of the listeners.
+    internal: where other brokers of the cluster reach it, and nobody else; by default a unix socket in a directory of
+    its own beside the first of the log directories. key_file: the cluster's key, which all that connect to an internal
+    listener on TCP have to prove.
     allow_remote: listen on other than loopback addresses too.
     max_in_flight, max_queued_bytes: of one connection; it is not read from while it has more under way.
     max_memory: bytes that are held for clients: by connections, of requests that are not whole or not done and answers
@@ -51,12 +54,15 @@ class BrokerSettings:
     metrics_listener: where metrics are told over HTTP; None: nowhere.
     log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
     log_flush_offset_checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
+    stray_retention_ms: how long a replica that no controller names any more is kept; -1: for ever.
     replication, topic, log: of all that follows Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
     listeners: tuple[Listener, ...]
     advertised: Listener | None
+    internal: Listener
+    key_file: str | None
     log_dirs: tuple[str, ...]
     coordination: str
     rack: str | None
@@ -79,6 +85,7 @@ class BrokerSettings:
     checkpoint_interval_ms: int
     retention_check_interval_ms: int
     producer_check_interval_ms: int
+    stray_retention_ms: int
     controlled_shutdown_max_wait_ms: int
     replication: ReplicationConfig
     topic: TopicConfig
@@ -133,6 +140,8 @@ def check(
     complete = {name: values.get(name, one.default) for name, one in SETTINGS.items()}
     if "listeners" not in values:
         complete["listeners"] += _socket_in(complete["log.dirs"][0])
+    if complete["inter.broker.listener"] is None:
+        complete["inter.broker.listener"] = _internal_socket(complete)
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
@@ -140,6 +149,7 @@ def check(
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
     )
     _check_listeners(settings)
+    _check_internal(settings)
     return settings
 
 
@@ -171,10 +181,39 @@ def _socket_in(log_dir: str) -> tuple[Listener, ...]:
     return (Listener(path=path),) if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH else ()
 
 
+def _internal_socket(values: Mapping[str, Any]) -> Listener:
+    """For brokers of one host. Raises UsageError where others may be meant to reach it, who could not."""
+    remote = any(one.host and not is_loopback(one.host) for one in values["listeners"])
+    if remote and values["coordination"].startswith("zookeeper:"):
+        raise UsageError(
+            "brokers of other hosts could not reach this one: set inter.broker.listener to host:port (and "
+            "inter.broker.key.file), or to unix:PATH where all brokers of the cluster are on this host"
+        )
+    return Listener(path=os.path.join(os.path.abspath(values["log.dirs"][0]) + ".internal", "broker.sock"))
+
+
+def _check_internal(settings: BrokerSettings) -> None:
+    """Raise UsageError for an internal listener that nobody could reach, or anybody."""
+    internal = settings.internal
+    if internal.path:
+        if not os.path.isabs(internal.path):
+            raise UsageError(f"inter.broker.listener = {internal}: the path of a unix socket must begin with /")
+    elif internal.host in _WILDCARDS:
+        raise UsageError(
+            f"inter.broker.listener = {internal} names no address that other brokers could connect to: give that of "
+            "the network between them"
+        )
+    elif settings.key_file is None:
+        raise UsageError(
+            f"inter.broker.listener = {internal} needs inter.broker.key.file: the cluster's key, the same on all its "
+            "hosts; `kreplog cluster create` makes one, cluster.key"
+        )
+
+
 def _check_listeners(settings: BrokerSettings) -> None:
     """Raise UsageError for an address that others can reach and nobody asked for, or that leads nowhere."""
     if not any(listener.host for listener in settings.listeners):
-        raise UsageError("listeners must name a host:port, since brokers reach each other there")
+        raise UsageError("listeners must name a host:port, where clients find the broker")
     given = [("listeners", listener) for listener in settings.listeners]
     if settings.metrics_listener is not None:
         given.append(("metrics.listener", settings.metrics_listener))
@@ -302,6 +341,13 @@ def _address(value: Any) -> Listener:
     return listener
 
 
+def _internal(value: Any) -> Listener:
+    """host:port or unix:PATH."""
+    if not isinstance(value, str):
+        raise ValueError("allowed is one host:port or unix:PATH")
+    return _listener(value)
+
+
 def _coordination(value: Any) -> str:
     kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind not in ("embedded", "zookeeper") or not colon or not rest:
@@ -315,6 +361,8 @@ _OWN = {
     "broker.id": "broker_id",
     "listeners": "listeners",
     "advertised.listeners": "advertised",
+    "inter.broker.listener": "internal",
+    "inter.broker.key.file": "key_file",
     "log.dirs": "log_dirs",
     "coordination": "coordination",
     "broker.rack": "rack",
@@ -337,6 +385,7 @@ _OWN = {
     "log.flush.offset.checkpoint.interval.ms": "checkpoint_interval_ms",
     "log.retention.check.interval.ms": "retention_check_interval_ms",
     "producer.id.expiration.check.interval.ms": "producer_check_interval_ms",
+    "log.stray.retention.ms": "stray_retention_ms",
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
 }
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
@@ -352,6 +401,7 @@ _LOG = {
     "log.message.timestamp.type": "message_timestamp_type",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "max.producer.ids.per.partition": "max_producer_ids",
+    "log.dir.group": "directory_group",
 }
 
 
@@ -365,6 +415,8 @@ SETTINGS: dict[str, _Setting] = {
     "broker.id": _Setting(_integer(0, _MAX_INT32), _REQUIRED),
     "listeners": _Setting(_listeners, (Listener("127.0.0.1", 9092),)),  # and a unix socket, see _socket_in
     "advertised.listeners": _Setting(_address, None),
+    "inter.broker.listener": _Setting(_internal, None),  # a unix socket, see _internal_socket
+    "inter.broker.key.file": _Setting(_text, None),
     "log.dirs": _Setting(_texts, _REQUIRED),
     "coordination": _Setting(_coordination, _REQUIRED),
     "broker.rack": _Setting(_text, None),
@@ -387,6 +439,7 @@ SETTINGS: dict[str, _Setting] = {
     "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
     "log.retention.check.interval.ms": _Setting(_integer(10, 86_400_000), 300_000),
     "producer.id.expiration.check.interval.ms": _Setting(_integer(10, 86_400_000), 600_000),
+    "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), 7 * 24 * 3600 * 1000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(_TOPIC, TopicConfig()),

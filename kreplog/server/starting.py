@@ -37,7 +37,7 @@ def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
     failure: StorageError | None = None
     for path in settings.log_dirs:
         try:
-            found.append(DataDirectory(path, settings.broker_id, boot))
+            found.append(DataDirectory(path, settings.broker_id, boot, settings.log.directory_group))
         except StorageError as error:
             _log.error("%s; its replicas are offline", error)
             failure = error

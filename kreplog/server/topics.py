@@ -51,6 +51,12 @@ class Topics:
         for event in self._waiting:
             event.set()
 
+    def replaced(self) -> None:
+        """The metadata are others now, and no controller has told them."""
+        self._names_of = None
+        for event in self._waiting:
+            event.set()
+
     def _may_change_names(self, told: ControlRequest) -> bool:
         """Not where it only tells more of what is known, as at a failover: those who fetch ask for names all the time,
         and to look through thousands of partitions for each of them would take longer than all the rest."""

@@ -246,7 +246,7 @@ class BrokerProcess:
         )
         few = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few else None
-        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory)
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
         broker = Broker(
@@ -266,7 +266,6 @@ class BrokerProcess:
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
             effects.OffsetForTimestamp: self._offset_for_timestamp,
-            effects.CloseLog: self._close_log,
             effects.Send: self._send,
             effects.Reply: self._reply,
             effects.SendControl: self._send_control,
@@ -458,6 +457,8 @@ class BrokerProcess:
         """Writes happen at once and are answered, on a slow disk, later: a crash in between leaves them on the disk."""
         answer: Any = None
         error: KreplogError | None = None
+        if isinstance(effect, effects.DeleteLog):
+            self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
         try:
             answer = _LOG_EFFECTS[type(effect)](self.disk, effect)
         except KreplogError as failed:
@@ -478,9 +479,6 @@ class BrokerProcess:
         log = self.disk.log(effect.partition)
         if log is not None:
             log.advance_high_watermark(effect.offset)
-
-    def _close_log(self, _runner: Runner, effect: effects.CloseLog) -> None:
-        self.disk.close(effect.partition)
 
     def _flush(self, _runner: Runner, effect: effects.Flush) -> None:
         """One fsync at a time for each log; those asked for meanwhile share the next."""
@@ -522,6 +520,10 @@ class BrokerProcess:
         assert isinstance(effect.reply_to, int)
         if self.registration.broker.unclean and isinstance(runner.event, events.Received):
             self._may_be_clean(runner.event.request, effect.response)
+        if self.manager.metadata.controller_epoch < 0:
+            for one in getattr(effect.response, "partitions", ()):
+                if getattr(one, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self.cluster.checkers.denied(self.id, one.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
     def _may_be_clean(self, request: m.Request, response: m.Response) -> None:
@@ -587,6 +589,15 @@ class BrokerProcess:
             self._checkpoint_later()
 
 
+def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:
+    """Whether a controller has just asked for the deletion of this replica."""
+    return (
+        isinstance(event, events.Received)
+        and isinstance(event.request, m.StopReplicaRequest)
+        and any(one.partition == partition and one.delete for one in event.request.partitions)
+    )
+
+
 def _open_log(disk: Disk, effect: effects.OpenLog) -> effects.OpenedLog:
     opened = disk.open(effect.partition, effect.topic_id)
     return effects.OpenedLog(opened.state, opened.high_watermark)
@@ -611,5 +622,8 @@ _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
     effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
     effects.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
+    effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
+    effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),
+    effects.DeleteStrays: lambda disk, e: disk.delete_stray(e.partition, e.topic_id),
     effects.DeleteLog: lambda disk, e: disk.delete(e.partition),
 }

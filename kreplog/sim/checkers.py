@@ -20,6 +20,8 @@ What must hold, and when it is looked at:
     phantom             a consumer sees only what is committed, and nothing else at that offset ever    at the answer
     gap                 ... offset by offset, from where it began                                       at the answer
     out of range        ... and never stands outside the log                                            at the answer
+    denied              no client hears that a partition does not exist from a broker that was never told  at the answer
+    deleted unnamed     a replica's files go only when a controller names it for that                   as they go
     deleted             nothing is, but what an operator or retention let go; nothing that is not committed   as it goes
     watermark fell      nor is it told a lower high watermark by the same or a later leader             at the answer
     lost                all that was acknowledged under acks=all is in the log                          at the end
@@ -297,6 +299,16 @@ class Checkers:
         if line.all_asked and begin <= line.end and replica is not None and replica.role is Role.LEADER:
             line.released = max(line.released, begin)
         self._check_deleted(line, broker, begin)
+
+    def denied(self, broker: int, partition: TopicPartition) -> None:
+        """A broker that no controller has sent its metadata yet has answered that there is no such partition."""
+        if partition in self._assigned and (self._topic_ids.get(partition.topic, ""), -1) not in self._deleted:
+            self.violate("denied", f"broker {broker} was told of nothing yet and denies {partition}", None)
+
+    def deleting(self, broker: int, partition: TopicPartition, named: bool) -> None:
+        """A broker deletes a replica's files. named: a StopReplica has asked for it."""
+        if not named:
+            self.violate("deleted unnamed", f"broker {broker} deletes {partition}, which no StopReplica names", None)
 
     def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
         line = self.line(partition, log.topic_id)

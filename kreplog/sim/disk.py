@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from kreplog.core.effects import LogState
-from kreplog.errors import LogClosedError, LogFailedError
+from kreplog.errors import LogClosedError, LogFailedError, check
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.native_log import NativeLog
 from kreplog.sim.records import Codec, ModelCodec, NativeCodec
@@ -105,6 +105,7 @@ class _Files(Protocol):
     def cuts(self, start: int, end: int) -> list[int]: ...
     def lose(self, offset: int, tear: int) -> None: ...
     def discard(self) -> None: ...
+    def restore(self) -> None: ...
 
 
 class Loss(NamedTuple):
@@ -320,7 +321,7 @@ class Disk:
         self.unclean = False
         self.retention_bytes = 0
         self.observer: Observer | None = None
-        self.aside: list[tuple[TopicPartition, str]] = []
+        self.strays: dict[tuple[TopicPartition, str], _Replica] = {}
         self._make = make
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._fail_in: int | None = None
@@ -329,21 +330,19 @@ class Disk:
     # What the broker does
 
     def open(self, partition: TopicPartition, topic_id: str) -> Opened:
-        """Open the replica, recovering it, or make it. One of another topic id is set aside first.
+        """Open the replica, recovering it, or make it; none of another topic id is there.
 
         Opening one that is open gives it anew. Raises LogFailedError.
         """
         if self.failed:
             raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
         replica = self._replicas.get(partition)
-        if replica is not None and replica.topic_id != topic_id:
-            self._set_aside(partition, replica)
-            replica = None
         if replica is None:
             replica = self._replicas[partition] = _Replica(topic_id, self._make(partition, topic_id))
         elif replica.log is None:
             replica.settle_torn()
             replica.files.open()
+        check(replica.topic_id == topic_id, f"{partition} of topic id {replica.topic_id} was not set aside")
         replica.failed = False
         log = replica.log = DiskLog(self, partition, replica)
         if self.observer is not None:
@@ -375,8 +374,37 @@ class Disk:
             return
         if replica.failed or self.failed:
             raise LogFailedError(f"{partition}: cannot delete its files on a failed disk", partition=str(partition))
-        self._set_aside(partition, replica)
-        self.aside.pop()
+        replica.log = None
+        del self._replicas[partition]
+        replica.files.discard()
+
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Stop a replica and keep its files out of the way; nothing where there is none. Raises LogFailedError."""
+        replica = self._replicas.get(partition)
+        if replica is None:
+            return
+        if replica.failed or self.failed:
+            raise LogFailedError(f"{partition}: cannot move its files on a failed disk", partition=str(partition))
+        if replica.log is not None:
+            self._stop(replica)
+        del self._replicas[partition]
+        replica.files.discard()
+        self.strays[partition, replica.topic_id] = replica
+
+    def restore(self, partition: TopicPartition, topic_id: str) -> bool:
+        """Take back what was set aside last; False where there is none. Raises LogFailedError."""
+        if self.failed:
+            raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
+        replica = self.strays.pop((partition, topic_id), None)
+        if replica is None:
+            return False
+        replica.files.restore()
+        self._replicas[partition] = replica
+        return True
+
+    def delete_stray(self, partition: TopicPartition, topic_id: str) -> None:
+        """Its files, if there are any, are gone."""
+        self.strays.pop((partition, topic_id), None)
 
     def ends(self, partition: TopicPartition, topic_id: str) -> tuple[int, int]:
         """(log end offset, durable end) of a replica, open or not; (0, 0) where there is none. For checkers."""
@@ -412,8 +440,8 @@ class Disk:
         Of a broker that is down already only the power can fail.
         """
         losses = []
-        for partition in sorted(self._replicas):
-            replica = self._replicas[partition]
+        strays = [(partition, self.strays[partition, topic_id]) for partition, topic_id in sorted(self.strays)]
+        for partition, replica in [*sorted(self._replicas.items()), *strays]:
             if replica.log is not None:
                 self._stop(replica)
             replica.settle_torn()
@@ -472,12 +500,6 @@ class Disk:
         replica.durable_point()
         replica.log = None
         replica.files.crash()
-
-    def _set_aside(self, partition: TopicPartition, replica: _Replica) -> None:
-        replica.log = None
-        del self._replicas[partition]
-        replica.files.discard()
-        self.aside.append((partition, replica.topic_id))
 
 
 class Disks:

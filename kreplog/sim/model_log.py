@@ -268,7 +268,10 @@ class ModelLog:
         self._power_lost = True
 
     def discard(self) -> None:
-        """Nobody will look for it again."""
+        """It is moved out of the way."""
+
+    def restore(self) -> None:
+        """It is moved back."""
 
     # Inside
 

@@ -425,6 +425,18 @@ def _old_controller_epoch_accepted() -> list[Patch]:
     ]
 
 
+@_mutation("strays-deleted")
+def _strays_deleted() -> list[Patch]:
+    """A broker deletes what an INIT does not name: a controller that knows nothing empties the cluster."""
+    return [(ReplicaManager, "_set_aside", ReplicaManager._delete)]
+
+
+@_mutation("denies-before-told")
+def _denies_before_told() -> list[Patch]:
+    """A broker that no controller has told yet answers that there is no such partition, and clients give up."""
+    return [(MetadataCache, "is_told", property(lambda self: True))]
+
+
 @_mutation("old-registration-told")
 def _old_registration_told() -> list[Patch]:
     """A broker obeys what was meant for an earlier life of it (F16, F26, KIP-380)."""

@@ -180,15 +180,27 @@ class NativeLog:
         """
         self.crash()
         folder = os.path.dirname(self.path)
-        aside = f"{self.path}.{len(os.listdir(folder))}.aside"  # the number rises: names are changed, never removed
+        aside = f"{self.path}.{len(os.listdir(folder))}.aside"
+        while os.path.exists(aside):  # one that is taken back frees its name
+            aside += "+"
         try:
             os.rename(self.path, aside)
         except OSError as error:
             raise StorageError(f"cannot move {self.path} to {aside}: {error.strerror}", path=self.path) from error
+        self.path = aside
         for name in ("recovery-point", "replication", "log-start"):
             path = os.path.join(folder, f"{name}-offset-checkpoint")
             if os.path.exists(path):
                 OffsetCheckpoint(path).update(self._partition, None)
+
+    def restore(self) -> None:
+        """What was discarded is moved back; nobody has it open. Raises StorageError."""
+        home = os.path.join(os.path.dirname(self.path), str(self._partition))
+        try:
+            os.rename(self.path, home)
+        except OSError as error:
+            raise StorageError(f"cannot move {self.path} to {home}: {error.strerror}", path=home) from error
+        self.path = home
 
     def _segments(self) -> list[tuple[int, str]]:
         """(base offset, path) of each, in order."""

@@ -137,8 +137,8 @@ class StagedProcess(BrokerProcess):
                 self.tell(f"goes by other settings for {partition}")
             case effects.AdvanceHighWatermark(partition=partition, offset=offset):
                 self.tell(f"moves the high watermark of {partition} to {offset}")
-            case effects.CloseLog(partition=partition):
-                self.tell(f"stops {partition}")
+            case effects.DeleteStrays(partition=partition):
+                self.tell(f"deletes the stray {partition}")
             case effects.DeleteLog(partition=partition):
                 self.tell(f"deletes {partition}")
             case effects.StateChange(level=level, text=text) if level != "info":

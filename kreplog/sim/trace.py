@@ -216,8 +216,12 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"moves the high watermark of {partition} to {offset}"
         case effects.Flush(partition=partition):
             return f"begins to fsync {partition}"
-        case effects.CloseLog(partition=partition):
-            return f"closes {partition}"
+        case effects.SetAsideStray(partition=partition):
+            return f"sets {partition} aside as a stray"
+        case effects.RestoreStray(partition=partition):
+            return f"takes the stray {partition} back: {answer}"
+        case effects.DeleteStrays(partition=partition):
+            return f"deletes the stray {partition}"
         case effects.DeleteLog(partition=partition):
             return f"deletes {partition}"
         case effects.SubmitMulti(tag=tag, operations=operations):

@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 _SOME, _ALL = 1, 2
 
+_FOR_CLIENTS, _INTERNAL = "PLAINTEXT", "INTERNAL"
+"""Names of listeners."""
+
 _DEFAULT_CONFIG = TopicConfig()
 
 KEYS: dict[type[Any], ApiKey] = {
@@ -146,9 +149,7 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
         "controller_epoch": request.controller_epoch,
         "broker_epoch": request.broker_epoch,
         "topic_states": _topic_states(request.partitions, _update_metadata_state),
-        "live_brokers": [
-            (broker.id, [(broker.port, broker.host, "PLAINTEXT", 0)], broker.rack) for broker in request.brokers
-        ],
+        "live_brokers": [(broker.id, list(_endpoints(broker)), broker.rack) for broker in request.brokers],
         "partition_extras": [
             (position, told.state.eligible, told.adding, told.removing, told.is_new)
             for position, told in enumerate(request.partitions)
@@ -162,6 +163,13 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
         ],
         "sequence": request.sequence,
     }
+
+
+def _endpoints(broker: Broker) -> Iterator[tuple[int, str, str, int]]:
+    yield broker.port, broker.host, _FOR_CLIENTS, 0
+    if broker.internal is not None:
+        host, port = broker.internal
+        yield port, host, _INTERNAL, 0
 
 
 def _update_metadata_state(told: PartitionState) -> tuple[Any, ...]:
@@ -216,6 +224,7 @@ def _brokers(message: Any) -> Iterator[Broker]:
         raise IndexError(f"{len(message.live_brokers)} brokers with {len(message.registrations)} registrations")
     for broker, registration in zip(message.live_brokers, message.registrations, strict=True):
         endpoint = broker.endpoints[0]
+        internal = next(((one.host, one.port) for one in broker.endpoints if one.listener == _INTERNAL), None)
         yield Broker(
             broker.id,
             registration.broker_epoch,
@@ -224,6 +233,7 @@ def _brokers(message: Any) -> Iterator[Broker]:
             broker.rack,
             registration.stopping,
             registration.unclean,
+            internal,
         )
 
 

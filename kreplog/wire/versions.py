@@ -82,7 +82,8 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
         ApiKey.CONTROLLED_SHUTDOWN: (3, 3),
     }
 )
-"""What a broker or controller of the same cluster may ask for; nobody else is told of these."""
+"""What brokers and controllers of the same cluster may ask for, at an internal listener. Clients are offered none of it
+but TO_CLIENTS."""
 
 FIRST_REAL_PRODUCE = 3
 """Produce below this carries batches older than magic 2: answered with UNSUPPORTED_VERSION for each partition."""

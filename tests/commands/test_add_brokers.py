@@ -123,6 +123,7 @@ def test_new_brokers_get_what_all_others_have_alike(tmp_path: Path) -> None:
         "listeners": ["127.0.0.1:20001", *found["listeners"][1:]],
         "log.dirs": [str(grown.home(7) / "data")],
         "coordination": f"embedded:{tmp_path}/c/coordination",
+        "inter.broker.key.file": f"{tmp_path}/c/cluster.key",
         "min.insync.replicas": 2,
     }
     ports = [int(one.rpartition(":")[2]) for one in grown.bootstrap().split(",")]

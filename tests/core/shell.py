@@ -12,10 +12,10 @@ from kreplog.core.effects import (
     AppendAsFollower,
     AppendAsLeader,
     AssignLeaderEpoch,
-    CloseLog,
     ConfigureLog,
     DeleteLog,
     DeleteRecordsBefore,
+    DeleteStrays,
     Effect,
     EndOfRecords,
     EnforceRetention,
@@ -26,7 +26,9 @@ from kreplog.core.effects import (
     OpenLog,
     ReadLog,
     Reply,
+    RestoreStray,
     Send,
+    SetAsideStray,
     StateChange,
     SubmitMulti,
     SubmitRead,
@@ -61,6 +63,7 @@ class Shell:
         self.config = config or ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_max_ms=1000)
         self.logs: dict[TopicPartition, ModelLog] = {}
         self.topic_ids: dict[TopicPartition, str] = {}
+        self.strays: dict[tuple[str, int], ModelLog] = {}
         self.checkpointed: dict[TopicPartition, int] = {}
         self.now_ms = 0
         self.effects: list[Effect] = []
@@ -72,7 +75,7 @@ class Shell:
 
     def start(self, epoch: int) -> None:
         """A new process over the same logs."""
-        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids))
+        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids), strays=self.strays)
         self.step(Registered(epoch, epoch))
         self.epoch = epoch
 
@@ -135,6 +138,18 @@ class Shell:
             case OffsetForTimestamp(tag, _, timestamp):
                 self.found.append(OffsetFound(tag, *log.offset_for_timestamp(timestamp)))
                 return None
+            case SetAsideStray(partition):
+                key = self.topic_ids.pop(partition), partition.partition
+                self.strays[key] = self.logs.pop(partition)
+                return None
+            case RestoreStray(partition, topic_id):
+                stray = self.strays.pop((topic_id, partition.partition), None)
+                if stray is not None:
+                    self.logs[partition], self.topic_ids[partition] = stray, topic_id
+                return stray is not None
+            case DeleteStrays(partition, topic_id):
+                self.strays.pop((topic_id, partition.partition), None)
+                return None
             case DeleteLog(partition):
                 self.logs.pop(partition, None)
                 self.topic_ids.pop(partition, None)
@@ -142,7 +157,7 @@ class Shell:
             case StateChange(level, text):
                 self.said.append(f"{level}: {text}")
                 return None
-            case Flush() | ConfigureLog() | CloseLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
+            case Flush() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
                 return None
             case _:
                 raise AssertionError(f"no answer to {effect}")

@@ -15,9 +15,9 @@ from kreplog.core.effects import Effect, GetNodes, Multi, StateChange
 from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
 from kreplog.core.registration import Registration, State
 from kreplog.errors import ConnectionLossError, CoordinationError
-from kreplog.types import Broker, Delete, Node, WatchEvent
+from kreplog.types import Broker, Delete, Node, NodeStat, WatchEvent
 
-BROKER = Broker(3, 0, "host", 9092, "rack")
+BROKER = Broker(3, 0, "host", 9092, "rack", internal=("/run/broker.sock", 0))
 OWN = nodes.broker(3)
 EPOCH = nodes.broker_epoch(3)
 
@@ -403,3 +403,14 @@ def test_what_keeps_changing_is_not_chased() -> None:
     shell._do = real  # type: ignore[method-assign]
     shell.settle()
     assert shell.core.registered is not None
+
+
+def test_a_node_of_a_version_without_internal_endpoints_and_one_that_is_damaged() -> None:
+    content = nodes.encode_broker(BROKER)
+    before = content.replace(b',"internal":["/run/broker.sock",0]', b"")
+    assert before != content
+    assert nodes.decode_broker(OWN, Node(before, NodeStat(0, 1, 1)), 0) == replace(BROKER, internal=None)
+    for damaged in (b"[]", b'["/run/broker.sock"]', b'["host","port"]', b"7"):
+        data = content.replace(b'["/run/broker.sock",0]', damaged)
+        with pytest.raises(CoordinationError, match=OWN):
+            nodes.decode_broker(OWN, Node(data, NodeStat(0, 1, 1)), 0)

@@ -40,10 +40,12 @@ def build(directory: Path) -> Path:
     return library
 
 
-def run_driver(name: str, *arguments: object, shim: Path | None = None, under: Sequence[str] = ()) -> str:
+def run_driver(
+    name: str, *arguments: object, shim: Path | None = None, under: Sequence[str] = (), timeout_s: float = _TIMEOUT_S
+) -> str:
     """Run `tests.faults.<name>` with `arguments`; return what it printed, or fail the test with it.
 
-    under: a command that starts the driver, such as unshare.
+    under: a command that starts the driver, such as unshare. timeout_s: after so long it is killed.
     """
     environment = dict(os.environ, PYTHONPATH=str(_ROOT), PYTHONFAULTHANDLER="1")
     if shim is not None:
@@ -57,7 +59,7 @@ def run_driver(name: str, *arguments: object, shim: Path | None = None, under: S
         start_new_session=True,
     ) as driver:
         try:
-            output, _ = driver.communicate(timeout=_TIMEOUT_S)
+            output, _ = driver.communicate(timeout=timeout_s)
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)

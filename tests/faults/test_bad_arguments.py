@@ -177,7 +177,7 @@ def test_directory_without_permission(tmp_path: Path) -> None:
             top.chmod(0o755)
         (tmp_path / "data").chmod(0o755)
         (tmp_path / "data" / "perm-0").chmod(0o555)
-        for file in (tmp_path / "data" / "perm-0").iterdir():
+        for file in (*(tmp_path / "data").glob("*-checkpoint"), *(tmp_path / "data" / "perm-0").iterdir()):
             file.chmod(0o444)
         assert "perm-0" in result_of(as_nobody)
     finally:

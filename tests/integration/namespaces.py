@@ -125,6 +125,8 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
         for broker in net.brokers:
             listeners = [f"{net.address(broker)}:{_PORT}", f"unix:{made.home(broker)}/broker.sock"]
             set_line(made, broker, "listeners", json.dumps(listeners))
+            with (made.home(broker) / "broker.toml").open("a") as settings_file:  # no cut reaches a unix socket
+                settings_file.write(f'"inter.broker.listener" = "{net.address(broker)}:{_PORT + 1}"\n')
         try:
             made.start()
             yield made, net

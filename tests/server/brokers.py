@@ -44,3 +44,12 @@ def _own(value: Any, number: int) -> Any:
 async def eventually(true: Callable[[], Awaitable[bool]]) -> None:
     while not await true():
         await asyncio.sleep(0.01)
+
+
+async def until_controlled(broker: Broker) -> None:
+    """Until a controller has told it of the cluster."""
+
+    async def controlled() -> bool:
+        return broker.manager.metadata.is_told
+
+    await eventually(controlled)

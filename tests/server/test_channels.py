@@ -20,6 +20,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.server.channels import Channels
+from kreplog.server.internal import connect
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 from tests.server.loop import run
 
@@ -55,7 +56,7 @@ def heard(requests: Sequence[ControlRequest]) -> list[ControlRequest]:
             await free.wait()
             return LeaderAndIsrResponse(ErrorCode.NONE)
 
-        channels = Channels("test", lambda broker: ("", 0), answered.append, OWN, obey)
+        channels = Channels("test", lambda broker: ("", 0), answered.append, OWN, obey, connect)
         channels.send(SendControl(OWN, EPOCH, StopReplicaRequest(OWN, 1, EPOCH, (), 0)))
         while not told:
             await asyncio.sleep(0)  # the channel has its turn
@@ -106,7 +107,7 @@ def test_answers_are_waited_for_but_not_forever() -> None:
             await free.wait()
             return LeaderAndIsrResponse(ErrorCode.NONE)
 
-        channels = Channels("test", lambda broker: ("", 0), lambda _: happened.append("answered"), OWN, obey)
+        channels = Channels("test", lambda broker: ("", 0), lambda _: happened.append("answered"), OWN, obey, connect)
         await channels.until_idle(3600, 0)
         channels.send(SendControl(OWN, EPOCH, leaders(1, 1, is_init=True)))
         channels.send(SendControl(OWN, EPOCH, leaders(2, 2)))

@@ -12,7 +12,7 @@ from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.server.fetcher import VERSION, Fetches
-from kreplog.server.peers import Address
+from kreplog.server.internal import Address, connect
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
@@ -50,7 +50,9 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
                 assert broker not in known, "others are asked where it is, though that is known here"
                 return address
 
-            fetches = Fetches("me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None)
+            fetches = Fetches(
+                "me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None, connect
+            )
             fetches.send(ask(7))  # to one that is not known yet
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
 
@@ -87,7 +89,14 @@ def test_closing_ends_a_fetch_that_has_only_begun() -> None:
                 return where
 
             fetches = Fetches(
-                "me", 1 << 20, lambda broker: where, resolve, lambda topic_id: "t", put.append, lambda broker: None
+                "me",
+                1 << 20,
+                lambda broker: where,
+                resolve,
+                lambda topic_id: "t",
+                put.append,
+                lambda broker: None,
+                connect,
             )
             fetches.send(ask(7))
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)

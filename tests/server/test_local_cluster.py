@@ -19,8 +19,10 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from typer.testing import CliRunner
 
 from kreplog.commands import clusters
+from kreplog.commands.add_brokers import extend
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
+from kreplog.server.internal import load_key
 from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
 from tests.integration.clusters import eventually
 from tests.integration.faults import stopped
@@ -96,6 +98,32 @@ def test_settings_are_checked_before_anything_is_written(tmp_path: Path, setting
 def test_coordination_elsewhere(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", [0], 0, [f'coordination = "embedded:{tmp_path}/elsewhere"'])
     assert made.settings(0).coordination == f"embedded:{tmp_path}/elsewhere"
+
+
+def test_brokers_on_tcp_prove_the_key_that_was_made(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "c", [0, 1], 0, ['"inter.broker.listener" = "127.0.0.1:0"'])
+    try:
+        made.start()
+        assert {one.state for one in made.status()} == {"serving"}
+    finally:
+        made.stop()
+
+
+def test_a_directory_of_a_version_without_a_key(tmp_path: Path) -> None:
+    """It starts, its brokers at unix sockets, and a new broker is no stranger."""
+    made = LocalCluster.create(tmp_path / "c", [0], 0)
+    (tmp_path / "c" / "cluster.key").unlink()
+    settings = made.home(0) / "broker.toml"
+    lines = [line for line in settings.read_text().splitlines(keepends=True) if "inter.broker" not in line]
+    settings.write_text("".join(lines))
+    try:
+        made.start()
+        made = extend(made, [1], 0, [])
+        assert load_key(made.settings(1).key_file or "")
+        made.start()
+        assert {one.state for one in made.status()} == {"serving"}
+    finally:
+        made.stop()
 
 
 @pytest.fixture

@@ -46,11 +46,21 @@ class Life:
         self.events: list[events.Event] = []
 
     def open(
-        self, *names: str, boot: str = "boot", complete: bool = True, progress: Progress | None = None
+        self,
+        *names: str,
+        boot: str = "boot",
+        complete: bool = True,
+        progress: Progress | None = None,
+        stray_retention_ms: int = -1,
     ) -> ReplicaLogs:
         directories = [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)]
         self.logs = ReplicaLogs(
-            directories, LogConfig(replicated=True), self.events.append, self.pool, complete=complete
+            directories,
+            LogConfig(replicated=True),
+            self.events.append,
+            self.pool,
+            complete=complete,
+            stray_retention_ms=stray_retention_ms,
         )
         self.logs.load(2, progress)
         return self.logs
@@ -208,13 +218,14 @@ def test_a_replica_of_another_topic_is_set_aside_and_its_checkpoints_forgotten(l
         await logs.write_checkpoints()
         checkpoint = life.root / "data" / "replication-offset-checkpoint"
         assert "topic 0 3" in checkpoint.read_text()
-        logs.answer(effects.CloseLog(TP))
+        logs.answer(effects.SetAsideStray(TP))
         assert opened(logs, OTHER_ID) == effects.OpenedLog(effects.LogState(0, 0, ()), 0)
         assert "topic 0" not in checkpoint.read_text()
 
     run(work)
-    (aside,) = (life.root / "data").glob("topic-0.*-aside")
-    assert read_topic_id(aside) == ID
+    (stray,) = (life.root / "data").glob("topic-0.*-stray")
+    assert read_topic_id(stray) == ID
+    assert logs.strays.keys() == [(ID, 0)]
     assert read_topic_id(life.root / "data" / "topic-0") == OTHER_ID
     life.crash()
 
@@ -354,7 +365,7 @@ def test_directories_have_one_owner(life: Life, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is that of broker 1, not of 2"):
         DataDirectory(str(tmp_path / "data"), 2, "boot")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(StorageError, match="cannot make"):
         DataDirectory(str(tmp_path / "file"), 1, "boot")
 
 

@@ -52,6 +52,28 @@ def test_what_is_advertised_can_be_reached() -> None:
         load(NEEDED | {"metrics.listener": "[::]:9404"}, None, {})
 
 
+def test_the_internal_listener() -> None:
+    assert load(NEEDED, None, {}).internal == Listener(path="/data.internal/broker.sock")
+    tcp = NEEDED | {"inter.broker.listener": "192.0.2.1:9093"}
+    with pytest.raises(UsageError, match=r"needs inter\.broker\.key\.file"):
+        load(tcp, None, {})
+    assert load(tcp | {"inter.broker.key.file": "/key"}, None, {}).internal == Listener("192.0.2.1", 9093)
+    for nowhere in ("0.0.0.0:9093", "[::]:9093"):
+        with pytest.raises(UsageError, match="no address that other brokers"):
+            load(tcp | {"inter.broker.listener": nowhere, "inter.broker.key.file": "/key"}, None, {})
+    for wrong in ("unix:broker.sock", "9093", 9093, "a:1,b:2"):
+        with pytest.raises(UsageError, match=r"inter\.broker\.listener"):
+            load(NEEDED | {"inter.broker.listener": wrong}, None, {})
+
+
+def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> None:
+    several = NEEDED | {"coordination": "zookeeper:zk:2181", "listeners": "192.0.2.1:9092", "allow.remote": True}
+    with pytest.raises(UsageError, match=r"set inter\.broker\.listener"):
+        load(several, None, {})
+    assert load(several | {"inter.broker.listener": "unix:/run/k/b.sock"}, None, {}).internal.path == "/run/k/b.sock"
+    assert load(NEEDED | {"coordination": "zookeeper:zk:2181"}, None, {}).internal.path
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [

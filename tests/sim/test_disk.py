@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kreplog.core.effects import LogState
-from kreplog.errors import KreplogError, LogClosedError, LogFailedError
+from kreplog.errors import InvariantError, KreplogError, LogClosedError, LogFailedError
 from kreplog.sim.disk import Disk, DiskLog, Disks, Loss
 from kreplog.sim.records import ModelCodec, NativeCodec, Record
 from kreplog.types import TopicPartition
@@ -60,7 +60,11 @@ class BothLogs(RuleBasedStateMachine):
             disks.__exit__(None, None, None)
 
     def open(self) -> None:
-        opened = [disk.open(TP, f"id{self.topic_id}") for disk in self.disks]
+        topic_id = f"id{self.topic_id}"
+        for disk in self.disks:
+            if disk.on_disk().get(TP, topic_id) != topic_id:
+                disk.set_aside(TP)
+        opened = [disk.open(TP, topic_id) for disk in self.disks]
         self.logs = [one.log for one in opened]
         assert opened[0][1:] == opened[1][1:]
         self.compare()
@@ -315,6 +319,8 @@ def test_a_failed_disk_takes_no_writes_until_it_is_repaired_and_restarted(disks:
         lambda: log.assign_leader_epoch(3),
         log.flush,
         lambda: disk.delete(TP),
+        lambda: disk.set_aside(TP),
+        lambda: disk.restore(TP, "id"),
         lambda: disk.open(TopicPartition("other", 0), "id2"),
     ):
         with pytest.raises(LogFailedError):
@@ -369,13 +375,36 @@ def test_a_replica_of_another_topic_id_is_set_aside(disks: Disks) -> None:
     disk = disks.disk(1)
     disk.open(TP, "old").log.append_as_leader(batch(disks, 0), 0)
     disk.crash(False, Random(0))
+    with pytest.raises(InvariantError, match="not set aside"):
+        disk.open(TP, "new")
+    disk.set_aside(TP)
     opened = disk.open(TP, "new")
     assert opened.state == LogState()
     assert disk.on_disk() == {TP: "new"}
-    assert disk.aside == [(TP, "old")]
+    assert not disk.restore(TP, "another")
     disk.delete(TP)
     assert disk.on_disk() == {}
     disk.delete(TP)
+    disk.set_aside(TP)
+    assert disk.restore(TP, "old")
+    assert disk.open(TP, "old").state.leo == 1
+    disk.set_aside(TP)
+    disk.delete_stray(TP, "old")
+    assert not disk.restore(TP, "old")
+
+
+def test_the_power_fails_under_a_stray_as_under_any_other(disks: Disks) -> None:
+    left = set()
+    for seed in range(20):
+        disk = disks.disk(seed)
+        disk.open(TP, "id").log.append_as_leader(batch(disks, 0), 0)
+        disk.set_aside(TP)
+        losses = disk.crash(True, Random(seed))
+        assert disk.restore(TP, "id")
+        end = disk.open(TP, "id").state.leo
+        assert [(loss.start, loss.end) for loss in losses] == ([(0, 1)] if end == 0 else [])
+        left.add(end)
+    assert left == {0, 1}
 
 
 def test_the_real_log_leaks_neither_descriptors_nor_files() -> None:
@@ -386,6 +415,7 @@ def test_the_real_log_leaks_neither_descriptors_nor_files() -> None:
     with Disks("native", segment_bytes=300) as disks:
         disk: Disk = disks.disk(1)
         for round_ in range(20):
+            disk.set_aside(TP)
             log = disk.open(TP, f"id{round_ % 3}").log
             for sequence in range(10):
                 log.append_as_leader(batch(disks, sequence), 0)

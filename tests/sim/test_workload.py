@@ -31,6 +31,7 @@ class Port:
         self.disks = Disks("model")
         self.topic_id = "id0"
         self.epoch = 0
+        self.disks.disk(BROKER).set_aside(TP)
         self.log = self.disks.disk(BROKER).open(TP, self.topic_id).log
         self.requests: list[Any] = []
         self.answer: Callable[[Any], Any] = self.serve
@@ -62,6 +63,7 @@ class Port:
     def make_anew(self) -> None:
         self.topic_id = "id1"
         self.epoch = 0
+        self.disks.disk(BROKER).set_aside(TP)
         self.log = self.disks.disk(BROKER).open(TP, self.topic_id).log
 
     def serve(self, request: Any) -> Any:

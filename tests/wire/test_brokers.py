@@ -92,10 +92,15 @@ STATES = tuple(
     )
     for place in PLACES
 )
+BROKERS = (
+    Broker(1, 2, "localhost", 9092, "rack", True, True, ("10.0.0.1", 9093)),
+    Broker(2, 3, "localhost", 9093, None, internal=("/run/kreplog/broker.sock", 0)),
+    Broker(3, 4, "localhost", 9094),
+)
 EXAMPLES: list[brokers.Request] = [
     LeaderAndIsrRequest(1, 2, 3, STATES, True),
     StopReplicaRequest(1, 2, 3, tuple(StopReplica(place, IDS[place.topic], 4, True) for place in PLACES)),
-    UpdateMetadataRequest(1, 2, 3, (Broker(1, 2, "localhost", 9092, "rack", True, True),), STATES, PLACES),
+    UpdateMetadataRequest(1, 2, 3, BROKERS, STATES, PLACES),
     ControlledShutdownRequest(1, 2),
 ]
 ANSWERS: list[tuple[ApiKey, brokers.Response]] = [

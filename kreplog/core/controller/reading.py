@@ -13,9 +13,10 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
+from kreplog.core.messages import PartitionState
 from kreplog.core.nodes import Topic
-from kreplog.errors import CoordinationError
-from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition
+from kreplog.errors import CoordinationError, InvalidTopicError
+from kreplog.types import NO_EPOCH, NO_LEADER, Broker, LeaderAndIsr, Node, TopicPartition, check_topic
 
 
 class Registration(NamedTuple):
@@ -26,6 +27,9 @@ class Registration(NamedTuple):
     created: int
     handled: int | None
 
+
+TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 100, 500
+"""So many are read and decoded at a time where others are to be served between."""
 
 STRICTEST = TopicConfig(min_insync_replicas=2**31 - 1, unclean_leader_election_enable=False, flush_messages=1)
 """In place of settings that nobody can read: no promise that was asked for is broken under it."""
@@ -60,7 +64,9 @@ def brokers() -> Steps[dict[int, Registration]]:
 
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
-    """Those of `names` that exist, watching all of them and their settings."""
+    """Those of `names` that exist, watching all of them and their settings. What cannot be a topic, by its name or its
+    partitions' numbers, is reported and passed over: no replica of it can be on any disk."""
+    names = yield from _legal(names)
     if not names:
         return {}
     found: Nodes = yield GetNodes(tuple(map(nodes.topic, names)), watch=True)
@@ -71,6 +77,16 @@ def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
             config = yield from _config(name, setting)
             read[name] = nodes.decode_topic(nodes.topic(name), node), config
     return read
+
+
+def _legal(names: Iterable[str]) -> Steps[list[str]]:
+    legal = []
+    for name in names:
+        try:
+            legal.append(check_topic(name))
+        except InvalidTopicError as error:
+            yield StateChange("error", f"a node below {nodes.TOPICS} is passed over: {error}")
+    return legal
 
 
 def topic_config(name: str) -> Steps[TopicConfig]:
@@ -149,6 +165,30 @@ def fill(context: ControllerContext) -> Steps[None]:
         context.configs[name] = config
     partitions = [partition for name in context.topics for partition in context.partitions_of(name)]
     context.states.update((yield from states(partitions)))
+
+
+def metadata() -> Steps[tuple[list[Broker], list[PartitionState]]]:
+    """All that a controller's UpdateMetadata would say, in pieces, for a broker that none reaches. A partition that has
+    no state yet has no leader."""
+    live = [registration.broker for registration in (yield from brokers()).values()]
+    names = yield from children(nodes.TOPICS)
+    told: list[PartitionState] = []
+    for start in range(0, len(names), TOPICS_AT_ONCE):
+        found = yield from topics(names[start : start + TOPICS_AT_ONCE])
+        partitions = [TopicPartition(name, number) for name, (topic, _) in found.items() for number in topic.partitions]
+        for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
+            piece = partitions[first : first + PARTITIONS_AT_ONCE]
+            known = yield from states(piece)
+            for partition in piece:
+                topic, config = found[partition.topic]
+                one = topic.partitions[partition.partition]
+                state = known.get(partition, LeaderAndIsr(NO_LEADER, NO_EPOCH, ()))
+                told.append(
+                    PartitionState(
+                        partition, topic.topic_id, state, one.replicas, one.adding, one.removing, config=config
+                    )
+                )
+    return live, told
 
 
 def _notes(directory: str) -> Steps[list[tuple[str, Node]]]:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from kreplog.core.effects import Reply, Steps
 from kreplog.core.messages import DeletedRecords, DeleteRecordsPartition, DeleteRecordsRequest, FetchPartition
 from kreplog.core.replication.delayed import DelayedDeletion, DelayedDeletions
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import ErrorCode, OffsetOutOfRangeError, StorageError
 from kreplog.types import NO_EPOCH, TopicPartition
@@ -15,8 +16,9 @@ from kreplog.types import NO_EPOCH, TopicPartition
 class Deletions:
     """The DeleteRecords requests of one broker. partitions: the open replicas, which the manager adds and removes."""
 
-    def __init__(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+    def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
         self._partitions = partitions
+        self._metadata = metadata
         self._waiting = DelayedDeletions()
 
     def begin(self, reply_to: Hashable, request: DeleteRecordsRequest, now_ms: int) -> Steps[DelayedDeletion | None]:
@@ -37,7 +39,7 @@ class Deletions:
         """The answer as of now, and the offset that the low watermark must reach for it."""
         partition = self._partitions.get(one.partition)
         if partition is None:
-            return DeletedRecords(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+            return DeletedRecords(one.partition, self._metadata.replica_error(one.partition)), 0
         if (error := partition.refusal(NO_EPOCH)) is not ErrorCode.NONE:
             return DeletedRecords(one.partition, error), 0
         try:
@@ -54,7 +56,7 @@ class Deletions:
         if topic_partition not in self._waiting:
             return
         partition = self._partitions.get(topic_partition)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else partition.refusal(NO_EPOCH)
+        error = self._metadata.replica_error(topic_partition) if partition is None else partition.refusal(NO_EPOCH)
         low = -1 if partition is None or error is not ErrorCode.NONE else partition.low_watermark()
         for deletion in self._waiting.at(topic_partition):
             for index, required in list(deletion.waiting.items()):

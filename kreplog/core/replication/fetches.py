@@ -16,6 +16,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.delayed import DelayedFetch, ParkedFetches
 from kreplog.core.replication.deletions import Deletions
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import ErrorCode, StorageError
@@ -44,12 +45,14 @@ class Fetches:
     def __init__(
         self,
         partitions: Mapping[TopicPartition, Partition],
+        metadata: MetadataCache,
         deletions: Deletions,
         slots: int,
         session_ids: Iterator[int],
         memory: MemoryAccount,
     ) -> None:
         self._partitions = partitions
+        self._metadata = metadata
         self._deletions = deletions
         self._sessions = FetchSessions(slots, session_ids, memory)
         self._memory = memory
@@ -147,7 +150,7 @@ class Fetches:
     def _check(self, asked: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
         partition = self._partitions.get(asked.partition)
         if partition is None:
-            return FetchedPartition(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return FetchedPartition(asked.partition, self._metadata.replica_error(asked.partition))
         if request.replica_id in (CONSUMER, DEBUGGING):
             return partition.check_readable(asked, request.replica_id == DEBUGGING)
         self._expected.get(request.replica_id, {}).pop(asked.partition, None)
@@ -191,7 +194,7 @@ class Fetches:
         """Checked again, since the partition may have changed while the fetch waited."""
         partition = self._partitions.get(one.partition)
         if partition is None:
-            return FetchedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return FetchedPartition(one.partition, self._metadata.replica_error(one.partition))
         refused = partition.check_readable(one, debugging)
         if refused is not None:
             return refused

@@ -23,6 +23,7 @@ from kreplog.core.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
@@ -40,10 +41,14 @@ class _Listing:
 
 
 class OffsetListings:
-    """The ListOffsets requests of one broker. partitions: the open replicas, which the manager adds and removes."""
+    """The ListOffsets requests of one broker.
 
-    def __init__(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+    partitions: the open replicas, which the manager adds and removes. metadata: which there are elsewhere.
+    """
+
+    def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
         self._partitions = partitions
+        self._metadata = metadata
         self._waiting: dict[int, _Listing] = {}
         self._numbers = itertools.count(1)
 
@@ -91,7 +96,8 @@ class OffsetListings:
         """The answer as of now, and whether it is to be looked up by time instead."""
         partition = self._partitions.get(one.partition)
         if partition is None:
-            return ListedOffset(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), False
+            error = self._metadata.replica_error(one.partition)
+            return ListedOffset(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error), False
         if (error := partition.refusal(one.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
             return ListedOffset(one.partition, error), False
         if one.timestamp in (EARLIEST, EARLIEST_LOCAL):

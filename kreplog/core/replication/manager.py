@@ -13,7 +13,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.effects import CloseLog, DeleteLog, Reply, StateChange, Steps, SubmitMulti
+from kreplog.core.effects import (
+    DeleteLog,
+    DeleteStrays,
+    Reply,
+    RestoreStray,
+    SetAsideStray,
+    StateChange,
+    Steps,
+    SubmitMulti,
+)
 from kreplog.core.events import (
     Event,
     Fetched,
@@ -48,6 +57,8 @@ from kreplog.core.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+    illegal_name,
+    refusal_of,
 )
 from kreplog.core.replication.delayed import (
     CommitQueue,
@@ -79,7 +90,8 @@ DUE_AT_ONCE = 200
 class ReplicaManager:
     """The replication core of one broker.
 
-    on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is deleted.
+    on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is set aside as a
+    stray. strays: (topic id, partition number) of those that were in earlier lives.
     memory: what is remembered for clients between requests is charged to it; None for no limit.
     disk_lost: a log directory is new, or could not be opened, so replicas may be missing that it should have.
     metadata: what the controller said last, for clients. partitions: the open replicas. missing: topic ids of replicas
@@ -92,6 +104,7 @@ class ReplicaManager:
         config: ReplicationConfig,
         on_disk: Mapping[TopicPartition, str] | None = None,
         disk_lost: bool = False,
+        strays: Iterable[tuple[str, int]] = (),
         memory: MemoryAccount | None = None,
     ) -> None:
         self.broker_id = broker_id
@@ -106,13 +119,15 @@ class ReplicaManager:
         self._config = config
         self._fenced = True
         self._on_disk = dict(on_disk or {})
+        self._strays = set(strays)
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._correlations = itertools.count(1)
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
-        self._deletions = Deletions(self.partitions)
-        self._listings = OffsetListings(self.partitions)
+        self._deletions = Deletions(self.partitions, self.metadata)
+        self._listings = OffsetListings(self.partitions, self.metadata)
         self._fetches = Fetches(
             self.partitions,
+            self.metadata,
             self._deletions,
             config.max_incremental_fetch_session_cache_slots,
             self._session_ids(),
@@ -170,6 +185,10 @@ class ReplicaManager:
     # Requests
 
     def _received(self, reply_to: Hashable, request: Request, now_ms: int) -> Steps[None]:
+        if isinstance(request, ControlRequest) and (illegal := illegal_name(request)):
+            yield StateChange("error", f"{type(request).__name__} refused: {illegal}")
+            yield Reply(reply_to, refusal_of(request, ErrorCode.INVALID_TOPIC_EXCEPTION))
+            return
         match request:
             case ProduceRequest():
                 yield from self._produce(reply_to, request, now_ms)
@@ -218,7 +237,7 @@ class ReplicaManager:
         """The answer as it will be when all goes well, and the offset that the high watermark must reach for it."""
         partition = self.partitions.get(one.partition)
         if partition is None:
-            return ProducedPartition(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0
+            return ProducedPartition(one.partition, self.metadata.replica_error(one.partition)), 0
         if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
             partition.await_missing(now_ms)
             return ProducedPartition(one.partition, error), 0
@@ -241,7 +260,7 @@ class ReplicaManager:
         answers = []
         for asked in request.partitions:
             partition = self.partitions.get(asked.partition)
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = self.metadata.replica_error(asked.partition)
             end = EpochEndOffset(NO_EPOCH, -1)
             if partition is not None:
                 error = partition.refusal(asked.current_leader_epoch)
@@ -303,16 +322,17 @@ class ReplicaManager:
             answers[told.partition] = yield from self._apply(told, now_ms)
         if request.is_init:
             self._disk_lost = False  # what it should have had was told; what is missing later was never made
-            yield from self._delete_strays({told.partition for told in request.partitions})
+            yield from self._set_strays_aside({told.partition for told in request.partitions})
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers.items()))
 
     def _apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
         partition = self.partitions.get(told.partition)
-        if partition is not None and partition.topic_id != told.topic_id:
-            yield from self._forget(told.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            yield CloseLog(told.partition)
-            partition = None
         try:
+            if self._on_disk.get(told.partition, told.topic_id) != told.topic_id:
+                yield from self._set_aside(told.partition)
+                partition = None
+            if partition is None and (told.topic_id, told.partition.partition) in self._strays and not told.is_new:
+                yield from self._restore(told)
             if partition is None and self._is_lost(told):
                 self.missing[told.partition] = told.topic_id
                 yield StateChange(
@@ -338,16 +358,42 @@ class ReplicaManager:
     def _is_lost(self, told: PartitionState) -> bool:
         """Counted among those that hold all that is committed, and not on disk: no empty one must take its place."""
         on_disk = self._on_disk.get(told.partition) == told.topic_id
-        trusted = self.broker_id in (*told.state.isr, *told.state.eligible)
         suspected = self._disk_lost or self.missing.get(told.partition) == told.topic_id
-        return suspected and not on_disk and not told.is_new and trusted
+        return suspected and not on_disk and not told.is_new and self._is_trusted(told)
 
-    def _delete_strays(self, wanted: set[TopicPartition]) -> Steps[None]:
-        """What an INIT does not name belongs to this broker no more."""
-        for topic_partition in sorted(set(self.partitions) | set(self._on_disk)):
-            if topic_partition not in wanted:
-                yield StateChange("info", f"{topic_partition}: no longer assigned to broker {self.broker_id}, deleted")
-                yield from self._delete(topic_partition)
+    def _is_trusted(self, told: PartitionState) -> bool:
+        """Whether the replica here counts as one that holds all that is committed."""
+        return self.broker_id in (*told.state.isr, *told.state.eligible)
+
+    def _set_strays_aside(self, wanted: set[TopicPartition]) -> Steps[None]:
+        """What an INIT does not name belongs to this broker no more, unless the controller is wrong: so it is kept.
+        Source: Kafka's stray replicas (KAFKA-16234)."""
+        for topic_partition in sorted(set(self._on_disk) - wanted):
+            try:
+                yield from self._set_aside(topic_partition)
+            except StorageError as error:
+                yield StateChange("error", f"{topic_partition}: cannot be set aside: {error}")
+
+    def _set_aside(self, topic_partition: TopicPartition) -> Steps[None]:
+        """Raises StorageError."""
+        topic_id = self._on_disk[topic_partition]
+        yield from self._forget(topic_partition)
+        yield SetAsideStray(topic_partition)
+        del self._on_disk[topic_partition]
+        self._strays.add((topic_id, topic_partition.partition))
+        what = f"{topic_partition}: no longer assigned to broker {self.broker_id} (topic id {topic_id})"
+        yield StateChange("warning", f"{what}: set aside as a stray")
+
+    def _restore(self, told: PartitionState) -> Steps[None]:
+        """A controller names it again, so it was wrong before: with its records it is as one that was down meanwhile.
+        Where they are gone, and it counts as in sync, it is as one that was lost with a disk. Raises StorageError."""
+        restored = yield RestoreStray(told.partition, told.topic_id)
+        self._strays.discard((told.topic_id, told.partition.partition))
+        if restored:
+            self._on_disk[told.partition] = told.topic_id
+            yield StateChange("warning", f"{told.partition}: a stray, and assigned again: taken back with its records")
+        elif self._is_trusted(told):
+            self.missing[told.partition] = told.topic_id
 
     def _stop_replicas(self, request: StopReplicaRequest) -> Steps[StopReplicaResponse]:
         error = self._refuses_control(request.controller_epoch, request.broker_epoch)
@@ -359,6 +405,13 @@ class ReplicaManager:
         return StopReplicaResponse(ErrorCode.NONE, tuple(answers.items()))
 
     def _stop_replica(self, told: StopReplica) -> Steps[ErrorCode]:
+        if told.delete and (told.topic_id, told.partition.partition) in self._strays:
+            try:
+                yield DeleteStrays(told.partition, told.topic_id)
+            except StorageError as error:
+                yield StateChange("error", f"{told.partition}: its strays cannot be deleted: {error}")
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            self._strays.discard((told.topic_id, told.partition.partition))
         partition = self.partitions.get(told.partition)
         local_id = partition.topic_id if partition is not None else self._on_disk.get(told.partition)
         if local_id != told.topic_id:  # that replica is not here, whatever bears its name (F41)
@@ -373,7 +426,7 @@ class ReplicaManager:
         return (yield from self._delete(told.partition)) if told.delete else ErrorCode.NONE
 
     def _delete(self, topic_partition: TopicPartition) -> Steps[ErrorCode]:
-        yield from self._forget(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield from self._forget(topic_partition)
         try:
             yield DeleteLog(topic_partition)
         except StorageError as error:
@@ -382,12 +435,12 @@ class ReplicaManager:
         self._on_disk.pop(topic_partition, None)
         return ErrorCode.NONE
 
-    def _forget(self, topic_partition: TopicPartition, error: ErrorCode) -> Steps[None]:
+    def _forget(self, topic_partition: TopicPartition) -> Steps[None]:
         """The partition is no longer here: nobody waits for it, fetches for it or reads it."""
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             self._stop_fetching(topic_partition)
-            yield from self._fail_produces(topic_partition, error)
+            yield from self._fail_produces(topic_partition, self.metadata.replica_error(topic_partition))
             yield from self._deletions.settle(topic_partition)
             yield from self._fetches.wake(topic_partition, 0)
 

@@ -1,4 +1,8 @@
-"""What controllers have told this broker of the cluster: who lives, who leads what. Told, so possibly old."""
+"""What controllers have told this broker of the cluster: who lives, who leads what. Told, so possibly old.
+
+Before any has, as after a restart while none can reach this broker, clients are answered from the coordination store,
+and no topic is denied: a client would give up what it has to write to one that exists.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,16 @@ from collections.abc import Iterable
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
-from kreplog.types import Broker, TopicPartition
+from kreplog.types import NO_LEADER, Broker, TopicPartition
 
 NO_CONTROLLER = -1
 
 
 class MetadataCache:
     """brokers: those registered, by id. partitions: the newest state told. controller_id, controller_epoch: -1, none.
+    is_read: both are as the coordination store had them, since no controller has told.
 
-    To be read by anybody, changed by apply() and learn() alone.
+    To be read by anybody, changed by apply(), learn() and read() alone.
     """
 
     def __init__(self) -> None:
@@ -22,6 +27,38 @@ class MetadataCache:
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.controller_id = NO_CONTROLLER
         self.controller_epoch = -1
+        self.is_read = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a controller has told which topics there are."""
+        return self.controller_epoch >= 0
+
+    def read(self, brokers: Iterable[Broker], states: Iterable[PartitionState], own_id: int) -> None:
+        """What the store says, as long as no controller has told. This broker leads nothing before one does."""
+        if self.is_told:
+            return
+        self.is_read = True
+        self.brokers = {broker.id: broker for broker in brokers}
+        self.partitions = {
+            state.partition: state
+            if state.state.leader != own_id
+            else state._replace(state=state.state._replace(leader=NO_LEADER))
+            for state in states
+        }
+
+    def topic_error(self, by_id: bool = False) -> ErrorCode:
+        """Of a topic that is not here: retriable as long as neither a controller nor the store has been heard."""
+        if not (self.is_told or self.is_read):
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def replica_error(self, partition: TopicPartition) -> ErrorCode:
+        """Of a partition that this broker has no replica of: retriable where it may be led elsewhere, or a controller
+        is still to tell. Source: Kafka, ReplicaManager.getPartitionOrError."""
+        if self.is_told and partition not in self.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def apply(self, request: UpdateMetadataRequest) -> ErrorCode:
         """STALE_CONTROLLER_EPOCH (nothing changed) or NONE. Whether it is meant for this registration (KIP-380) is the

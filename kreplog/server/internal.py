@@ -1,0 +1,188 @@
+"""Internal endpoints, where brokers reach each other: the cluster's key, peer credentials, and connections to them.
+
+An internal endpoint is an Address: host and port of a TCP listener, where both ends prove the cluster's key
+(kreplog.wire.handshake), or, as in libpq, a host that begins with a slash is the path of a unix socket, with port 0:
+there each end checks that the process at the other is of its own user, or root. Linux says who it is; on systems
+that do not, the modes of the socket (0600) and its directory (0700) alone keep others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.wire.handshake import ClientHandshake, Handshake
+
+Address = tuple[str, int]
+
+HANDSHAKE_S = 5.0
+"""How long a peer may take to prove the cluster's key."""
+
+_KEY_BYTES = 32
+_MIN_KEY_TEXT = 32
+_MAX_KEY_TEXT = 4096
+_PRIVATE = 0o077
+_LONGEST_SOCKET_PATH = 100
+_CREDENTIALS = struct.Struct("3i")
+
+
+# The key
+
+
+def create_key(path: Path) -> None:
+    """Write a new key, 256 random bits in hexadecimal, for its owner alone. Raises FileExistsError, OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+        os.write(fd, secrets.token_hex(_KEY_BYTES).encode() + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def load_key(path: str) -> bytes:
+    """The cluster's key. Raises UsageError for a file that others than its owner may open, is too short, or is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise UsageError(
+            f"the cluster's key {path} (inter.broker.key.file) cannot be read: {error.strerror}; copy that of the "
+            f"cluster's other brokers there, or make one with `(umask 077; openssl rand -hex 32 > {path})`",
+            path=path,
+        ) from error
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"the cluster's key {path} is no regular file", path=path)
+        if found.st_uid not in (os.geteuid(), 0):
+            raise UsageError(f"the cluster's key {path} belongs to user {found.st_uid}: `chown` it", path=path)
+        if found.st_mode & _PRIVATE:
+            mode = stat.S_IMODE(found.st_mode)
+            raise UsageError(
+                f"the cluster's key {path} has mode {mode:04o}, so others may have read it: make a new one with mode "
+                "0600 for all brokers, or `chmod 600` it if nobody has",
+                path=path,
+            )
+        text = os.read(fd, _MAX_KEY_TEXT + 1).strip()
+    finally:
+        os.close(fd)
+    if not _MIN_KEY_TEXT <= len(text) <= _MAX_KEY_TEXT:
+        raise UsageError(
+            f"the cluster's key {path} has {len(text)} characters: {_MIN_KEY_TEXT} to {_MAX_KEY_TEXT} are allowed, and "
+            "64 hexadecimal digits are usual",
+            path=path,
+        )
+    return text
+
+
+# Unix sockets
+
+
+@contextmanager
+def socket_name(path: str) -> Iterator[str]:
+    """A name for `path`, meanwhile, that bind and connect take: an address has room for about 107 bytes, and a longer
+    path is named by way of a descriptor of its directory. Raises OSError."""
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        yield path
+        return
+    folder, name = os.path.split(path)
+    fd = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def make_private_directory(path: Path) -> None:
+    """The directory of an internal socket: for this user alone. Raises UsageError for one that another owns."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise UsageError(
+            f"{path} is no directory of this user: inter.broker.listener needs one of its own for its socket",
+            path=str(path),
+        )
+    path.chmod(0o700)
+
+
+def check_peer_user(sock: socket.socket) -> None:
+    """Raises PeerProtocolError unless the process at the other end is of this process's user, or of root."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return
+    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    if uid not in (os.geteuid(), 0):
+        raise PeerProtocolError(f"the process at the other end of an internal socket is of user {uid}")
+
+
+# Connections
+
+
+async def authenticate(sock: socket.socket, handshake: Handshake) -> None:
+    """Carry a handshake out. Raises PeerProtocolError, OSError, TimeoutError: the caller closes the socket."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(HANDSHAKE_S):
+        if handshake.greeting:
+            await loop.sock_sendall(sock, handshake.greeting)
+        while handshake.missing:
+            data = await loop.sock_recv(sock, handshake.missing)
+            if not data:
+                raise PeerProtocolError("the peer closed the connection within the handshake: is its key another?")
+            answer = handshake.receive(data)
+            if answer:
+                await loop.sock_sendall(sock, answer)
+
+
+async def connect(address: Address) -> socket.socket:
+    """A connection as any client's. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    family, kind, protocol, _, resolved = (await loop.getaddrinfo(*address, type=socket.SOCK_STREAM))[0]
+    return await _connected(socket.socket(family, kind, protocol), resolved)
+
+
+class Dialer:
+    """Connects to internal endpoints. key: None where no broker of the cluster listens for others on TCP."""
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+
+    async def connect(self, address: Address) -> socket.socket:
+        """An authenticated connection. Raises OSError, TimeoutError, PeerProtocolError."""
+        host, port = address
+        if host.startswith("/"):
+            with socket_name(host) as name:
+                sock = await _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), name)
+        elif self._key is None:
+            raise ConnectionError(f"{host}:{port} needs the cluster's key: set inter.broker.key.file here as well")
+        else:
+            sock = await connect(address)
+        try:
+            check_peer_user(sock)
+            if self._key is not None and not host.startswith("/"):
+                await authenticate(sock, ClientHandshake(self._key, endpoint_name(address)))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def endpoint_name(address: Address) -> str:
+    """What both ends of a handshake call the server's endpoint."""
+    return f"{address[0]}:{address[1]}"
+
+
+async def _connected(sock: socket.socket, target: object) -> socket.socket:
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, target)  # type: ignore[arg-type]
+    except BaseException:
+        sock.close()
+        raise
+    return sock

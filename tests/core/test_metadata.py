@@ -1,0 +1,55 @@
+"""MetadataCache: what is answered of topics before a controller has told, and after."""
+
+from __future__ import annotations
+
+from kreplog.core.messages import PartitionState, UpdateMetadataRequest
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.errors import ErrorCode
+from kreplog.types import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
+
+TP, OTHER = TopicPartition("topic", 0), TopicPartition("other", 0)
+
+
+def state(partition: TopicPartition, leader: int) -> PartitionState:
+    return PartitionState(partition, "id", LeaderAndIsr(leader, 3, (1, 2)), (1, 2))
+
+
+def errors(cache: MetadataCache, partition: TopicPartition) -> tuple[ErrorCode, ErrorCode, ErrorCode]:
+    return cache.topic_error(), cache.topic_error(by_id=True), cache.replica_error(partition)
+
+
+def test_nothing_is_denied_before_anything_is_known() -> None:
+    assert errors(MetadataCache(), TP) == (
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+
+
+def test_what_the_store_says_holds_until_a_controller_tells() -> None:
+    cache = MetadataCache()
+    cache.read([Broker(1, 5), Broker(2, 6)], [state(TP, 1), state(OTHER, 2)], own_id=2)
+    assert (cache.is_told, cache.is_read, sorted(cache.brokers)) == (False, True, [1, 2])
+    assert cache.partitions[TP].state.leader == 1
+    assert cache.partitions[OTHER].state.leader == NO_LEADER, "it leads nothing before a controller says so"
+    assert errors(cache, TopicPartition("missing", 0)) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+    cache.apply(UpdateMetadataRequest(1, 1, 6, (Broker(2, 6),), (state(TP, 2),)))
+    assert (cache.is_told, sorted(cache.brokers), sorted(cache.partitions)) == (True, [2], [TP])
+    cache.read([Broker(1, 5)], [state(OTHER, 1)], own_id=2)
+    assert (sorted(cache.brokers), sorted(cache.partitions)) == ([2], [TP]), "it knows better now"
+
+
+def test_what_a_controller_has_told_is_denied_and_what_is_elsewhere_is_not() -> None:
+    """Kafka, ReplicaManager.getPartitionOrError: a partition that moved away is looked for again."""
+    cache = MetadataCache()
+    cache.apply(UpdateMetadataRequest(1, 1, 6, (), (state(TP, 2),)))
+    assert cache.replica_error(TP) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert errors(cache, OTHER) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )

@@ -1,0 +1,118 @@
+"""What a broker answers that no controller reaches: what the store says, or that it does not know, but never "no"."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+import kreplog
+from kreplog.errors import ConnectionLossError, ErrorCode
+from kreplog.server import api, stored_metadata
+from kreplog.server.broker import Broker
+from kreplog.types import TopicPartition
+from kreplog.wire.versions import ApiKey
+from tests.server.brokers import serving, until_controlled
+from tests.server.test_broker import Client
+
+MISSING = TopicPartition("missing", 0)
+
+
+def cut_off(controller: Broker, broker: int) -> None:
+    """Nothing that the controller says reaches the other broker."""
+    send = controller.channels.send
+
+    def drop(effect: Any) -> None:
+        if effect.broker != broker:
+            send(effect)
+
+    controller.channels.send = drop  # type: ignore[method-assign]
+
+
+async def metadata(client: Client, *names: str) -> Any:
+    topics = [{"topic_id": None, "name": name} for name in names] or None
+    return await client.cold(ApiKey.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+
+
+def with_unreached(root: Path, work: Any) -> None:
+    """Run `work(client of broker 2, broker 2)` while broker 1 controls, leads topic-0, and cannot reach broker 2."""
+
+    async def main() -> None:
+        async with serving(root, 1) as (controller,):
+            await until_controlled(controller)
+            client = Client(controller)
+            assert await client.create("topic") == 0
+            client.peer.close()
+            cut_off(controller, 2)
+            async with serving(root, 2, controlled_shutdown_max_wait_ms=0) as (broker,):
+                client = Client(broker)
+                await work(client, broker)
+                client.peer.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "ANSWERED_WITHIN_S", 0.01)
+    monkeypatch.setattr(stored_metadata, "FRESH_S", 0.0)
+
+
+def test_the_store_is_read_where_no_controller_tells(tmp_path: Path) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        for names in (("topic", "missing"), ()):
+            found = await metadata(client, *names)
+            assert {one.node_id for one in found.brokers} == {1, 2}
+            topics = {one.name: one for one in found.topics}
+            assert topics["topic"].error_code == 0
+            (partition,) = topics["topic"].partitions
+            assert (partition.error_code, partition.leader_id, list(partition.isr_nodes)) == (0, 1, [1])
+            if names:
+                assert topics["missing"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the store says so"
+        assert broker.manager.metadata.controller_epoch < 0
+
+    with_unreached(tmp_path, work)
+
+
+def test_no_partition_is_denied_to_those_who_write_and_read(tmp_path: Path) -> None:
+    with kreplog.Log.open(tmp_path / "source-0") as log:
+        log.append(b"value")
+        batch = bytes(log.fetch(0).data)
+
+    async def work(client: Client, broker: Broker) -> None:
+        for place in (TopicPartition("topic", 0), MISSING):
+            answer = (await client.produce(batch, at=place)).partitions[0]
+            assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            (fetched,) = (await client.fetch(place)).partitions
+            assert fetched.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert broker.traffic.topics == {}, "a name that may be invented is not counted"
+
+    with_unreached(tmp_path, work)
+
+
+def test_nothing_is_denied_where_the_store_cannot_be_read_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(client: Client, broker: Broker) -> None:
+        async def lost(*_: Any) -> Any:
+            raise ConnectionLossError("the store is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "get_children", lost)
+            for name in ("topic", "missing"):
+                (topic,) = (await metadata(client, name)).topics
+                assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+            resource = {"resource_type": 2, "resource_name": "topic", "configuration_keys": None}
+            answer = await client.cold(
+                ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=False, include_documentation=False
+            )
+            assert answer.results[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+            with pytest.raises(OSError):
+                await metadata(client)
+        assert [one.name for one in (await metadata(client)).topics] == ["topic"]
+
+    with_unreached(tmp_path, work)
