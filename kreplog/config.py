@@ -32,6 +32,7 @@ RANGES = {
     "retention_bytes": (-1, 2**63 - 1),
     "flush_messages": (1, 2**63 - 1),
     "producer_id_expiration_ms": (1, 2**63 - 1),
+    "max_producer_ids": (1, 2**31 - 1),
 }
 """By setting: the least and the greatest that is allowed."""
 
@@ -55,7 +56,10 @@ class LogConfig:
     message_timestamp_type: "CreateTime" keeps the producer's timestamps, "LogAppendTime" overwrites them.
     compression_type: what `append`, `append_many` and, unless told otherwise, `appender` write; encoded batches are
         kept as they come.
-    producer_id_expiration_ms: an idempotent producer idle for so long is forgotten when the next segment is rolled.
+    producer_id_expiration_ms: an idempotent producer idle for so long is forgotten when the next segment is rolled,
+        and by a broker when it looks for such.
+    max_producer_ids: idempotent producers that a log remembers; more are refused until one has been idle for ten
+        minutes.
     directory_group: name or number of a group that may read the directory, where that is made by this: a reader under
         another user needs it, such as Spark. By default all files are for their owner alone, whatever the umask.
     """
@@ -73,6 +77,7 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     compression_type: str = "none"
     producer_id_expiration_ms: int = 24 * 3600 * 1000
+    max_producer_ids: int = 10_000
     directory_group: str | None = None
 
     def __post_init__(self) -> None:

@@ -52,6 +52,7 @@ class ErrorCode(IntEnum):
     OFFSET_NOT_AVAILABLE = 78
     PREFERRED_LEADER_NOT_AVAILABLE = 80
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    THROTTLING_QUOTA_EXCEEDED = 89
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
 
@@ -129,6 +130,12 @@ class RecordTooLargeError(UsageError):
     """A record or batch is larger than max_message_bytes; nothing was written."""
 
     kafka_code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class TooManyProducersError(KreplogError):
+    """A partition takes no more idempotent producers for now; nothing was written. Retriable."""
+
+    kafka_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class UnsupportedCompressionError(KreplogError):

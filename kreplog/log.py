@@ -163,18 +163,27 @@ class Log(SegmentedLog):
             )
         return Appender(self, batch_bytes, linger_ms, compression)
 
-    def append_batches(self, buffer: Buffer, leader_epoch: int | None = None, *, strict: bool = False) -> AppendInfo:
+    def append_batches(
+        self,
+        buffer: Buffer | encoded.InspectedBatches,
+        leader_epoch: int | None = None,
+        *,
+        strict: bool = False,
+        new_producers: bool = True,
+    ) -> AppendInfo:
         """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
 
         buffer: one or more whole batches of magic 2; an idempotent producer's batch must stand alone. A repeated batch
         (same producer id, epoch and sequence) writes nothing and returns its original offsets.
         leader_epoch: the epoch this leader leads in, the log's own by default. strict: an idempotent producer that is
         not known here must begin with its first batch; otherwise anywhere, since it may have been forgotten (KIP-360).
+        new_producers: whether any may be added to those that are known.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
-        OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError (nothing written),
+        OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError,
+        TooManyProducersError (nothing written),
         LogFailedError, LogClosedError.
         """
-        return encoded.append_batches(self, buffer, leader_epoch, strict)
+        return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.
@@ -287,6 +296,17 @@ class Log(SegmentedLog):
         return deletion.enforce_retention(self, now_ms)
 
     @property
+    def producer_count(self) -> int:
+        """Idempotent producers that are remembered."""
+        return encoded.producer_count(self)
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget the producers that have been idle for producer_id_expiration_ms. now_ms: by the wall clock.
+
+        Raises LogFailedError, LogClosedError."""
+        encoded.expire_producers(self, now_ms)
+
+    @property
     def size(self) -> int:
         """Bytes of all segment files, whole batches only."""
         return lookup.steadily(self, lookup.size)
@@ -301,7 +321,12 @@ class Log(SegmentedLog):
 
         Raises ArgumentTypeError, UsageError, CorruptBatchError, StorageError (the log's first segment is missing).
         """
-        return lookup.steadily(self, lookup.offset_for_timestamp, timestamp_ms)
+        found = self.record_for_timestamp(timestamp_ms)
+        return None if found is None else found[0]
+
+    def record_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the record that offset_for_timestamp finds; raises as that."""
+        return lookup.steadily(self, lookup.record_for_timestamp, timestamp_ms)
 
     def offset_ranges(self, start: int, stop: int, max_bytes: int) -> list[OffsetRange]:
         """Cut [start, stop) at batch boundaries into contiguous pieces of about max_bytes, for parallel readers.

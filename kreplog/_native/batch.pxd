@@ -261,6 +261,10 @@ cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
 cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h)
+cdef object section(const uint8_t* p, const BatchHeader* h)
+
+cdef Py_ssize_t inflated_size(const uint8_t* p, const BatchHeader* h) except -1
+
 cdef object open_batch(RecordCursor* c, const uint8_t* p, const BatchHeader* h)
 cpdef int codec_id(name) except -1
 cdef object make_record(const RecordView* view)

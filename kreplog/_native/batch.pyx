@@ -12,7 +12,7 @@ from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from kreplog._native.compression cimport compressed_pieces, decompress
+from kreplog._native.compression cimport compressed_pieces, decompress, inflated_bound
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.cursor cimport store16, store32, store64, write_varint
 
@@ -117,9 +117,19 @@ cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64
 
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h):
     """The records section of a compressed batch as bytes."""
-    cdef Py_ssize_t length = batch_size(h) - HEADER_SIZE
-    piece = PyMemoryView_FromMemory(<char*> p + HEADER_SIZE, length, PyBUF_READ)
-    return decompress(codec_of(h), piece, MAX_DECOMPRESSED_BYTES)
+    piece = section(p, h)
+    cdef Py_ssize_t most = min(inflated_bound(codec_of(h), piece), <Py_ssize_t> MAX_DECOMPRESSED_BYTES)
+    return decompress(codec_of(h), piece, most)
+
+
+cdef object section(const uint8_t* p, const BatchHeader* h):
+    """The records section of the whole batch at `p` as it stands there."""
+    return PyMemoryView_FromMemory(<char*> p + HEADER_SIZE, batch_size(h) - HEADER_SIZE, PyBUF_READ)
+
+
+cdef Py_ssize_t inflated_size(const uint8_t* p, const BatchHeader* h) except -1:
+    """The most that the compressed batch at `p` may expand to, 0 for one that is not compressed."""
+    return 0 if codec_of(h) == 0 else inflated_bound(codec_of(h), section(p, h))
 
 
 cdef object open_batch(RecordCursor* c, const uint8_t* p, const BatchHeader* h):

@@ -105,6 +105,31 @@ cpdef bytes decompress(int codec, data, Py_ssize_t max_size):
     raise _unknown(codec)
 
 
+cpdef Py_ssize_t inflated_bound(int codec, data) except -1:
+    """The most bytes that `decompress` can make of `data`, found without decompressing it: by its block headers for
+    lz4, by the size that the frame claims for the others; what expands further is corrupt.
+
+    Raises CorruptBatchError for frames that are none, UnsupportedCompressionError for an unknown codec.
+    """
+    cdef int64_t claimed = -1
+    view = _view(data)
+    cdef const uint8_t[::1] piece = view
+    cdef Py_ssize_t length = piece.shape[0], bound
+    cdef const uint8_t* p = &piece[0] if length else NULL
+    if codec == NONE:
+        return length
+    if codec == LZ4:
+        return _lz4_bound(p, length)
+    if codec == GZIP:
+        return <Py_ssize_t> _little(p + length - 4, 4) if length >= 18 else 0
+    if codec == SNAPPY:
+        return _snappy_bound(p, length)
+    if codec == ZSTD:
+        bound = _zstd_bound(p, length, &claimed)
+        return bound if claimed < 0 else <Py_ssize_t> min(claimed, <int64_t> bound)
+    raise _unknown(codec)
+
+
 cdef bytes _lz4_decompress(view, Py_ssize_t max_size):
     """By the streaming call: told how much room it has, it is five times as fast as lz4.frame.decompress."""
     cdef const uint8_t[::1] piece = view
@@ -172,6 +197,17 @@ cdef bytes _snappy_decompress(view, Py_ssize_t max_size):
 
 cdef object _snappy_block(view, const uint8_t* p, Py_ssize_t length, Py_ssize_t room, Py_ssize_t max_size):
     """One block of raw snappy, at most `room` bytes of it, as a buffer. It begins with its size as a varint."""
+    if _snappy_claim(p, length) > room:
+        _refuse("snappy", max_size)
+    module = _package("cramjam", "snappy")
+    try:
+        return module.snappy.decompress_raw(view)
+    except module.DecompressionError as error:
+        raise _corrupt("snappy", str(error)) from None
+
+
+cdef Py_ssize_t _snappy_claim(const uint8_t* p, Py_ssize_t length) except -1:
+    """The size at the head of one raw block, which is what it expands to."""
     cdef uint64_t claimed = 0
     cdef int i = 0
     while True:
@@ -184,13 +220,23 @@ cdef object _snappy_block(view, const uint8_t* p, Py_ssize_t length, Py_ssize_t 
     # No element yields more than 64 bytes, and each but the literals has at least two.
     if claimed > <uint64_t> length * 32:
         raise _corrupt("snappy", f"claims {claimed} bytes, which {length} bytes cannot hold")
-    if claimed > <uint64_t> room:
-        _refuse("snappy", max_size)
-    module = _package("cramjam", "snappy")
-    try:
-        return module.snappy.decompress_raw(view)
-    except module.DecompressionError as error:
-        raise _corrupt("snappy", str(error)) from None
+    return <Py_ssize_t> claimed
+
+
+cdef Py_ssize_t _snappy_bound(const uint8_t* p, Py_ssize_t length) except -1:
+    """The claims of all blocks; what is no whole block claims nothing, since decompress refuses it."""
+    cdef Py_ssize_t position = len(_SNAPPY_HEADER), bound = 0
+    cdef int32_t size
+    if length < _SNAPPY_MAGIC_SIZE or memcmp(p, <const uint8_t*> _SNAPPY_HEADER, _SNAPPY_MAGIC_SIZE) != 0:
+        return _snappy_claim(p, length)
+    while length - position >= 4:
+        size = <int32_t> load32(p + position)
+        position += 4
+        if size < 0 or size > length - position:
+            break
+        bound += _snappy_claim(p + position, size)
+        position += size
+    return bound
 
 
 cdef bytes _zstd_decompress(view, Py_ssize_t max_size):

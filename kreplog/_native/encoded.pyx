@@ -2,8 +2,13 @@
 
 The caller's bytes are copied first, so that what was checked is what is written; but for a leader's in an owned log,
 whose owner changes no bytes that it has handed over. Everything is checked before the first byte is written.
+
+To look into compressed batches takes the longest by far, so a caller may have it done beforehand in a thread: an
+append of InspectedBatches inflates nothing. A follower in an owned log inflates at most FOLLOWER_INFLATES bytes an
+append: its leader has looked into the rest, and the CRC says that they are the same bytes.
 """
 
+cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
@@ -20,6 +25,7 @@ from kreplog._native.batch cimport (
     batch_size,
     check_crc,
     check_records,
+    inflated_size,
     next_offset_of,
     raise_corrupt,
     read_header,
@@ -29,6 +35,7 @@ from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.cursor cimport store16, store32, store64
 from kreplog._native.log cimport SegmentedLog, epoch_of
 
+from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog.errors import (
     ArgumentTypeError,
     FencedLeaderEpochError,
@@ -38,8 +45,82 @@ from kreplog.errors import (
 from kreplog.types import AppendInfo
 
 
-def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=False):
+cdef enum:
+    FOLLOWER_INFLATES = 4 << 20
+
+
+@cython.final
+cdef class InspectedBatches:
+    """A producer's batches whose records have been looked into, for Log.append_batches; bytes-like.
+
+    data: the caller's, who changes them no more. error: what append_batches raises for them, None for nothing.
+    """
+
+    cdef readonly object data
+    cdef readonly object error
+    cdef list max_timestamps
+
+    def __init__(self, data, error=None):
+        self.data = data
+        self.error = error
+        self.max_timestamps = None if error is not None else inspected(data)
+
+    def __len__(self):
+        return len(self.data)
+
+
+cdef list inspected(data):
+    """The largest timestamp of each batch, -1 for none. Raises CorruptBatchError, UnsupportedCompressionError."""
+    cdef const uint8_t[::1] given = memoryview(data).cast("B")
+    cdef Py_ssize_t length = given.shape[0]
+    cdef Py_ssize_t at = 0
+    cdef BatchHeader h
+    cdef int64_t max_timestamp
+    cdef int code
+    cdef list found = []
+    while at < length:
+        code = read_header(&given[at], length - at, &h)
+        if code == BATCH_OK and batch_size(&h) > length - at:
+            code = BATCH_SHORT
+        if code == BATCH_OK:
+            code = check_records(&given[at], &h, True, &max_timestamp)
+        if code != BATCH_OK:
+            raise_corrupt(code, None, -1, None, at)
+        found.append(max_timestamp)
+        at += batch_size(&h)
+    return found
+
+
+def inflated_sizes(data):
+    """(bytes, bytes that these may expand to at the most) of the compressed ones among the batches in `data`.
+
+    Only headers are read, so it costs next to nothing. Raises CorruptBatchError for bytes that are no batches.
+    """
+    cdef const uint8_t[::1] given = memoryview(data).cast("B")
+    cdef Py_ssize_t length = given.shape[0]
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t compressed = 0
+    cdef Py_ssize_t inflated = 0
+    cdef Py_ssize_t size
+    cdef BatchHeader h
+    cdef int code
+    while at < length:
+        code = read_header(&given[at], length - at, &h)
+        if code == BATCH_OK and batch_size(&h) > length - at:
+            code = BATCH_SHORT
+        if code != BATCH_OK:
+            raise_corrupt(code, None, -1, None, at)
+        size = inflated_size(&given[at], &h)
+        if size:
+            compressed += batch_size(&h)
+            inflated += size
+        at += batch_size(&h)
+    return compressed, inflated
+
+
+def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True):
     """See Log.append_batches."""
+    cdef InspectedBatches seen = buffer if isinstance(buffer, InspectedBatches) else None
     cdef BatchBuilder builder = log.builder
     cdef BatchHeader h
     cdef BatchHeader first_header
@@ -55,7 +136,9 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
     cdef Py_ssize_t size
     cdef uint8_t* p
     cdef int code
-    cdef const uint8_t[::1] given = bytes_of(log, buffer)
+    if seen is not None and seen.error is not None:
+        raise seen.error
+    cdef const uint8_t[::1] given = bytes_of(log, buffer if seen is None else seen.data)
     log.begin_write()
     try:
         epoch = log.current_epoch if leader_epoch is None else epoch_of(leader_epoch)
@@ -73,7 +156,9 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
                 code = BAD_ATTRIBUTES
             if code == BATCH_OK and h.record_count == 0:
                 raise UsageError(f"{log.name}: a producer's batch holds at least one record")
-            if code == BATCH_OK:
+            if seen is not None:
+                batch_max = <int64_t> seen.max_timestamps[count]
+            elif code == BATCH_OK:
                 code = check_records(p, &h, True, &batch_max)
             if code != BATCH_OK:
                 raise_corrupt(code, log.name, -1, None, at)
@@ -101,6 +186,7 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
                 first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
                 first_header.record_count, strict,
             )
+            log.producers.admit(first_header.producer_id, now, log.config.max_producer_ids, new_producers)
         size = builder.length
         if known is None:
             if epoch != log.last_epoch:
@@ -130,6 +216,8 @@ def append_as_follower(SegmentedLog log, buffer):
     cdef int64_t first
     cdef int64_t max_timestamp = -1
     cdef int64_t ignored
+    cdef int64_t inflated = 0
+    cdef Py_ssize_t size
     cdef int64_t records = 0
     cdef int32_t epoch
     cdef int code
@@ -144,7 +232,10 @@ def append_as_follower(SegmentedLog log, buffer):
         while at < length:
             code = check(log, data + at, length - at, &h)
             if code == BATCH_OK:
-                code = check_records(data + at, &h, False, &ignored)
+                size = inflated_size(data + at, &h)
+                inflated += size
+                if not log.owned or inflated <= FOLLOWER_INFLATES or size > MAX_DECOMPRESSED_BYTES:
+                    code = check_records(data + at, &h, False, &ignored)
             if code != BATCH_OK:
                 raise_corrupt(code, log.name, -1, None, at)
             if h.base_offset != next_offset:
@@ -179,6 +270,20 @@ def append_as_follower(SegmentedLog log, buffer):
         log.unlock()
     log.settle(next_offset)
     return AppendInfo(first, next_offset - 1, records, at, max_timestamp, -1, False)
+
+
+def producer_count(SegmentedLog log):
+    """See Log.producer_count."""
+    return 0 if log.producers is None else len(log.producers)
+
+
+def expire_producers(SegmentedLog log, int64_t now_ms):
+    """See Log.expire_producers."""
+    log.begin_write()
+    try:
+        log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+    finally:
+        log.unlock()
 
 
 cdef const uint8_t[::1] bytes_of(SegmentedLog log, object buffer):

@@ -87,8 +87,8 @@ cdef int prepare(LogView log, Segment segment) except -1:
     return 0
 
 
-def offset_for_timestamp(LogView log, timestamp_ms):
-    """The first committed offset whose timestamp is >= `timestamp_ms`, or None."""
+def record_for_timestamp(LogView log, timestamp_ms):
+    """(offset, timestamp) of the first committed record whose timestamp is >= `timestamp_ms`, or None."""
     cdef int64_t wanted = timestamp_of(timestamp_ms)
     cdef Segment segment
     cdef BatchHeader h
@@ -128,9 +128,9 @@ def offset_for_timestamp(LogView log, timestamp_ms):
             if h.base_offset >= log.position.high_watermark:
                 return None
             if h.max_timestamp >= wanted and chain > log.position.log_start_offset:
-                offset = first_at(log, segment, at, &h, wanted)
-                if offset is not None:
-                    return offset if offset < log.position.high_watermark else None
+                found = first_at(log, segment, at, &h, wanted)
+                if found is not None:
+                    return found if found[0] < log.position.high_watermark else None
             at += batch_size(&h)
     return None
 
@@ -148,7 +148,7 @@ cdef int64_t chain_at(LogView log, Segment segment, int64_t at, int64_t chain, B
 
 
 cdef object first_at(LogView log, Segment segment, int64_t at, BatchHeader* h, int64_t wanted):
-    """The first offset of the batch, at or past the log start, whose timestamp is >= `wanted`, or None."""
+    """(offset, timestamp) of the batch's first record at or past the log start, of a timestamp >= `wanted`; None."""
     cdef RecordCursor c
     cdef RecordView view
     cdef bytearray raw = bytearray(batch_size(h))
@@ -156,12 +156,14 @@ cdef object first_at(LogView log, Segment segment, int64_t at, BatchHeader* h, i
     cdef int code
     segment.open().read_at(&data[0], batch_size(h), at)
     _plain = open_batch(&c, &data[0], h)
-    while True:
-        code = next_record(&c, &view)
-        if code <= 0:
-            break
-        if view.timestamp >= wanted and view.offset >= log.position.log_start_offset:
-            return view.offset
+    cdef int64_t start = log.position.log_start_offset
+    with nogil:
+        while True:
+            code = next_record(&c, &view)
+            if code <= 0 or view.timestamp >= wanted and view.offset >= start:
+                break
+    if code > 0:
+        return view.offset, view.timestamp
     if code != BATCH_OK:
         raise_corrupt(code, log.name, h.base_offset, segment.path, at)
     return None

@@ -27,6 +27,7 @@ cdef class Producer:
 
 cdef class ProducerState:
     cdef dict _producers
+    cdef int64_t made_room_ms
 
     cpdef tuple check(
         self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count, bint strict=*
@@ -38,6 +39,7 @@ cdef class ProducerState:
     cpdef object begin_transaction(self, int64_t producer_id, int64_t offset)
     cpdef object end_transaction(self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms)
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms)
+    cpdef object admit(self, int64_t producer_id, int64_t now_ms, int64_t most, bint more)
     cpdef object clear(self)
     cpdef bytes snapshot(self)
     cpdef object load(self, bytes data)

@@ -35,6 +35,7 @@ from kreplog.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     StorageError,
+    TooManyProducersError,
     UsageError,
 )
 
@@ -46,6 +47,7 @@ cdef enum:
     CRC_FROM = 6
     ENTRY_SIZE = 46
     SEQUENCE_MASK = 0x7fffffff
+    IDLE_MS = 600000        # clients give up a batch after two minutes, unless they are told otherwise
     LONGEST_RUN = 1 << 30   # half the sequences: what lies further back could as well lie ahead
 
 cdef object _file_name = re.compile(r"([0-9]{20})\.snapshot")
@@ -168,6 +170,24 @@ cdef class ProducerState:
                 expired.append(producer_id)
         for producer_id in expired:
             del self._producers[producer_id]
+
+    cpdef object admit(self, int64_t producer_id, int64_t now_ms, int64_t most, bint more):
+        """Whether a producer that is not known here is one too many: there are `most`, or `more` is False.
+
+        Room is made of those that have been idle for longer than a producer goes on sending a batch, looked for once a
+        second at the most. Raises TooManyProducersError, with nothing changed.
+        """
+        if producer_id in self._producers or more and <int64_t> len(self._producers) < most:
+            return
+        if now_ms - self.made_room_ms >= 1000 or now_ms < self.made_room_ms:
+            self.made_room_ms = now_ms
+            self.expire(now_ms, IDLE_MS)
+            if <int64_t> len(self._producers) < most and (more or not self._producers):
+                return
+        raise TooManyProducersError(
+            f"producer {producer_id} is new here, where {len(self._producers)} producers have written of late: there "
+            "is no room for more until one of them has been idle for 10 minutes; let producers live longer"
+        )
 
     cpdef object clear(self):
         """Forget everything, as before a rebuild."""

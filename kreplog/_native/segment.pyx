@@ -41,7 +41,6 @@ from kreplog._native.state cimport Position
 
 import logging
 import os
-from contextlib import suppress
 
 from kreplog.errors import CorruptBatchError, StorageError
 
@@ -94,6 +93,17 @@ cdef Segment new_segment(
     return segment
 
 
+cdef int remove(str path) except -1:
+    """Delete the file, if it is there. Raises StorageError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"cannot delete {path}: {error.strerror}", path=path) from error
+    return 0
+
+
 cdef Segment create_segment(
     str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
 ):
@@ -101,8 +111,7 @@ cdef Segment create_segment(
     cdef Segment segment = new_segment(directory, partition, base_offset, True, map_size, index_interval)
     open_file(segment.path, O_WRONLY | O_CREAT | O_EXCL)
     for path in (segment.offsets.path, segment.times.path):  # what an interrupted deletion left may be mapped
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+        remove(path)
         open_file(path, O_WRONLY | O_CREAT | O_EXCL)
     segment.exposed = False
     segment.size = 0
@@ -583,10 +592,5 @@ cdef class Segment:
     cdef int delete(self) except -1:
         """Remove the files. Readers that hold them go on; Raises StorageError."""
         for path in (self.path, self.offsets.path, self.times.path):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise StorageError(f"cannot delete {path}: {error.strerror}", path=path) from error
+            remove(path)
         return 0

@@ -10,7 +10,12 @@ class FetchCodec:
         self, request: type[Any], request_partition: type[Any], response: type[Any], response_partition: type[Any]
     ) -> None: ...
     def decode_request(
-        self, data: Buffer, start: int, version: int, name_of: Callable[[str], str | None] | None
+        self,
+        data: Buffer,
+        start: int,
+        version: int,
+        name_of: Callable[[str], str | None] | None,
+        budget: int = ...,
     ) -> tuple[Any, tuple[tuple[str, int], ...]]: ...
     def encode_request(
         self, header: bytes, request: object, version: int, id_of: Callable[[str], str] | None

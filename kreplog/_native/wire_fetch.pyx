@@ -25,6 +25,7 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kreplog._native.wire cimport (
+    BUDGET,
     Frame,
     Input,
     Output,
@@ -126,11 +127,12 @@ cdef class FetchCodec:
             "leader_epoch", "records",
         )
 
-    def decode_request(self, data, Py_ssize_t start, int version, name_of):
+    def decode_request(self, data, Py_ssize_t start, int version, name_of, int budget=BUDGET):
         """(request, unknown) from byte `start` of `data` on; what stands behind it is passed over.
 
         name_of: from a topic id to the topic's name or None; asked from version 13 on. unknown: (topic id, partition)
-        of what was asked for but has no name here. What the version lacks is -1, 0 for the session.
+        of what was asked for but has no name here. What the version lacks is -1, 0 for the session. budget: of topics,
+        partitions and tags.
         """
         cdef Input input
         cdef Frame frame = Frame(data)
@@ -147,6 +149,7 @@ cdef class FetchCodec:
         cdef Py_ssize_t _
         check_version(version)
         frame.open(&input, start, version >= FLEXIBLE_FROM)
+        input.budget = budget
         if version < WITH_STATE:
             replica = read_int32(&input)
         max_wait = read_int32(&input)

@@ -18,6 +18,7 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kreplog._native.wire cimport (
+    BUDGET,
     Frame,
     Input,
     Output,
@@ -79,8 +80,10 @@ cdef class ProduceCodec:
             "message",
         )
 
-    def decode_request(self, data, Py_ssize_t start, int version):
-        """(request, transactional id or None) from byte `start` of `data` on; what stands behind it is passed over."""
+    def decode_request(self, data, Py_ssize_t start, int version, int budget=BUDGET):
+        """(request, transactional id or None) from byte `start` of `data` on; what stands behind it is passed over.
+
+        budget: of topics, partitions and tags."""
         cdef Input input
         cdef Frame frame = Frame(data)
         cdef str transactional_id = None
@@ -91,6 +94,7 @@ cdef class ProduceCodec:
         cdef Py_ssize_t _partition
         check_version(version)
         frame.open(&input, start, version >= FLEXIBLE_FROM)
+        input.budget = budget
         if version >= 3:
             transactional_id = read_nullable_text(&input)
         acks = read_int16(&input)

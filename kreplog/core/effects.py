@@ -145,9 +145,10 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class OffsetForTimestamp:
-    """The first committed offset whose timestamp is at or after `timestamp`; for MAX_TIMESTAMP the first of those with
-    the greatest. Answer: (offset, its timestamp in ms), (-1, -1) where there is none."""
+    """Find the first committed offset whose timestamp is at or after `timestamp`; for MAX_TIMESTAMP the first of those
+    with the greatest. Takes its time, off the event loop; one OffsetFound event with `tag` gives the result."""
 
+    tag: tuple[int, int]
     partition: TopicPartition
     timestamp: int
 

@@ -37,6 +37,15 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetFound:
+    """The result of an OffsetForTimestamp: an offset and its record's timestamp in ms, both -1 where there is none."""
+
+    tag: tuple[int, int]
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogFailed:
     """A log failed outside a step (a flush, a deletion); it takes no more writes."""
 
@@ -116,6 +125,7 @@ Event = (
     | Fetched
     | Flushed
     | LogFailed
+    | OffsetFound
     | RetentionDue
     | StoreReplied
     | Registered

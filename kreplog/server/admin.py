@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import assignment
 from kreplog.core.controller import topics as operations
+from kreplog.core.controller.limits import PartitionCounts
 from kreplog.errors import (
     BadVersionError,
     CoordinationError,
@@ -24,7 +25,9 @@ from kreplog.errors import (
     KreplogError,
     NodeExistsError,
     NoNodeError,
+    PeerProtocolError,
 )
+from kreplog.server.slices import in_slices
 from kreplog.server.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.server.topics import Topics, TopicView
@@ -45,6 +48,8 @@ MAX_NEW_PARTITIONS = 10_000
 """Of one request, as in Kafka: a number with a zero too many would hold up the broker, then the whole cluster."""
 
 Fields = dict[str, Any]
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class RefusedError(Exception):
@@ -65,6 +70,36 @@ async def answer_one(answer: Fields, work: Awaitable[Fields]) -> Fields:
         return {**answer, "error_code": _code_of(error), "error_message": str(error)}
 
 
+def by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> tuple[list[T], set[K]]:
+    """The first entry of each name, and the names that stand more than once."""
+    found: dict[K, T] = {}
+    repeated = set()
+    for entry in entries:
+        name = name_of(entry)
+        if name in found:
+            repeated.add(name)
+        else:
+            found[name] = entry
+    return list(found.values()), repeated
+
+
+def numbers_of(topics: Iterable[tuple[str, Iterable[int]]]) -> dict[str, dict[int, None]]:
+    """The partitions that a request names, each once, in the order in which it does."""
+    found: dict[str, dict[int, None]] = {}
+    for name, numbers in topics:
+        found.setdefault(name, {}).update(dict.fromkeys(numbers))
+    return found
+
+
+def _name_of(topic: Any) -> str:
+    return str(topic.name)
+
+
+async def refuse_repeated(name: str) -> Fields:
+    """Kafka refuses an entry that stands more than once where it cannot say which of them holds."""
+    raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} stands more than once in the request")
+
+
 async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
     """The topic as the store has it. Raises RefusedError, InvalidTopicError."""
     path = nodes.topic(check_topic(name))
@@ -75,15 +110,23 @@ async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
 
 
 class Admin:
-    """brokers: the live ones, as the controller told last. default: what a topic's settings are when none are given."""
+    """brokers: the live ones, as the controller told last. default: what a topic's settings are when none are given.
+    max_partitions, max_broker_partitions: see BrokerSettings."""
 
     def __init__(
-        self, store: AnySession, topics: Topics, brokers: Callable[[], Mapping[int, Broker]], default: TopicConfig
+        self,
+        store: AnySession,
+        topics: Topics,
+        brokers: Callable[[], Mapping[int, Broker]],
+        default: TopicConfig,
+        max_partitions: int,
+        max_broker_partitions: int,
     ) -> None:
         self._store = store
         self._topics = topics
         self._brokers = brokers
         self._default = default
+        self._limits = max_partitions, max_broker_partitions
         self._ids = range(0)
         self._ids_lock = asyncio.Lock()
 
@@ -120,20 +163,33 @@ class Admin:
     # Topics
 
     async def create_topics(self, request: Any) -> Fields:
-        asked = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in request.topics)
+        if len(request.topics) > MAX_NEW_PARTITIONS:
+            raise PeerProtocolError(
+                f"{len(request.topics)} new topics in one request: {MAX_NEW_PARTITIONS} are allowed"
+            )
+        topics, repeated = by_name(request.topics, _name_of)
+        counts = self._counts()
+        asked = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in topics)
         results = [
             await answer_one(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
-                self._create_topic(topic, asked, request.validate_only),
+                refuse_repeated(topic.name)
+                if topic.name in repeated
+                else self._create_topic(topic, asked, counts, request.validate_only),
             )
-            for topic in request.topics
+            async for topic in in_slices(topics)
         ]
         made = [result["name"] for result in results if not result["error_code"]]
         if made and not request.validate_only:
             await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, 1))
         return {"topics": results}
 
-    async def _create_topic(self, topic: Any, asked: int, validate_only: bool) -> Fields:
+    def _counts(self) -> PartitionCounts:
+        """Of the partitions that this broker knows of."""
+        existing = (state.replicas for view in self._topics.all.values() for state in view.partitions.values())
+        return PartitionCounts(existing, *self._limits)
+
+    async def _create_topic(self, topic: Any, asked: int, counts: PartitionCounts, validate_only: bool) -> Fields:
         """asked: partitions of all topics of the request."""
         _check_new(asked)
         brokers = self._placeable()
@@ -153,6 +209,7 @@ class Admin:
         writes = operations.create_topic_operations(topic.name, topic_id, placed, config, brokers)
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
+        counts.add(placed.values())
         if not validate_only:
             try:
                 await self._store.multi(writes)
@@ -170,13 +227,13 @@ class Admin:
         return {one.id: one for one in self._brokers().values() if not one.stopping}
 
     async def delete_topics(self, request: Any) -> Fields:
-        wanted: list[tuple[str | None, Any]] = [(name, None) for name in request.topic_names or ()]
+        wanted: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
         for topic in request.topics or ():
             name = topic.name if topic.name is not None else self._topics.name_of(cold.topic_id(topic.topic_id))
-            wanted.append((name, topic.topic_id))
+            wanted[name, topic.topic_id] = None
         results = [
             await answer_one({"name": name, "topic_id": topic_id}, self._delete_topic(name))
-            for name, topic_id in wanted
+            async for name, topic_id in in_slices(wanted)
         ]
         gone = [result["name"] for result in results if not result["error_code"]]
         if gone:
@@ -195,17 +252,24 @@ class Admin:
         return {}
 
     async def create_partitions(self, request: Any) -> Fields:
+        topics, repeated = by_name(request.topics, _name_of)
+        limits = self._counts()
         results = [
-            await answer_one({"name": topic.name}, self._create_partitions(topic, request.validate_only))
-            for topic in request.topics
+            await answer_one(
+                {"name": topic.name},
+                refuse_repeated(topic.name)
+                if topic.name in repeated
+                else self._create_partitions(topic, limits, request.validate_only),
+            )
+            async for topic in in_slices(topics)
         ]
-        counts = {topic.name: topic.count for topic in request.topics}
+        counts = {topic.name: topic.count for topic in topics}
         made = [result["name"] for result in results if not result["error_code"]]
         if made and not request.validate_only:
             await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, counts[name]))
         return {"results": results}
 
-    async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
+    async def _create_partitions(self, topic: Any, counts: PartitionCounts, validate_only: bool) -> Fields:
         current = await stored_topic(self._store, topic.name)
         first = max(current.partitions) + 1
         if topic.count <= first:
@@ -236,6 +300,7 @@ class Admin:
             directory: operations.add_partitions_operations(topic.name, current, placed, brokers, directory=directory)
             for directory in (True, False)
         }
+        counts.add(placed.values())
         if not validate_only:
             await self._in_directory(writes.__getitem__)
         return {}
@@ -251,10 +316,10 @@ class Admin:
                         {"partition_index": one.partition_index},
                         self._reassign(TopicPartition(topic.name, one.partition_index), one.replicas),
                     )
-                    for one in topic.partitions
+                    async for one in in_slices({one.partition_index: one for one in topic.partitions}.values())
                 ],
             }
-            for topic in request.topics
+            async for topic in in_slices(request.topics)
         ]
         return {"error_code": 0, "error_message": None, "responses": responses}
 
@@ -280,7 +345,9 @@ class Admin:
         return {}
 
     async def list_reassignments(self, request: Any) -> Fields:
-        asked = None if request.topics is None else {one.name: set(one.partition_indexes) for one in request.topics}
+        asked = (
+            None if request.topics is None else numbers_of((one.name, one.partition_indexes) for one in request.topics)
+        )
         listed: list[Fields] = []
         for view in self._topics.all.values():
             moving = [
@@ -302,9 +369,9 @@ class Admin:
         if request.election_type != 0:
             return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": []}
         if request.topic_partitions is None:
-            asked = {view.name: list(view.partitions) for view in self._topics.all.values()}
+            asked = numbers_of((view.name, view.partitions) for view in self._topics.all.values())
         else:
-            asked = {one.topic: list(one.partitions) for one in request.topic_partitions}
+            asked = numbers_of((one.topic, one.partitions) for one in request.topic_partitions)
         before = {
             TopicPartition(topic, number): self._leadership(topic, number)
             for topic, numbers in asked.items()

@@ -14,7 +14,17 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.topics import set_config_operations
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NoNodeError
-from kreplog.server.admin import ATTEMPTS, INVALID_CONFIG, Fields, RefusedError, answer_one, stored_topic
+from kreplog.server.admin import (
+    ATTEMPTS,
+    INVALID_CONFIG,
+    Fields,
+    RefusedError,
+    answer_one,
+    by_name,
+    refuse_repeated,
+    stored_topic,
+)
+from kreplog.server.slices import in_slices
 from kreplog.server.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, changed, default_for
 from kreplog.server.topics import Topics
@@ -44,11 +54,16 @@ class Altering:
 
     async def _alter(self, request: Any, change_of: Callable[[Any], Change], *, keep: bool) -> Fields:
         responses = []
-        for one in request.resources:
-            answer = {"resource_type": one.resource_type, "resource_name": one.resource_name}
+        resources, repeated = by_name(request.resources, lambda one: (one.resource_type, one.resource_name))
+        async for one in in_slices(resources):
+            kind, name = one.resource_type, one.resource_name
             changes = [change_of(config) for config in one.configs]
-            work = self._alter_resource(one.resource_type, one.resource_name, changes, request.validate_only, keep)
-            responses.append(await answer_one(answer, work))
+            work = (
+                refuse_repeated(name)
+                if (kind, name) in repeated
+                else self._alter_resource(kind, name, changes, request.validate_only, keep)
+            )
+            responses.append(await answer_one({"resource_type": kind, "resource_name": name}, work))
         return {"responses": responses}
 
     async def _alter_resource(

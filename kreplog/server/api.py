@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from kreplog.core.events import Event, Received
 from kreplog.core.messages import (
@@ -24,24 +26,29 @@ from kreplog.core.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionState,
+    ProduceRequest,
+    StopReplicaRequest,
 )
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import CoordinationError, ErrorCode, NodeExistsError, PeerProtocolError
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.admin import Admin, Fields
 from kreplog.server.altering import Altering
 from kreplog.server.departed import DOUBT_S, Departed
-from kreplog.server.describing import Describing
+from kreplog.server.describing import Describing, Description
+from kreplog.server.inspection import inspected, refusals
 from kreplog.server.internal import Address
 from kreplog.server.logs import log_applied
 from kreplog.server.network import Frame
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
+from kreplog.server.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, most_items
 from kreplog.server.store import AnySession, StoreLink
 from kreplog.server.stored_metadata import StoredMetadata
 from kreplog.server.topics import Topics
 from kreplog.types import Broker, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
+from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
 _log = logging.getLogger("kreplog.server")
@@ -56,11 +63,16 @@ MAX_WAIT_MS = 60_000
 MAX_DELETION_MS = 3_600_000
 """The longest that a DeleteRecords may wait, for the same reason."""
 
+REPLICAS_AT_ONCE = 20
+"""Replicas that are created or deleted in one turn of the event loop: each takes up to a millisecond."""
+
 TOLD_WITHIN_S = 5.0
 """How long a change waits for a controller to tell a broker that has just started; then it goes by the store."""
 
 ANSWERED_WITHIN_S = 1.0
 """The same for a question."""
+
+T = TypeVar("T")
 
 
 class Runner(Protocol):
@@ -109,22 +121,36 @@ class Api:
         describing = self._describing
         self._stored = StoredMetadata(host.store, self._take_stored)
         store = AnySession(host.store)
-        self._admin = Admin(store, host.topics, lambda: describing.brokers, settings.topic)
+        self._admin = Admin(
+            store,
+            host.topics,
+            lambda: describing.brokers,
+            settings.topic,
+            settings.max_partitions,
+            settings.max_broker_partitions,
+        )
         admin = self._admin
         altering = Altering(store, host.topics, settings.topic)
         self._handlers: dict[int, Callable[[Exchange, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
-            ApiKey.LIST_OFFSETS: self._list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
-            ApiKey.DELETE_RECORDS: self._delete_records,
             ApiKey.LEADER_AND_ISR: self._control,
             ApiKey.STOP_REPLICA: self._control,
             ApiKey.UPDATE_METADATA: self._control,
             ApiKey.CONTROLLED_SHUTDOWN: self._control,
             ApiKey.API_VERSIONS: self._api_versions,
         }
-        self._answers: dict[int, Callable[[Any, int], Fields]] = {
+        self._decoders: dict[int, Callable[[Frame, RequestHeader, int], Any]] = {
+            ApiKey.LIST_OFFSETS: offsets.decode_list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: deletion.decode_delete_records,
+        }
+        self._encoders: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
+            ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_answer,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_answer,
+            ApiKey.DELETE_RECORDS: deletion.encode_delete_records_answer,
+        }
+        self._answers: dict[int, Callable[[Any, int], Description]] = {
             ApiKey.METADATA: describing.metadata,
             ApiKey.DESCRIBE_CLUSTER: lambda request, version: describing.cluster(),
             ApiKey.DESCRIBE_CONFIGS: lambda request, version: describing.configs(request),
@@ -143,7 +169,8 @@ class Api:
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
         }
-        known = {*self._handlers, *self._answers, *self._works}
+        known = {*self._handlers, *self._encoders, *self._answers, *self._works}
+        self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
     def handle(self, exchange: Exchange, frame: Frame) -> None:
@@ -152,17 +179,105 @@ class Api:
         handler = self._handlers.get(key)
         if handler is not None:
             handler(exchange, frame)
-        elif key in self._answers or key in self._works:
-            request = cold.decode_request(frame, exchange.header)
-            if key in self._answers and self._is_told() and not (key == ApiKey.METADATA and self._in_doubt(request)):
-                self._answer(exchange, self._answers[key](request, exchange.header.api_version))
-            else:
-                self._start(self._work(exchange, request))
+        elif key not in self._encoders and key not in self._answers and key not in self._works:
+            exchange.close()
+        elif len(frame) <= INLINE_BYTES:
+            self._dispatch(exchange, self._decode(exchange, frame, self._most_items(key)))
         else:
+            self._start(self._dispatch_large(exchange, frame))
+
+    def _most_items(self, key: int) -> int:
+        """Before a controller has told of the cluster, as many entries as any cluster may need are let pass."""
+        manager = self._host.manager
+        if not self._is_told():
+            return MAX_ITEMS
+        return most_items(key, max(len(manager.metadata.partitions), len(manager.partitions)))
+
+    def _decode(self, exchange: Exchange, frame: Frame, budget: int) -> Any:
+        header = exchange.header
+        return self._decoders.get(header.api_key, cold.decode_request)(frame, header, budget)
+
+    async def _dispatch_large(self, exchange: Exchange, frame: Frame) -> None:
+        """Decoded in a thread; the connection's other requests wait for it."""
+        exchange.hold(len(frame))
+        try:
+            budget = self._most_items(exchange.header.api_key)
+            request = await self._in_thread(self._decode, exchange, frame, budget)
+            exchange.offload = self._answer_from_thread
+            self._dispatch(exchange, request)
+        except PeerProtocolError as error:
+            _log.warning("%s: %s; its connection is closed", exchange.client.peer, error)
+            exchange.close()
+        except Exception:
+            _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
+            exchange.close()
+        finally:
+            exchange.release(len(frame))
+
+    def _dispatch(self, exchange: Exchange, request: Any) -> None:
+        key = exchange.header.api_key
+        if key == ApiKey.DELETE_RECORDS and request.timeout_ms > MAX_DELETION_MS:
+            request = replace(request, timeout_ms=MAX_DELETION_MS)
+        if key in self._encoders:
+            exchange.encode = lambda response: self._encoders[key](response, exchange.header)
+            self._put(exchange, request)
+        elif key in self._answers and self._is_told() and not (key == ApiKey.METADATA and self._in_doubt(request)):
+            self._describe(exchange, request)
+        else:
+            self._start(self._work(exchange, request))
+
+    def _describe(self, exchange: Exchange, request: Any) -> None:
+        """The state is looked at now, and what is large of it written in a thread."""
+        header = exchange.header
+        entries, make = self._answers[header.api_key](request, header.api_version)
+        if entries <= INLINE_ENTRIES:
+            exchange.answer(cold.encode_response(header, **make()))
+        else:
+            self._answer_from_thread(lambda: cold.encode_response(header, **make()), exchange)
+
+    def _answer_from_thread(self, encode: Callable[[], Sequence[Any]], exchange: Exchange) -> None:
+        self._start(self._encode(encode, exchange))
+
+    async def _encode(self, encode: Callable[[], Sequence[Any]], exchange: Exchange) -> None:
+        try:
+            if not exchange.client.closed:
+                exchange.answer(await self._in_thread(encode))
+        except Exception:
+            _log.exception("%s: the answer to %s cannot be written", exchange.client.peer, exchange.header)
             exchange.close()
 
-    def _answer(self, exchange: Exchange, fields: Fields) -> None:
-        exchange.answer(cold.encode_response(exchange.header, **fields))
+    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+    def _put(self, exchange: Exchange, request: Any) -> None:
+        """Hand a request to the core, so many partitions at a time that others have their turn; later ones of the
+        connection wait until all of it is there."""
+        partitions = request.partitions
+        if len(partitions) <= INLINE_ENTRIES:
+            self._host.replicas.put(Received(exchange, request))
+            return
+        exchange.hold(0)
+        parts = [
+            replace(request, partitions=partitions[start : start + INLINE_ENTRIES])
+            for start in range(0, len(partitions), INLINE_ENTRIES)
+        ]
+        put = self._start(self._put_in_turn(parts, exchange.reply))
+        put.add_done_callback(lambda _: exchange.release(0))
+
+    async def _put_in_turn(self, parts: Sequence[Any], reply: Callable[[Any], None]) -> None:
+        """Each part of a request in a turn of the loop of its own; one reply for all of them."""
+        answers: list[Any] = [None] * len(parts)
+
+        def gather(index: int, answer: Any) -> None:
+            answers[index] = answer
+            if all(answers):
+                whole = tuple(itertools.chain.from_iterable(one.partitions for one in answers))
+                refused = next((one for one in answers if getattr(one, "error", None)), answer)
+                reply(replace(refused, partitions=whole))
+
+        for index, part in enumerate(parts):
+            self._host.replicas.put(Received(Within(partial(gather, index)), part))
+            await asyncio.sleep(0)  # a turn of the loop for whatever else is due
 
     def _is_told(self) -> bool:
         """Whether a controller has told this process of the cluster."""
@@ -185,37 +300,45 @@ class Api:
         return bool(doubted) and not doubted.isdisjoint(self._describing.leaders(request))
 
     async def _work(self, exchange: Exchange, request: Any) -> None:
-        key, version = exchange.header.api_key, exchange.header.api_version
+        key = exchange.header.api_key
         try:
             if not self._is_told():
                 await self._inform(ANSWERED_WITHIN_S if key in self._answers else TOLD_WITHIN_S)
             if key == ApiKey.METADATA:
                 await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
-                if self._describing.would_deny(request, version):
+                if self._describing.would_deny(request, exchange.header.api_version):
                     exchange.close()  # the client asks another broker
                     return
             if key in self._answers:
-                self._answer(exchange, self._answers[key](request, version))
+                self._describe(exchange, request)
             else:
-                self._answer(exchange, await self._works[key](request))
+                header, fields = exchange.header, await self._works[key](request)
+                large = exchange.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
+                encode = partial(cold.encode_response, header, **fields)
+                exchange.answer(await self._in_thread(encode) if large else encode())
+        except PeerProtocolError as error:
+            _log.warning("%s: %s; its connection is closed", exchange.client.peer, error)
+            exchange.close()
         except Exception:
             _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
             exchange.close()
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     # What goes to the replication core
 
     def _produce(self, exchange: Exchange, frame: Frame) -> None:
         header = exchange.header
-        request, transactional_id = produce.decode_request(frame, header)
+        request, transactional_id = produce.decode_request(frame, header, self._most_items(ApiKey.PRODUCE))
         if header.api_version < FIRST_REAL_PRODUCE:
             refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
         elif transactional_id is not None:
@@ -223,11 +346,29 @@ class Api:
         else:
             refused = None
             exchange.encode = lambda response: produce.encode_response(response, header)
-            self._host.replicas.put(Received(exchange, request))
+            too_far = refusals(request, len(frame))
+            if too_far is None:
+                self._put(exchange, request)
+            else:
+                exchange.hold(len(frame))
+                self._start(self._inspect(exchange, request, too_far, len(frame)))
         if request.acks == 0:
             exchange.answer(())
         elif refused is not None:
             exchange.answer(produce.encode_response(refused, header))
+
+    async def _inspect(
+        self, exchange: Exchange, request: ProduceRequest, refused: dict[int, KreplogError], size: int
+    ) -> None:
+        """The batches are decompressed in a thread; the connection's other requests wait, so that its batches are
+        appended in the order in which they were sent."""
+        try:
+            self._put(exchange, await self._in_thread(inspected, request, refused))
+        except Exception:
+            _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
+            exchange.close()
+        finally:
+            exchange.release(size)
 
     def _fetch(self, exchange: Exchange, frame: Frame) -> None:
         header, topics = exchange.header, self._host.topics
@@ -239,7 +380,11 @@ class Api:
                 nameless.append(topic_id)
             return name
 
-        request, unknown = fetch.decode_request(frame, header, name_of)
+        request, unknown = fetch.decode_request(frame, header, name_of, self._most_items(ApiKey.FETCH))
+        if len(request.partitions) > 1:
+            listed = {one.partition: one for one in request.partitions}
+            if len(listed) < len(request.partitions):
+                request = replace(request, partitions=tuple(listed.values()))
         exchange.follower = request.replica_id >= 0
         if exchange.follower and not exchange.client.internal:
             raise PeerProtocolError(f"a fetch as replica {request.replica_id}, which a client is not")
@@ -266,25 +411,6 @@ class Api:
             return frame
 
         exchange.encode = encode
-        self._host.replicas.put(Received(exchange, request))
-
-    def _list_offsets(self, exchange: Exchange, frame: Frame) -> None:
-        header = exchange.header
-        request = offsets.decode_list_offsets(frame, header)
-        exchange.encode = lambda response: offsets.encode_list_offsets_answer(response, header)
-        self._host.replicas.put(Received(exchange, request))
-
-    def _epoch_ends(self, exchange: Exchange, frame: Frame) -> None:
-        header = exchange.header
-        exchange.encode = lambda response: offsets.encode_offset_for_leader_epoch_answer(response, header)
-        self._host.replicas.put(Received(exchange, offsets.decode_offset_for_leader_epoch(frame, header)))
-
-    def _delete_records(self, exchange: Exchange, frame: Frame) -> None:
-        header = exchange.header
-        request = deletion.decode_delete_records(frame, header)
-        if request.timeout_ms > MAX_DELETION_MS:
-            request = replace(request, timeout_ms=MAX_DELETION_MS)
-        exchange.encode = lambda response: deletion.encode_delete_records_answer(response, header)
         self._host.replicas.put(Received(exchange, request))
 
     # What the controller says, and what it is told
@@ -321,8 +447,16 @@ class Api:
         self._told(Within(reply), request)
         return answer
 
-    def _told(self, reply_to: Hashable, request: ControlRequest) -> None:
-        self._host.replicas.put(Received(reply_to, request))
+    def _told(self, reply_to: Exchange | Within, request: ControlRequest) -> None:
+        parts = _paced(request, self._host.manager)
+        if len(parts) == 1:
+            self._host.replicas.put(Received(reply_to, request))
+            self._changed(request)
+        else:
+            put = self._start(self._put_in_turn(parts, reply_to.reply))
+            put.add_done_callback(lambda _: self._changed(request))
+
+    def _changed(self, request: ControlRequest) -> None:
         self._host.departed.changed()
         self._host.topics.changed(request)
 
@@ -353,6 +487,25 @@ class Api:
             return
         if node is not None:
             self._cluster_id = node.data.decode()
+
+
+def _paced(request: Any, manager: ReplicaManager) -> list[Any]:
+    """The request in parts that create or delete no more than REPLICAS_AT_ONCE replicas each, all of one sequence; an
+    INIT is complete in one, and finds its replicas open."""
+    match request:
+        case LeaderAndIsrRequest(is_init=False):
+            made = [one.partition not in manager.partitions for one in request.partitions]
+        case StopReplicaRequest():
+            made = [one.delete for one in request.partitions]
+        case _:
+            return [request]
+    parts, start, count = [], 0, 0
+    for at, counts in enumerate(made):
+        count += counts
+        if count > REPLICAS_AT_ONCE:
+            parts.append(replace(request, partitions=request.partitions[start:at]))
+            start, count = at, 1
+    return [*parts, replace(request, partitions=request.partitions[start:])] if parts else [request]
 
 
 def _tells_all(request: Any, response: Any) -> bool:

@@ -24,6 +24,7 @@ from typing import Any
 from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
 from kreplog.core.controller.controller import Controller
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
@@ -38,6 +39,7 @@ from kreplog.server.internal import Address, Dialer, load_key, make_private_dire
 from kreplog.server.logs import LogSettings, log_state_change, set_up
 from kreplog.server.metrics import CONTENT_TYPE, render
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
+from kreplog.server.pauses import MeasuredEventLoop
 from kreplog.server.peers import Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server, Within
@@ -93,6 +95,7 @@ class Broker:
             self._loop.create_task(self.store.run(), name="kreplog-store"),
             self._loop.create_task(self._checkpoint(), name="kreplog-checkpoints"),
             self._loop.create_task(self._retain(), name="kreplog-retention"),
+            self._loop.create_task(self._expire_producers(), name="kreplog-producers"),
         ]
         for task in tasks:
             task.add_done_callback(self._task_ended)
@@ -117,6 +120,7 @@ class Broker:
         key = None if settings.key_file is None else load_key(settings.key_file)
         self.dialer = Dialer(key)
         directories = open_directories(settings)
+        self.memory = MemoryAccount(settings.max_memory)
         self.logs = ReplicaLogs(
             directories,
             settings.log,
@@ -124,11 +128,12 @@ class Broker:
             self._pool,
             complete=len(directories) == len(settings.log_dirs),
             stray_retention_ms=settings.stray_retention_ms,
+            memory=self.memory,
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
         on_disk, strays = self.logs.on_disk(), self.logs.strays.keys()
-        self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays)
+        self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays, self.memory)
         self.controller = Controller(self.id, settings.replication)
         self.topics = Topics(self.manager)
         self.departed = Departed(self.manager.metadata, self._loop.time)
@@ -158,7 +163,7 @@ class Broker:
             "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
         )
         self.api = Api(self)
-        self.server = Server(self.api.handle, limits_of(settings))
+        self.server = Server(self.api.handle, limits_of(settings), self.memory)
         bound = []
         for listener in settings.listeners:
             with self._named("listeners", listener):
@@ -373,6 +378,11 @@ class Broker:
                 self.replicas.put(events.RetentionDue(partition))
                 await asyncio.sleep(0)
 
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.producer_check_interval_ms / 1000)  # ended by cancelling the task
+            await self.logs.expire_producers()
+
     # Stop
 
     async def _hand_over(self) -> None:
@@ -459,4 +469,5 @@ def serve(
             on_ready(broker)
         await running
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
+        runner.run(main())

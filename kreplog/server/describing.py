@@ -1,25 +1,30 @@
 """What clients ask of the cluster: metadata, brokers, settings, log directories. Everything is as this broker knows it.
 
-Requests are messages of kreplog.wire.cold; what is given back are the fields of the answers.
+Requests are messages of kreplog.wire.cold; what is given back are descriptions, from which the fields of the answers
+are made. Repeated entries of a request are one.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from kreplog.config import TopicConfig
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
-from kreplog.server.admin import Fields
+from kreplog.log import Log
+from kreplog.server.admin import Fields, numbers_of
 from kreplog.server.altering import TOPIC_RESOURCE
 from kreplog.server.departed import Departed
+from kreplog.server.directories import DataDirectory
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
 from kreplog.server.topics import Topics, TopicView
-from kreplog.types import NO_LEADER, Broker
+from kreplog.types import NO_LEADER, Broker, TopicPartition
 from kreplog.wire import cold
 
 BROKER_RESOURCE = 4
@@ -29,6 +34,9 @@ _GROUP = 0
 
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
+
+Description = tuple[int, Callable[[], Fields]]
+"""How many entries an answer has, and what makes its fields, in any thread, of the state as it was looked at."""
 
 
 class Describing:
@@ -63,13 +71,22 @@ class Describing:
 
     # Metadata
 
-    def metadata(self, request: Any, version: int) -> Fields:
-        return {
-            "brokers": [_endpoint(one, "node_id") for one in (*self.brokers.values(), *self._departed.lately_gone())],
+    def metadata(self, request: Any, version: int) -> Description:
+        live, known = self.brokers, self._topics.all
+        fields = {
+            "brokers": [_endpoint(one, "node_id") for one in (*live.values(), *self._departed.lately_gone())],
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
-            "topics": list(self._asked_topics(request, version)),
         }
+        make = partial(_topic, live, self._metadata.topic_error(), self._metadata.topic_error(by_id=True), version)
+        if _wants_all(request, version):
+            return _description(fields, "topics", [(None, view) for view in known.values()], make)
+        names = self._topics.names
+        wanted: dict[Any, tuple[Any, TopicView | None]] = {}
+        for one in request.topics:
+            name = names.get(cold.topic_id(one.topic_id)) if one.name is None else one.name
+            wanted[one.topic_id if one.name is None else one.name] = one, None if name is None else known.get(name)
+        return _description(fields, "topics", list(wanted.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
         """Of the partitions that a Metadata request asks for, and that we know of."""
@@ -82,37 +99,8 @@ class Describing:
         """Whether the answer would be that there are no topics, and neither a controller nor the store has said so."""
         return _wants_all(request, version) and not (self._metadata.is_told or self._metadata.is_read)
 
-    def _asked_topics(self, request: Any, version: int) -> Iterator[Fields]:
-        if _wants_all(request, version):
-            yield from map(self._topic, self._topics.all.values())
-            return
-        for asked in request.topics:
-            by_id = asked.name is None
-            name = self._topics.name_of(cold.topic_id(asked.topic_id)) if by_id else asked.name
-            found = None if name is None else self._topics.get(name)
-            if found is not None:
-                yield self._topic(found)
-                continue
-            yield {
-                "error_code": self._metadata.topic_error(by_id),
-                "name": asked.name if version >= 12 else asked.name or "",
-                "topic_id": asked.topic_id if by_id else _NO_ID,
-                "is_internal": False,
-                "partitions": [],
-            }
-
-    def _topic(self, view: TopicView) -> Fields:
-        live = self.brokers
-        return {
-            "error_code": 0,
-            "name": view.name,
-            "topic_id": view.topic_id,
-            "is_internal": False,
-            "partitions": [_partition(number, state, live) for number, state in view.partitions.items()],
-        }
-
-    def cluster(self) -> Fields:
-        return {
+    def cluster(self) -> Description:
+        fields: Fields = {
             "error_code": 0,
             "error_message": None,
             "endpoint_type": 1,
@@ -120,10 +108,11 @@ class Describing:
             "controller_id": self._metadata.controller_id,
             "brokers": [_endpoint(one, "broker_id") for one in self.brokers.values()],
         }
+        return 0, lambda: fields
 
     # Groups
 
-    def coordinator(self, request: Any, version: int) -> Fields:
+    def coordinator(self, request: Any, version: int) -> Description:
         """Who coordinates a group: nobody, and that is to be seen at once, since clients would ask for ever otherwise.
 
         Those who ask in version 2 or later are sent to this broker: they see that it offers no JoinGroup and raise an
@@ -144,32 +133,37 @@ class Describing:
                 "host": "",
                 "port": -1,
             }
-        keys = request.coordinator_keys if version >= 4 else ()
-        return {**found, "coordinators": [{**found, "key": key} for key in keys]}
+        keys = dict.fromkeys(request.coordinator_keys if version >= 4 else ())
+        return len(keys), lambda: {**found, "coordinators": [{**found, "key": key} for key in keys]}
 
-    def committed(self, request: Any) -> Fields:
+    def committed(self, request: Any) -> Description:
         """No group has committed anything; librdkafka asks for what was when partitions are assigned without an offset,
         and dies of a broker that cannot be asked (its issue 4789)."""
-        return {
+        wanted = numbers_of((one.name, one.partition_indexes) for one in request.topics or ())
+        return sum(map(len, wanted.values())), lambda: {
             "error_code": 0,
             "topics": [
                 {
-                    "name": topic.name,
+                    "name": name,
                     "partitions": [
                         {"partition_index": number, "committed_offset": -1, "metadata": "", "error_code": 0}
-                        for number in topic.partition_indexes
+                        for number in numbers
                     ],
                 }
-                for topic in request.topics or ()
+                for name, numbers in wanted.items()
             ],
         }
 
     # Settings
 
-    def configs(self, request: Any) -> Fields:
-        return {"results": [self._resource(one, request.include_synonyms) for one in request.resources]}
+    def configs(self, request: Any) -> Description:
+        known = self._topics.all
+        wanted = {(one.resource_type, one.resource_name): one for one in request.resources}.values()
+        return len(TopicConfig.__dataclass_fields__) * len(wanted), lambda: {
+            "results": [self._resource(one, request.include_synonyms, known) for one in wanted]
+        }
 
-    def _resource(self, asked: Any, synonyms: bool) -> Fields:
+    def _resource(self, asked: Any, synonyms: bool, known: Mapping[str, TopicView]) -> Fields:
         answer: Fields = {
             "error_code": 0,
             "error_message": None,
@@ -178,7 +172,7 @@ class Describing:
             "configs": [],
         }
         if asked.resource_type == TOPIC_RESOURCE:
-            view = self._topics.get(asked.resource_name)
+            view = known.get(asked.resource_name)
             if view is None:
                 return answer | {
                     "error_code": self._metadata.topic_error(),
@@ -192,7 +186,7 @@ class Describing:
                 "error_code": ErrorCode.INVALID_REQUEST,
                 "error_message": f"broker {self._settings.broker_id} knows its own settings and those of topics",
             }
-        keys = asked.configuration_keys
+        keys = None if asked.configuration_keys is None else set(asked.configuration_keys)
         return answer | {"configs": [_config(one, synonyms) for one in found if keys is None or one.name in keys]}
 
     def _topic_settings(self, view: TopicView) -> Iterator[Described]:
@@ -205,13 +199,21 @@ class Describing:
 
     # Log directories
 
-    def log_dirs(self, request: Any) -> Fields:
-        asked = None if request.topics is None else {one.topic: set(one.partitions) for one in request.topics}
+    def log_dirs(self, request: Any) -> Description:
+        asked = None if request.topics is None else numbers_of((one.topic, one.partitions) for one in request.topics)
+        logs = {directory: self._logs.in_directory(directory) for directory in self._logs.directories}
+        return sum(map(len, logs.values())), partial(self._log_dirs, asked, logs)
+
+    def _log_dirs(
+        self,
+        asked: Mapping[str, Collection[int]] | None,
+        logs: Mapping[DataDirectory, list[tuple[TopicPartition, Log]]],
+    ) -> Fields:
         results: list[Fields] = []
-        for directory in self._logs.directories:
+        for directory, held in logs.items():
             topics: dict[str, list[Fields]] = {}
-            for partition, log in self._logs.in_directory(directory):
-                if asked is None or partition.partition in asked.get(partition.topic, ()):
+            for partition, log in held:
+                if not log.closed and (asked is None or partition.partition in asked.get(partition.topic, ())):
                     size = {"partition_index": partition.partition, "partition_size": log.size}
                     topics.setdefault(partition.topic, []).append(size | {"offset_lag": 0, "is_future_key": False})
             results.append(
@@ -222,6 +224,43 @@ class Describing:
                 }
             )
         return {"error_code": 0, "results": results}
+
+
+def _description(
+    fields: Fields,
+    name: str,
+    wanted: list[tuple[Any, TopicView | None]],
+    make: Callable[[Any, TopicView | None], Fields],
+) -> Description:
+    entries = len(wanted) + sum(len(view.partitions) for _, view in wanted if view is not None)
+    return entries, lambda: {**fields, name: [make(asked, view) for asked, view in wanted]}
+
+
+def _topic(
+    live: Mapping[int, Broker],
+    unknown: ErrorCode,
+    unknown_id: ErrorCode,
+    version: int,
+    asked: Any,
+    view: TopicView | None,
+) -> Fields:
+    """What Metadata says of one topic; without a view, of one that is not known."""
+    if view is not None:
+        return {
+            "error_code": 0,
+            "name": view.name,
+            "topic_id": view.topic_id,
+            "is_internal": False,
+            "partitions": [_partition(number, state, live) for number, state in view.partitions.items()],
+        }
+    by_id = asked.name is None
+    return {
+        "error_code": unknown_id if by_id else unknown,
+        "name": asked.name if version >= 12 else asked.name or "",
+        "topic_id": asked.topic_id if by_id else _NO_ID,
+        "is_internal": False,
+        "partitions": [],
+    }
 
 
 def _wants_all(request: Any, version: int) -> bool:

@@ -1,7 +1,8 @@
 """Exporter: metrics over HTTP, for whoever asks; GET /metrics and nothing else.
 
 It runs on the broker's event loop and is idle until somebody asks. Those who ask are few: one request for each
-connection, a bound on both its size and its time, and no more than a handful at once.
+connection, a bound on both its size and its time, and no more than a handful at once: a newcomer then takes the place
+of the one that has taken longest. Those who ask at the same time share what is made once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Exporter:
         self._render = render
         self._content_type = content_type
         self._server: asyncio.Server | None = None
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[None], None] = {}  # the one that has taken longest comes first
+        self._rendering: asyncio.Task[bytes] | None = None
         self.address = Listener()
 
     async def start(self, address: Listener) -> None:
@@ -39,10 +41,13 @@ class Exporter:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._asking) >= AT_ONCE:
-            writer.transport.abort()
+        if task is None:
             return
-        self._asking.add(task)
+        if len(self._asking) >= AT_ONCE:
+            slowest = next(iter(self._asking))
+            del self._asking[slowest]
+            slowest.cancel()
+        self._asking[task] = None
         try:
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -61,7 +66,7 @@ class Exporter:
         except Exception:
             _log.exception("metrics could not be told")
         finally:
-            self._asking.discard(task)
+            self._asking.pop(task, None)
             writer.transport.abort()
 
     async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
@@ -71,7 +76,9 @@ class Exporter:
             return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
         if path != b"/metrics":
             return "404 Not Found", "text/plain", b"there is /metrics, and nothing else\n"
-        return "200 OK", self._content_type, await self._render()
+        if self._rendering is None or self._rendering.done():
+            self._rendering = asyncio.ensure_future(self._render())
+        return "200 OK", self._content_type, await asyncio.shield(self._rendering)
 
     async def close(self) -> None:
         """Listen no more; who is being answered is cut off."""

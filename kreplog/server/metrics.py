@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Protocol
 
 from kreplog.core.controller.controller import Controller
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.server.counters import BOUNDS_S, Happenings, Requests, Traffic
 from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.pauses import pauses_of
 from kreplog.server.serving import Server
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import StoreLink
@@ -56,6 +58,7 @@ class Told(Protocol):
     server: Server
     traffic: Traffic
     happenings: Happenings
+    memory: MemoryAccount
     started_at: float
 
 
@@ -109,6 +112,13 @@ def _tell_process(lines: list[str], broker: Told) -> None:
         "Of requests that are not whole and answers not taken; queued.max.request.bytes is the limit.",
         server.memory.held,
     )
+    name = "kafka_server_memory"
+    held = [f'{{holder="{holder}"}} {size}' for holder, size in sorted(broker.memory.held.items())]
+    _gauge(lines, f"{name}_held_bytes", "Held for clients, by what; queued.max.request.bytes is the limit.", *held)
+    pauses = pauses_of(asyncio.get_running_loop())
+    name = "kafka_server_eventloop"
+    _gauge(lines, f"{name}_longestpause_seconds", "Longest turn of the event loop since the start.", pauses.longest_s)
+    _counter(lines, f"{name}_longpauses_total", "Turns of the event loop of more than 0.1 s.", pauses.long)
     name = "kafka_server_sessionexpirelistener"
     _gauge(lines, f"{name}_sessionstate", "1 with a session with the coordination store, 0 without.", int(connected))
     _counter(lines, f"{name}_expires_total", "Sessions with the coordination store lost.", broker.happenings.expired)

@@ -22,6 +22,7 @@ from time import monotonic
 
 from typing_extensions import Buffer
 
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.internal import socket_name
 from kreplog.server.settings import Listener
@@ -32,6 +33,8 @@ _log = logging.getLogger("kreplog.server")
 BACKLOG = 512
 READS_AT_ONCE = 8
 """Reads of one connection before others get their turn."""
+
+ACCOUNT = "connections"
 
 WAKE_BYTES = 1 << 20
 """What another broker sends is received when so much more of a frame is there, or all of it: waking up for every 64 KiB
@@ -54,36 +57,40 @@ Frame = bytes | bytearray
 class Memory:
     """What connections may hold together: of frames that are not whole yet, and of answers not taken yet.
 
-    Over `limit` bytes those that have held some for longest are closed: whoever sends and reads holds it but for
-    moments.
+    Where the account is exceeded those that have held some for longest are closed: whoever sends and reads holds it but
+    for moments.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
+    def __init__(self, account: MemoryAccount) -> None:
+        self._account = account
         self._holders: dict[Connection, int] = {}  # who has held some for longest comes first
 
     def charge(self, connection: Connection, size: int) -> None:
         """`connection` holds `size` bytes now; it may be closed for it."""
-        self.held += size - self._holders.get(connection, 0)
+        self._account.held[ACCOUNT] += size - self._holders.get(connection, 0)
         if size:
             self._holders[connection] = size
         else:
             self._holders.pop(connection, None)
-        while self.held > self.limit:
+        while self._account.exceeded and self._holders:
             victim = next(iter(self._holders))
             _log.warning(
                 "%s is closed: it has held memory for longest, %d bytes, and all connections together %d of %d",
                 victim.peer,
                 self._holders[victim],
                 self.held,
-                self.limit,
+                self._account.limit,
             )
             victim.close()
 
     def release(self, connection: Connection) -> None:
         """`connection` is closed."""
-        self.held -= self._holders.pop(connection, 0)
+        self._account.held[ACCOUNT] -= self._holders.pop(connection, 0)
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._account.held[ACCOUNT]
 
 
 class Connection:
@@ -123,6 +130,7 @@ class Connection:
         self._handing = False
         self._memory = memory
         self._charged = False
+        self._held_bytes = 0
         self.active_at = monotonic()
         self.queued_bytes = 0
         self.on_drained: Callable[[], None] | None = None
@@ -222,9 +230,14 @@ class Connection:
         """What a peer holds that is neither in the middle of a request nor slow is not worth counting."""
         if self._memory is not None and not self.closed:
             waiting = sum(len(view) for view in self._out if isinstance(view.obj, _OWN_MEMORY))
-            size = self._frames.reserved + waiting + sum(map(len, self._held))
+            size = self._frames.reserved + waiting + sum(map(len, self._held)) + self._held_bytes
             self._charged = size > 0
             self._memory.charge(self, size)
+
+    def hold(self, size: int) -> None:
+        """`size` bytes more of its requests are held by whoever carries them out; fewer where it is negative."""
+        self._held_bytes += size
+        self._charge()
 
     # Out
 

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
@@ -23,6 +24,7 @@ from kreplog._native.batch import end_of
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
 from kreplog.log import Log
 from kreplog.server.directories import DataDirectory, Offsets
@@ -58,6 +60,13 @@ LOG_EFFECTS = frozenset(
 SYNCS_AT_ONCE = 4
 """So many threads sync files that nobody may be waiting for; the others are there for those who wait."""
 
+LOOKUPS_AT_ONCE = 2
+"""Threads that look for offsets by time; of their own, so that no number of such requests holds up an fsync."""
+
+PRODUCERS = "producer_ids"
+PRODUCER_BYTES = 440
+"""What each idempotent producer that a log remembers is charged; a quarter of the account may be theirs."""
+
 HELD_FILES = 32
 """So many segments are deleted without a pause for everybody else."""
 
@@ -68,8 +77,8 @@ Progress = Callable[[int, int, int], None]
 @dataclass(slots=True, eq=False)
 class _Replica:
     """flushing: an fsync is under way, in a thread; flush_again: more was appended since it began. syncing: so many
-    threads have its files to sync, or will. gone: deleted or set aside; `when_still` is then called once no thread has
-    its log in hand."""
+    threads have its files to sync or to look into, or will. gone: deleted or set aside; `when_still` is then called
+    once no thread has its log in hand."""
 
     directory: DataDirectory
     topic_id: str
@@ -78,6 +87,7 @@ class _Replica:
     syncing: int = 0
     flush_again: bool = False
     gone: bool = False
+    producers: int = 0
     when_still: Callable[[], None] | None = field(default=None)
 
     @property
@@ -87,8 +97,9 @@ class _Replica:
 
 
 class ReplicaLogs:
-    """See the module. `put` takes the events Flushed and LogFailed, on the event loop.
+    """See the module. `put` takes the events Flushed, OffsetFound and LogFailed, on the event loop.
 
+    memory: what idempotent producers are charged to.
     complete: no directory was missing at the start. Without one a replica that is on no disk may have been lost with
     it, so none is made from nothing then. stray_retention_ms: log.stray.retention.ms, -1: strays stay for ever.
     """
@@ -102,11 +113,14 @@ class ReplicaLogs:
         *,
         complete: bool = True,
         stray_retention_ms: int = -1,
+        memory: MemoryAccount | None = None,
     ) -> None:
+        self._memory = memory or MemoryAccount()
         self.directories = tuple(directories)
         self._config = config
         self._put = put
         self._pool = pool
+        self._lookup_pool = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "kreplog-lookups")
         self._complete = complete
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._nameless: dict[TopicPartition, DataDirectory] = {}
@@ -179,6 +193,7 @@ class ReplicaLogs:
             )
         self._replicas[partition] = replica
         self._held[replica.directory] += 1
+        self._count_producers(replica)
         for cut in replica.log.cuts:
             _log.warning("%s: %d bytes cut from byte %d on: %s", cut.path, cut.bytes, cut.position, cut.reason)
 
@@ -236,15 +251,41 @@ class ReplicaLogs:
 
     def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
         replica = self._of(effect.partition)
-        info = replica.log.append_batches(effect.records, effect.leader_epoch, strict=effect.strict)
+        log = replica.log
+        info = log.append_batches(
+            effect.records, effect.leader_epoch, strict=effect.strict, new_producers=self._has_producer_room
+        )
+        if log.producer_count != replica.producers:
+            self._count_producers(replica)
         self._note_due(replica)
         return info, replica.state
 
     def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.append_as_follower(effect.records)
+        if replica.log.producer_count != replica.producers:
+            self._count_producers(replica)
         self._note_due(replica)
         return replica.state
+
+    @property
+    def _has_producer_room(self) -> bool:
+        return self._memory.held[PRODUCERS] < self._memory.limit // 4
+
+    def _count_producers(self, replica: _Replica) -> None:
+        """They are charged as they are, for what is in the log has to be remembered; new ones of clients are refused
+        before they are too many."""
+        before, replica.producers = replica.producers, 0 if replica.gone else replica.log.producer_count
+        self._memory.held[PRODUCERS] += (replica.producers - before) * PRODUCER_BYTES
+
+    async def expire_producers(self) -> None:
+        """Forget the idle ones of all logs, with others' turns between."""
+        for replica in list(self._replicas.values()):
+            if not replica.gone and not replica.directory.failed and replica.producers:
+                with suppress(StorageError, LogClosedError):  # whoever writes to it next finds out
+                    replica.log.expire_producers(int(time.time() * 1000))
+                self._count_producers(replica)
+                await asyncio.sleep(0)  # a turn of the loop for whatever else is due
 
     def _assign_leader_epoch(self, effect: effects.AssignLeaderEpoch) -> effects.LogState:
         replica = self._of(effect.partition)
@@ -319,19 +360,20 @@ class ReplicaLogs:
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
         return fetched.data
 
-    def _offset_for_timestamp(self, effect: effects.OffsetForTimestamp) -> tuple[int, int]:
-        """None too for what no record has: a time below 0, with which newer Kafkas mean other questions."""
-        log = self._of(effect.partition).log
-        timestamp = effect.timestamp
-        try:
-            if timestamp == m.MAX_TIMESTAMP:
-                timestamp = max(segment.max_timestamp for segment in log.segments)
-            found = log.offset_for_timestamp(timestamp) if timestamp >= 0 else None
-            record = None if found is None else next(log.read(found, found + 1), None)
-        except (StorageError, OffsetOutOfRangeError) as error:
-            _log.error("%s: no offset for timestamp %d: %s", effect.partition, effect.timestamp, error)
-            return -1, -1
-        return (-1, -1) if record is None else (record.offset, record.timestamp_ms)
+    def _offset_for_timestamp(self, effect: effects.OffsetForTimestamp) -> None:
+        """In a thread: the batch that is found may have to be decompressed."""
+        replica = self._of(effect.partition)
+        replica.syncing += 1
+        future = asyncio.get_running_loop().run_in_executor(
+            self._lookup_pool, _find_offset, replica.log, effect.partition, effect.timestamp
+        )
+        future.add_done_callback(lambda done: self._offset_found(replica, effect.tag, done))
+
+    def _offset_found(self, replica: _Replica, tag: tuple[int, int], done: asyncio.Future[tuple[int, int]]) -> None:
+        replica.syncing -= 1
+        self._settle(replica)
+        if not done.cancelled():
+            self._put(events.OffsetFound(tag, *done.result()))
 
     def _advance_high_watermark(self, effect: effects.AdvanceHighWatermark) -> None:
         try:
@@ -406,6 +448,7 @@ class ReplicaLogs:
         del self._replicas[partition]
         self._held[replica.directory] -= 1
         replica.gone = True
+        self._count_producers(replica)
         self._settle(replica)
         return moved
 
@@ -555,6 +598,7 @@ class ReplicaLogs:
         """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean. What
         was clean in a directory is marked there, if `mark`, whatever became of the other directories."""
         self._due.clear()  # closing syncs everything
+        self._lookup_pool.shutdown(cancel_futures=True)
         with ThreadPoolExecutor(8, "kreplog-close") as pool:
             closed = dict(zip(self._replicas, pool.map(_close_quietly, self._replicas.values()), strict=True))
         unclean = {self._replicas[partition].directory for partition, offsets in closed.items() if offsets is None}
@@ -630,6 +674,21 @@ def _close_all(files: Sequence[int]) -> None:
 def _flush_log(log: Log) -> int:
     log.flush()
     return log.recovery_point
+
+
+def _find_offset(log: Log, partition: TopicPartition, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp), (-1, -1) for none; none too for what no record has: a time below 0, with which newer Kafkas
+    mean other questions."""
+    try:
+        if timestamp == m.MAX_TIMESTAMP:
+            timestamp = max(segment.max_timestamp for segment in log.segments)
+        found = log.record_for_timestamp(timestamp) if timestamp >= 0 else None
+    except LogClosedError:  # the replica was deleted meanwhile, or the broker has stopped
+        return -1, -1
+    except (StorageError, OffsetOutOfRangeError) as error:
+        _log.error("%s: no offset for timestamp %d: %s", partition, timestamp, error)
+        return -1, -1
+    return found or (-1, -1)
 
 
 def _sync_each(call: Callable[[Log], None], due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.counters import Requests
 from kreplog.server.internal import authenticate, check_peer_user, endpoint_name
@@ -35,16 +36,17 @@ class Exchange:
 
     encode: makes the whole frame of a response that a core gives; set by whoever handed the request to the core. Any of
     answer, reply and close ends the exchange; what comes after counts no more. began: when, by the loop's clock.
-    follower: it is another broker that asks.
+    follower: it is another broker that asks. offload: has a large response encoded in a thread; None for a small one.
     """
 
-    __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header")
+    __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header", "offload")
 
     def __init__(self, client: Client, header: RequestHeader, began: float) -> None:
         self.header = header
         self.began = began
         self.follower = False
         self.encode: Callable[[Any], Sequence[Any]] | None = None
+        self.offload: Callable[[Callable[[], Sequence[Any]], Exchange], None] | None = None
         self._client = client
         self._buffers: Sequence[Any] | None = None
 
@@ -64,13 +66,24 @@ class Exchange:
 
     def reply(self, response: Any) -> None:
         """With a core's response. One that cannot be written costs the connection, never the core that gave it."""
-        if self._buffers is not None or self.encode is None:
+        encode = self.encode
+        if self._buffers is not None or encode is None:
+            return
+        if self.offload is not None:
+            self.offload(lambda: encode(response), self)
             return
         try:
-            self.answer(() if self._client.closed else self.encode(response))
+            self.answer(() if self._client.closed else encode(response))
         except Exception:
             _log.exception("%s: the answer to %s cannot be written", self._client.peer, self.header)
             self.close()
+
+    def hold(self, size: int) -> None:
+        """No other request of the connection is taken before `release`: this one's `size` bytes are in other hands."""
+        self._client.hold(size)
+
+    def release(self, size: int) -> None:
+        self._client.release(size)
 
     def take_answer(self) -> Sequence[Any] | None:
         return self._buffers
@@ -116,6 +129,7 @@ class Client:
         self.internal = internal
         self._server = server
         self._under_way: deque[Exchange] = deque()
+        self._holds = 0
         memory = None if internal else server.memory
         self._connection = Connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._relieve
@@ -153,7 +167,21 @@ class Client:
 
     def _has_too_much(self) -> bool:
         limits = self._server.limits
-        return len(self._under_way) >= limits.max_in_flight or self._connection.queued_bytes >= limits.max_queued_bytes
+        return (
+            self._holds > 0
+            or len(self._under_way) >= limits.max_in_flight
+            or self._connection.queued_bytes >= limits.max_queued_bytes
+        )
+
+    def hold(self, size: int) -> None:
+        """Take no more requests until `release`, so that they are carried out in the order in which they came."""
+        self._holds += 1
+        self._connection.hold(size)
+
+    def release(self, size: int) -> None:
+        self._holds -= 1
+        self._connection.hold(-size)
+        self._relieve()
 
     def send_answers(self) -> None:
         """Those that have come, up to the first that has not."""
@@ -177,12 +205,12 @@ class Client:
 
 
 class Server:
-    """All listeners of a broker and the clients that came through them."""
+    """All listeners of a broker and the clients that came through them. account: of the memory that they hold."""
 
-    def __init__(self, handle: Handle, limits: Limits) -> None:
+    def __init__(self, handle: Handle, limits: Limits, account: MemoryAccount | None = None) -> None:
         self.handle = handle
         self.limits = limits
-        self.memory = Memory(limits.max_memory)
+        self.memory = Memory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
         self.refused = 0
         self._listening: list[ListeningSocket] = []

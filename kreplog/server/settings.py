@@ -47,7 +47,10 @@ class BrokerSettings:
     listener on TCP have to prove.
     allow_remote: listen on other than loopback addresses too.
     max_in_flight, max_queued_bytes: of one connection; it is not read from while it has more under way.
-    max_memory: bytes that all connections may hold together, of requests that are not whole and answers not taken.
+    max_memory: bytes that are held for clients: by connections, of requests that are not whole or not done and answers
+    not taken, and, half of it at the most, by fetch sessions and fetches that wait.
+    max_partitions, max_broker_partitions: partitions of the cluster, and replicas of one broker (KIP-578); what would
+    go beyond is not created.
     metrics_listener: where metrics are told over HTTP; None: nowhere.
     log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
     log_flush_offset_checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
@@ -70,6 +73,8 @@ class BrokerSettings:
     max_queued_bytes: int
     max_memory: int
     max_connections: int
+    max_partitions: int
+    max_broker_partitions: int
     max_idle_ms: int
     metrics_listener: Listener | None
     log_format: str
@@ -79,6 +84,7 @@ class BrokerSettings:
     num_recovery_threads: int
     checkpoint_interval_ms: int
     retention_check_interval_ms: int
+    producer_check_interval_ms: int
     stray_retention_ms: int
     controlled_shutdown_max_wait_ms: int
     replication: ReplicationConfig
@@ -367,6 +373,8 @@ _OWN = {
     "queued.max.bytes.per.connection": "max_queued_bytes",
     "queued.max.request.bytes": "max_memory",
     "max.connections": "max_connections",
+    "max.partitions": "max_partitions",
+    "max.broker.partitions": "max_broker_partitions",
     "connections.max.idle.ms": "max_idle_ms",
     "metrics.listener": "metrics_listener",
     "server.log.format": "log_format",
@@ -376,6 +384,7 @@ _OWN = {
     "num.recovery.threads.per.data.dir": "num_recovery_threads",
     "log.flush.offset.checkpoint.interval.ms": "checkpoint_interval_ms",
     "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "producer.id.expiration.check.interval.ms": "producer_check_interval_ms",
     "log.stray.retention.ms": "stray_retention_ms",
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
 }
@@ -391,6 +400,7 @@ _LOG = {
     "message.max.bytes": "max_message_bytes",
     "log.message.timestamp.type": "message_timestamp_type",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
+    "max.producer.ids.per.partition": "max_producer_ids",
     "log.dir.group": "directory_group",
 }
 
@@ -417,6 +427,8 @@ SETTINGS: dict[str, _Setting] = {
     "queued.max.bytes.per.connection": _Setting(_integer(1024, 2**40), 64 << 20),
     "queued.max.request.bytes": _Setting(_integer(1 << 20, 2**40), 256 << 20),
     "max.connections": _Setting(_integer(1, _MAX_INT32), 10_000),
+    "max.partitions": _Setting(_integer(1, _MAX_INT32), 200_000),
+    "max.broker.partitions": _Setting(_integer(1, _MAX_INT32), 50_000),
     "connections.max.idle.ms": _Setting(_integer(10, 2**40), 600_000),
     "metrics.listener": _Setting(_address, None),
     "server.log.format": _Setting(_one_of("json", "text"), "json"),
@@ -426,6 +438,7 @@ SETTINGS: dict[str, _Setting] = {
     "num.recovery.threads.per.data.dir": _Setting(_integer(1, 256), 2),
     "log.flush.offset.checkpoint.interval.ms": _Setting(_integer(10, 3_600_000), 5000),
     "log.retention.check.interval.ms": _Setting(_integer(10, 86_400_000), 300_000),
+    "producer.id.expiration.check.interval.ms": _Setting(_integer(10, 86_400_000), 600_000),
     "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), 7 * 24 * 3600 * 1000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
     **_of_config(_REPLICATION, ReplicationConfig()),

@@ -84,11 +84,16 @@ class Topics:
 
     def name_of(self, topic_id: str) -> str | None:
         """Of topics that this broker has replicas of, or has been told of; None for others."""
+        return self.names.get(topic_id)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Names of topics by their ids, as `name_of` knows them. What is returned does not change."""
         if self._names_of is None:
             self._names = {view.topic_id: name for name, view in self.all.items()}
             self._names_of = self._manager.metadata.controller_epoch
             self._names.update((one.topic_id, at.topic) for at, one in self._manager.partitions.items())
-        return self._names.get(topic_id)
+        return self._names
 
     def id_of(self, name: str) -> str | None:
         """The id of a topic that this broker has replicas of or has been told of."""

@@ -19,6 +19,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.controller.controller import Controller
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.nodes import CONTROLLER
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
@@ -32,6 +33,9 @@ from kreplog.types import Broker, EpochEndOffset, TopicPartition, WatchEvent
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
+
+FEW_BYTES = 20_000
+"""Of memory for sessions and parked fetches, in runs that have few of those."""
 
 FETCH_SLACK_MS = 700
 """What a fetch may take beyond its max_wait before its connection is closed."""
@@ -240,7 +244,9 @@ class BrokerProcess:
             self._connected,
             self._session_lost,
         )
-        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk)
+        few = config.max_incremental_fetch_session_cache_slots == 2
+        memory = MemoryAccount(FEW_BYTES) if few else None
+        self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
         broker = Broker(
@@ -259,6 +265,7 @@ class BrokerProcess:
             effects.EndOfRecords: self._end_of_records,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
+            effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.Send: self._send,
             effects.Reply: self._reply,
             effects.SendControl: self._send_control,
@@ -497,6 +504,11 @@ class BrokerProcess:
         if again and self.alive:
             self._flush(self.replicas, effects.Flush(partition))
 
+    def _offset_for_timestamp(self, _runner: Runner, effect: effects.OffsetForTimestamp) -> None:
+        log = self.disk.log(effect.partition)
+        found = (-1, -1) if log is None else log.offset_for_timestamp(effect.timestamp)
+        self.replicas.put(events.OffsetFound(effect.tag, *found))
+
     def _send(self, _runner: Runner, effect: effects.Send) -> None:
         def answered(response: m.FetchResponse | None) -> None:
             self.replicas.put(events.Fetched(effect.leader, effect.correlation, response))
@@ -610,7 +622,6 @@ _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
     effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
     effects.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
-    effects.OffsetForTimestamp: lambda disk, e: _on(disk, e.partition).offset_for_timestamp(e.timestamp),
     effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
     effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),
     effects.DeleteStrays: lambda disk, e: disk.delete_stray(e.partition, e.topic_id),

@@ -112,8 +112,7 @@ class NativeLog:
         return b"".join(pieces)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
-        found = self.log.offset_for_timestamp(timestamp_ms)
-        return (-1, -1) if found is None else (found, next(self.log.read(found, found + 1)).timestamp_ms)
+        return self.log.record_for_timestamp(timestamp_ms) or (-1, -1)
 
     def advance_high_watermark(self, offset: int) -> None:
         self.log.advance_high_watermark(offset)

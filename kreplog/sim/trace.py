@@ -154,6 +154,8 @@ def describe_event(event: events.Event) -> str:
             return f"gets from broker {leader}: {describe(response)}"
         case events.Flushed(partition=partition, recovery_point=point):
             return f"has fsynced {partition} below {point}"
+        case events.OffsetFound(offset=offset, timestamp=timestamp):
+            return f"has found offset {offset} of time {timestamp}"
         case events.RetentionDue(partition=partition):
             return f"is to look at the retention of {partition}"
         case events.LogFailed(partition=partition):

@@ -24,7 +24,7 @@ from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBufferPool
 from kreplog._native.wire import topic_id_bytes, topic_id_of
 from kreplog._native.wire_shape import ARRAY, BYTES, FIXED, RUN, STRUCT, TAGLESS, TEXT, check_shape
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.wire.frames import RequestHeader, decode_response_header, flexible
+from kreplog.wire.frames import MAX_ITEMS, RequestHeader, decode_response_header, flexible
 from kreplog.wire.versions import ApiKey, Ranges
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _SCHEMAS = "kreplog.wire.schemas"
 _KEPT_BUFFER = 1 << 20
-_CLIENT_BUDGET = 200_000
 _BROKER_BUDGET = 10_000_000
 
 
@@ -86,14 +85,18 @@ _FROM_BROKERS = {
 }
 
 
-def decode_request(frame: Buffer, header: RequestHeader) -> Any:
+def decode_request(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> Any:
     """The request as the library has it: fields are attributes, nested structs in lists. Raises PeerProtocolError.
+
+    budget: how many entries of arrays and tags it may have, unless it comes from a broker.
 
     What stands behind a client's request is passed over, as Kafka does: librdkafka leaves three bytes behind a Metadata
     request for all topics (its issue 5049).
     """
     whole = header.api_key in _FROM_BROKERS
-    return _decode(_MESSAGES[header.api_key][0], frame, header.body, header.api_key, header.api_version, whole)
+    if whole:
+        budget = _BROKER_BUDGET
+    return _decode(_MESSAGES[header.api_key][0], frame, header.body, header.api_key, header.api_version, budget, whole)
 
 
 def encode_response(header: RequestHeader, **fields: Any) -> list[Buffer]:
@@ -121,7 +124,8 @@ def decode_response(frame: Buffer, header: RequestHeader) -> Any:
     version = header.api_version
     if header.api_key == ApiKey.API_VERSIONS and bytes(memoryview(frame)[body : body + 2]) != b"\0\0":
         version = 0  # a refusal is always in this form
-    return _decode(_MESSAGES[header.api_key][1], frame, body, header.api_key, version, whole=True)
+    budget = _BROKER_BUDGET if header.api_key in _FROM_BROKERS else MAX_ITEMS
+    return _decode(_MESSAGES[header.api_key][1], frame, body, header.api_key, version, budget, whole=True)
 
 
 def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
@@ -153,8 +157,7 @@ def error_of(code: int) -> ErrorCode:
     return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, whole: bool) -> Any:
-    budget = _BROKER_BUDGET if api_key in _FROM_BROKERS else _CLIENT_BUDGET
+def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, budget: int, whole: bool) -> Any:
     end = check_shape(frame, body, _shape_of(kind, version), flexible(api_key, version), budget, whole)
     try:
         return kind.decode(memoryview(frame)[body:end], version=version)

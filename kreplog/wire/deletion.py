@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING
 from kreplog.core.messages import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from kreplog.types import TopicPartition
 from kreplog.wire import cold
-from kreplog.wire.frames import RequestHeader
+from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-def decode_delete_records(frame: Buffer, header: RequestHeader) -> DeleteRecordsRequest:
+def decode_delete_records(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> DeleteRecordsRequest:
     """Raises PeerProtocolError."""
-    message = cold.decode_request(frame, header)
+    message = cold.decode_request(frame, header, budget)
     return DeleteRecordsRequest(
         message.timeout_ms,
         tuple(
-            DeleteRecordsPartition(TopicPartition(topic.name, one.partition_index), one.offset)
-            for topic in message.topics
-            for one in topic.partitions
+            DeleteRecordsPartition(partition, offset)
+            for partition, offset in {
+                TopicPartition(topic.name, one.partition_index): one.offset
+                for topic in message.topics
+                for one in topic.partitions
+            }.items()
         ),
     )
 

@@ -17,6 +17,7 @@ from kreplog._native.wire_fetch import FetchCodec
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.types import Broker
 from kreplog.wire.frames import (
+    MAX_ITEMS,
     RequestHeader,
     decode_response_header,
     encode_request_header,
@@ -33,14 +34,15 @@ _CODEC = FetchCodec(FetchRequest, FetchPartition, FetchResponse, FetchedPartitio
 
 
 def decode_request(
-    frame: Buffer, header: RequestHeader, name_of: NameOf | None = None
+    frame: Buffer, header: RequestHeader, name_of: NameOf | None = None, budget: int = MAX_ITEMS
 ) -> tuple[FetchRequest, tuple[tuple[str, int], ...]]:
     """The request, and the (topic id, partition) of all that was asked for by an id without a name.
 
     These last are for encode_response, and no session can hold them: answer such a request without one. A follower's
-    broker epoch comes with versions from 15 on. Isolation level and rack are passed over. Raises PeerProtocolError.
+    broker epoch comes with versions from 15 on. Isolation level and rack are passed over. budget: of
+    topics and partitions. Raises PeerProtocolError.
     """
-    request, unknown = _CODEC.decode_request(frame, header.body, header.api_version, name_of)
+    request, unknown = _CODEC.decode_request(frame, header.body, header.api_version, name_of, budget)
     return request, unknown
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_FRAME_BYTES = 100 << 20
 """Kafka's socket.request.max.bytes."""
 
+MAX_ITEMS = 200_000
+"""The most topics, partitions and other entries that one message of a client may have, whatever its receiver knows."""
+
 SCRATCH_BYTES = 64 << 10
 _AT_FIRST = 64 << 10
 _AT_ONCE = 1 << 20

@@ -19,20 +19,20 @@ from kreplog.core.messages import (
 from kreplog.errors import ErrorCode
 from kreplog.types import EpochEndOffset, TopicPartition
 from kreplog.wire import cold
-from kreplog.wire.frames import RequestHeader
+from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-def decode_list_offsets(frame: Buffer, header: RequestHeader) -> ListOffsetsRequest:
+def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListOffsetsRequest:
     """The request; with which isolation is passed over, and who asks unless it is one who is debugging.
 
     Raises PeerProtocolError.
 
     timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or anything a client sends.
     """
-    message = cold.decode_request(frame, header)
+    message = cold.decode_request(frame, header, budget)
     return ListOffsetsRequest(
         tuple(
             ListOffsetsPartition(
@@ -107,18 +107,27 @@ def decode_list_offsets_answer(frame: Buffer, header: RequestHeader) -> ListOffs
     )
 
 
-def decode_offset_for_leader_epoch(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochRequest:
+def decode_offset_for_leader_epoch(
+    frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS
+) -> OffsetsForLeaderEpochRequest:
     """The request; below version 3 it does not tell who asks, which the schema takes for a debugging consumer, -2.
 
     Raises PeerProtocolError.
     """
-    message = cold.decode_request(frame, header)
+    message = cold.decode_request(frame, header, budget)
     return OffsetsForLeaderEpochRequest(
         message.replica_id,
         tuple(
-            EpochPartition(TopicPartition(topic.topic, one.partition), one.current_leader_epoch, one.leader_epoch)
-            for topic in message.topics
-            for one in topic.partitions
+            {
+                one.partition: one
+                for one in (
+                    EpochPartition(
+                        TopicPartition(topic.topic, one.partition), one.current_leader_epoch, one.leader_epoch
+                    )
+                    for topic in message.topics
+                    for one in topic.partitions
+                )
+            }.values()
         ),
     )
 

@@ -12,6 +12,7 @@ from kreplog._native.wire_produce import ProduceCodec
 from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from kreplog.errors import ErrorCode
 from kreplog.wire.frames import (
+    MAX_ITEMS,
     RequestHeader,
     decode_response_header,
     encode_request_header,
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 _CODEC = ProduceCodec(ProduceRequest, ProducePartition, ProduceResponse, ProducedPartition)
 
 
-def decode_request(frame: Buffer, header: RequestHeader) -> tuple[ProduceRequest, str | None]:
+def decode_request(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> tuple[ProduceRequest, str | None]:
     """The request, and the transactional id or None. Versions 0 to 9; those below FIRST_REAL_PRODUCE hold old formats.
 
-    Records are memoryviews of `frame`, which must not change while they live; b"" for none.
+    Records are memoryviews of `frame`, which must not change while they live; b"" for none. budget: of partitions.
     Raises PeerProtocolError.
     """
-    request, transactional_id = _CODEC.decode_request(frame, header.body, header.api_version)
+    request, transactional_id = _CODEC.decode_request(frame, header.body, header.api_version, budget)
     return request, transactional_id
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
@@ -34,7 +35,7 @@ from kreplog.core.effects import (
     TruncateFullyAndStartAt,
     TruncateTo,
 )
-from kreplog.core.events import Event, Received, Registered
+from kreplog.core.events import Event, OffsetFound, Received, Registered
 from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
@@ -68,6 +69,7 @@ class Shell:
         self.effects: list[Effect] = []
         self.said: list[str] = []
         self.fails: dict[type[Any], Exception] = {}
+        self.found: list[OffsetFound] = []
         self.broker_id = broker_id
         self.start(epoch)
 
@@ -88,7 +90,8 @@ class Shell:
                 effect = steps.send(answer) if error is None else steps.throw(error)
             except StopIteration:
                 self.effects += done
-                return done
+                found, self.found = self.found, []
+                return [*done, *itertools.chain.from_iterable(map(self.step, found))]
             answer = error = None
             if type(effect) in self.fails:
                 error = self.fails.pop(type(effect))
@@ -132,8 +135,9 @@ class Shell:
                 self.checkpointed[partition] = offset
             case ReadLog(_, offset, limit, max_bytes):
                 return log.read(offset, limit, max_bytes)
-            case OffsetForTimestamp(_, timestamp):
-                return log.offset_for_timestamp(timestamp)
+            case OffsetForTimestamp(tag, _, timestamp):
+                self.found.append(OffsetFound(tag, *log.offset_for_timestamp(timestamp)))
+                return None
             case SetAsideStray(partition):
                 key = self.topic_ids.pop(partition), partition.partition
                 self.strays[key] = self.logs.pop(partition)

@@ -116,7 +116,7 @@ def test_who_debugs_is_told_of_the_replica_it_asks_leader_or_not() -> None:
     brokers.write(1, "c")
     end, start = ListOffsetsPartition(TP, -1, LATEST), ListOffsetsPartition(TP, -1, EARLIEST)
     for broker, leo in ((1, 3), (2, 2)):
-        listed = brokers[broker].ask(ListOffsetsRequest((end, start), DEBUGGING)).partitions
+        listed = [brokers[broker].ask(ListOffsetsRequest((one,), DEBUGGING)).partitions[0] for one in (end, start)]
         assert [(one.error, one.offset) for one in listed] == [(ErrorCode.NONE, leo), (ErrorCode.NONE, 0)]
         asked = FetchPartition(TP, "", -1, leo - 1)
         (told,) = brokers[broker].ask(FetchRequest(DEBUGGING, -1, 0, 0, 1 << 20, (asked,))).partitions

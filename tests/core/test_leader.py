@@ -328,8 +328,9 @@ def test_f22_consumers_see_nothing_between_the_watermark_and_the_end_and_an_erro
 def test_f21_a_new_leader_does_not_tell_an_end_older_than_the_last_ones() -> None:
     """KIP-207: until its watermark has reached the start of its epoch it tells none."""
     shell = next_leader((1, 3))
-    ask = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST), ListOffsetsPartition(TP, -1, EARLIEST)))
-    latest, earliest = shell.ask(ask).partitions
+    ask = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST),))
+    (latest,) = shell.ask(ask).partitions
+    (earliest,) = shell.ask(ListOffsetsRequest((ListOffsetsPartition(TP, -1, EARLIEST),))).partitions
     assert latest.error is ErrorCode.OFFSET_NOT_AVAILABLE and earliest.offset == 0
     assert fetched(shell, -1, 0, 2).high_watermark == -1
     fetched(shell, 3, 2, 2, last_epoch=1)

@@ -282,6 +282,8 @@ def test_new_settings_reach_the_log() -> None:
 def test_what_is_found_by_time_comes_with_its_time() -> None:
     brokers = running(1, 2)
     asked = [ListOffsetsPartition(TP, -1, timestamp) for timestamp in (0, 1, EARLIEST_LOCAL)]
-    found = brokers[1].ask(ListOffsetsRequest(tuple(asked))).partitions
+    found = [brokers[1].ask(ListOffsetsRequest((one,))).partitions[0] for one in asked]
     assert [(one.offset, one.timestamp) for one in found] == [(0, 0), (-1, -1), (0, -1)]
+    repeated = brokers[1].ask(ListOffsetsRequest(tuple(asked))).partitions
+    assert [one.error for one in repeated] == [ErrorCode.INVALID_REQUEST] * 3
     assert MAX_TIMESTAMP == -3 and batch("x")

@@ -97,6 +97,21 @@ def appended(logs: ReplicaLogs, batch: bytes, epoch: int = 0, partition: TopicPa
     return answers[0]
 
 
+def found_offsets(life: Life, logs: ReplicaLogs, *timestamps: int) -> list[tuple[int, int]]:
+    """What OffsetFound events say of these."""
+
+    async def work() -> None:
+        for index, timestamp in enumerate(timestamps):
+            logs.answer(effects.OffsetForTimestamp((0, index), TP, timestamp))
+        await until(lambda: len(found()) == len(timestamps))
+
+    def found() -> dict[int, tuple[int, int]]:
+        return {one.tag[1]: (one.offset, one.timestamp) for one in life.events if isinstance(one, events.OffsetFound)}
+
+    run(work)
+    return [found()[index] for index in range(len(timestamps))]
+
+
 def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     logs = life.open()
     assert opened(logs) == effects.OpenedLog(effects.LogState(0, 0, ()), 0)
@@ -107,14 +122,10 @@ def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1))) == len(batch)
     logs.answer(effects.AdvanceHighWatermark(TP, 3))
     assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1 << 20))) == len(batch)
-    offset, timestamp = logs.answer(effects.OffsetForTimestamp(TP, 0))
-    assert offset == 0 and timestamp > 0
-    assert logs.answer(effects.OffsetForTimestamp(TP, m.MAX_TIMESTAMP)) == (0, timestamp)
-    assert (
-        logs.answer(effects.OffsetForTimestamp(TP, -9))
-        == logs.answer(effects.OffsetForTimestamp(TP, 2**62))
-        == (-1, -1)
-    )
+    (first, latest, none, beyond) = found_offsets(life, logs, 0, m.MAX_TIMESTAMP, -9, 2**62)
+    assert first[0] == 0 and first[1] > 0
+    assert latest == first
+    assert none == beyond == (-1, -1)
     assert logs.answer(effects.DeleteRecordsBefore(TP, 2)).log_start == 2
     assert logs.answer(effects.TruncateTo(TP, 2)).leo <= 2
     assert logs.answer(effects.TruncateFullyAndStartAt(TP, 9)) == effects.LogState(9, 9, ())

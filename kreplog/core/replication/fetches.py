@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 
 from kreplog.core.effects import Reply, StateChange, Steps
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
     CONSUMER,
     DEBUGGING,
@@ -21,6 +22,13 @@ from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import ErrorCode, StorageError
 from kreplog.types import TopicPartition
 
+ACCOUNT = "parked_fetches"
+_FETCH_BYTES = 2000
+_PARTITION_BYTES = 500
+
+LOOKS_AT_ONCE = 200
+"""Fetches that look again in one step of the core; each takes some tens of microseconds."""
+
 EXPECTED_FOR_MS = 2000
 """For so long a new leader expects its followers' first fetches."""
 
@@ -30,7 +38,9 @@ EXPECTED_WITHIN_MS = 10
 
 class Fetches:
     """The Fetch requests of one broker. partitions: the open replicas, which the manager adds and removes. deletions:
-    what followers are waited for with. slots: how many incremental fetch sessions there may be."""
+    what followers are waited for with. slots: how many incremental fetch sessions there may be. memory: what sessions
+    and fetches that wait are charged to; a consumer's that finds no room there is answered at once with what there is.
+    """
 
     def __init__(
         self,
@@ -39,11 +49,15 @@ class Fetches:
         deletions: Deletions,
         slots: int,
         session_ids: Iterator[int],
+        memory: MemoryAccount,
     ) -> None:
         self._partitions = partitions
         self._metadata = metadata
         self._deletions = deletions
-        self._sessions = FetchSessions(slots, session_ids)
+        self._sessions = FetchSessions(slots, session_ids, memory)
+        self._memory = memory
+        self._woken: dict[DelayedFetch, None] = {}
+        self._looks = 0
         self._parked = ParkedFetches()
         self._expected: dict[int, dict[TopicPartition, int]] = {}
 
@@ -62,20 +76,55 @@ class Fetches:
             return None
         if self._is_expected(request.replica_id, now_ms):
             fetch.deadline_ms = min(fetch.deadline_ms, now_ms + EXPECTED_WITHIN_MS)
+        if not self._memory.remember(ACCOUNT, _size_of(fetch), force=request.replica_id > CONSUMER):
+            fetch.deadline_ms = now_ms
+            yield from self._try(fetch, now_ms)
+            return None
         self._parked.add(fetch)
         return fetch
+
+    def begin_step(self) -> None:
+        """Of each step of the core: only so many fetches look again in it."""
+        self._looks = LOOKS_AT_ONCE
+
+    @property
+    def has_woken(self) -> bool:
+        """Whether some are still to look again, in the steps that follow."""
+        return bool(self._woken)
+
+    def look_again(self, now_ms: int) -> Steps[None]:
+        """Those that earlier steps had no time for."""
+        while self._woken and self._looks > 0:
+            fetch = next(iter(self._woken))
+            del self._woken[fetch]
+            if fetch in self._parked:
+                yield from self._look(fetch, now_ms)
+
+    def _look(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
+        self._looks -= 1
+        if (yield from self._try(fetch, now_ms)):
+            self._unpark(fetch)
+
+    def _unpark(self, fetch: DelayedFetch) -> None:
+        self._parked.remove(fetch)
+        self._woken.pop(fetch, None)
+        self._memory.forget(ACCOUNT, _size_of(fetch))
 
     def expire(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
         """Its time is over: answered with what there is."""
         if fetch in self._parked:
-            self._parked.remove(fetch)
+            self._unpark(fetch)
             yield from self._try(fetch, now_ms)
 
     def wake(self, topic_partition: TopicPartition, now_ms: int) -> Steps[None]:
-        """Fetches that wait and can read this partition look again."""
-        for fetch in self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition)):
-            if (yield from self._try(fetch, now_ms)):
-                self._parked.remove(fetch)
+        """Fetches that wait and can read this partition look again: followers' at once, of consumers' so many in a step
+        and the others in those that follow."""
+        waiting = self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition))
+        for fetch in waiting:
+            if self._looks > 0 or fetch.request.replica_id > CONSUMER:
+                yield from self._look(fetch, now_ms)
+            else:
+                self._woken[fetch] = None
 
     def expect_followers(self, partition: Partition, now_ms: int) -> Steps[None]:
         """Followers in sync hear at about this time that they fetch the partition from here; a fetch of theirs that
@@ -84,7 +133,7 @@ class Fetches:
             if follower != partition.broker_id:
                 self._expected.setdefault(follower, {})[partition.topic_partition] = now_ms + EXPECTED_FOR_MS
         for fetch in self._parked.of(partition.isr):
-            self._parked.remove(fetch)
+            self._unpark(fetch)
             fetch.deadline_ms = now_ms
             yield from self._try(fetch, now_ms)
 
@@ -154,3 +203,8 @@ class Fetches:
         except StorageError as error:
             yield StateChange("error", f"{one.partition}: cannot be read at {one.fetch_offset}: {error}")
             return FetchedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def _size_of(fetch: DelayedFetch) -> int:
+    """About what it takes while it waits."""
+    return _FETCH_BYTES + _PARTITION_BYTES * len(fetch.request.partitions)

@@ -28,6 +28,7 @@ from kreplog.core.events import (
     Fetched,
     Flushed,
     LogFailed,
+    OffsetFound,
     Received,
     Registered,
     RetentionDue,
@@ -35,20 +36,14 @@ from kreplog.core.events import (
     StoreReplied,
     Tick,
 )
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
-    DEBUGGING,
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
     ControlRequest,
     DeleteRecordsRequest,
     FetchRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    ListedOffset,
-    ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     OffsetsForLeaderEpochRequest,
     OffsetsForLeaderEpochResponse,
     PartitionState,
@@ -75,6 +70,7 @@ from kreplog.core.replication.delayed import (
 from kreplog.core.replication.deletions import Deletions
 from kreplog.core.replication.fetches import Fetches
 from kreplog.core.replication.follower import Fetcher
+from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import FOR_READERS, News, Partition, Role
 from kreplog.errors import (
@@ -87,12 +83,16 @@ from kreplog.errors import (
 )
 from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
 
+DUE_AT_ONCE = 200
+"""Requests that are answered in one step because their time is over."""
+
 
 class ReplicaManager:
     """The replication core of one broker.
 
     on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is set aside as a
     stray. strays: (topic id, partition number) of those that were in earlier lives.
+    memory: what is remembered for clients between requests is charged to it; None for no limit.
     disk_lost: a log directory is new, or could not be opened, so replicas may be missing that it should have.
     metadata: what the controller said last, for clients. partitions: the open replicas. missing: topic ids of replicas
     that were lost with a disk while this broker counted as in sync.
@@ -105,6 +105,7 @@ class ReplicaManager:
         on_disk: Mapping[TopicPartition, str] | None = None,
         disk_lost: bool = False,
         strays: Iterable[tuple[str, int]] = (),
+        memory: MemoryAccount | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.broker_epoch = -1
@@ -123,12 +124,14 @@ class ReplicaManager:
         self._correlations = itertools.count(1)
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
         self._deletions = Deletions(self.partitions, self.metadata)
+        self._listings = OffsetListings(self.partitions, self.metadata)
         self._fetches = Fetches(
             self.partitions,
             self.metadata,
             self._deletions,
             config.max_incremental_fetch_session_cache_slots,
             self._session_ids(),
+            memory or MemoryAccount(),
         )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
         self._failures = itertools.count(1)
@@ -138,7 +141,9 @@ class ReplicaManager:
         self._next_isr_check_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
-        """Take one event. Ends with everything done that it, and what follows from it, asks for."""
+        """Take one event. Ends with everything done that it, and what follows from it, asks for; but of what waits and
+        is due or may be read only so much in a step, since thousands may wait: `next_wakeup` asks for the next."""
+        self._fetches.begin_step()
         match event:
             case Received(reply_to, request):
                 yield from self._received(reply_to, request, now_ms)
@@ -150,6 +155,8 @@ class ReplicaManager:
                 yield from self._store_replied(event, now_ms)
             case Flushed(partition, recovery_point):
                 yield from self._flushed(partition, recovery_point)
+            case OffsetFound():
+                yield from self._listings.found(event)
             case LogFailed(partition):
                 self._go_offline(partition)
             case RetentionDue(partition):
@@ -168,6 +175,8 @@ class ReplicaManager:
 
     def next_wakeup(self, now_ms: int) -> int | None:
         """When it wants the next Tick, at the latest; None while there is nothing to wait for."""
+        if self._fetches.has_woken:
+            return now_ms
         times = [self._deadlines.next_ms(), *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())]
         if self._unsettled or self._failures_to_report:
             times.append(self._next_isr_check_ms)
@@ -197,7 +206,7 @@ class ReplicaManager:
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
-                yield Reply(reply_to, (yield from self._list_offsets(request)))
+                yield from self._listings.begin(reply_to, request)
             case DeleteRecordsRequest():
                 deletion = yield from self._deletions.begin(reply_to, request, now_ms)
                 if deletion is not None:
@@ -259,31 +268,6 @@ class ReplicaManager:
                     end = partition.end_offset_for(asked.leader_epoch)
             answers.append((asked.partition, error, end))
         return OffsetsForLeaderEpochResponse(tuple(answers))
-
-    def _list_offsets(self, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
-        listed = []
-        for asked in request.partitions:
-            offset = yield from self._list_offset(asked, request.replica_id == DEBUGGING)
-            listed.append(offset)
-        return ListOffsetsResponse(tuple(listed))
-
-    def _list_offset(self, asked: ListOffsetsPartition, debugging: bool) -> Steps[ListedOffset]:
-        partition = self.partitions.get(asked.partition)
-        if partition is None:
-            error = self.metadata.replica_error(asked.partition)
-            return ListedOffset(asked.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error)
-        if (error := partition.refusal(asked.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
-            return ListedOffset(asked.partition, error)
-        if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.log_start, partition.leader_epoch)
-        if asked.timestamp == LATEST and debugging:
-            return ListedOffset(asked.partition, ErrorCode.NONE, partition.log.leo, partition.leader_epoch)
-        if partition.visible_high_watermark() < 0:
-            return ListedOffset(asked.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
-        if asked.timestamp == LATEST:
-            return ListedOffset(asked.partition, ErrorCode.NONE, partition.high_watermark, partition.leader_epoch)
-        offset, timestamp = yield from partition.offset_for_timestamp(asked.timestamp)
-        return ListedOffset(asked.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
 
     def _enforce_retention(self, topic_partition: TopicPartition) -> Steps[None]:
         partition = self.partitions.get(topic_partition)
@@ -509,7 +493,8 @@ class ReplicaManager:
                 self.partitions[topic_partition].step_down()
 
     def _tick(self, now_ms: int) -> Steps[None]:
-        for waiting in self._deadlines.due(now_ms):
+        yield from self._fetches.look_again(now_ms)
+        for waiting in itertools.islice(self._deadlines.due(now_ms), DUE_AT_ONCE):
             match waiting:
                 case DelayedFetch():
                     yield from self._fetches.expire(waiting, now_ms)

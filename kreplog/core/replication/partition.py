@@ -32,7 +32,6 @@ from kreplog.core.effects import (
     EnforceRetention,
     Flush,
     LogState,
-    OffsetForTimestamp,
     OpenedLog,
     OpenLog,
     ReadLog,
@@ -443,11 +442,6 @@ class Partition:
     def end_offset_for(self, epoch: int) -> EpochEndOffset:
         """The answer to OffsetsForLeaderEpoch; as epochs.end_offset_for."""
         return epochs.end_offset_for(self.log.epochs, self.log.leo, epoch)
-
-    def offset_for_timestamp(self, timestamp: int) -> Steps[tuple[int, int]]:
-        """The first committed offset at or after `timestamp`, and its own; (-1, -1) for none."""
-        found: tuple[int, int] = yield OffsetForTimestamp(self.topic_partition, timestamp)
-        return found if found[0] < self.high_watermark else (-1, -1)
 
     def _refused(self, error: ErrorCode) -> FetchedPartition:
         return FetchedPartition(self.topic_partition, error, leader=self.leader, leader_epoch=self.leader_epoch)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import CONSUMER, FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
@@ -24,6 +25,11 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 LAST_EPOCH = 2**31 - 1
+
+ACCOUNT = "fetch_sessions"
+SESSION_BYTES = 1000
+PARTITION_BYTES = 500
+"""What a session, and each partition in it, is charged; about what they take."""
 
 EVICTION_MS = 120_000
 """A consumer takes another one's place only when that has not fetched for so long, or they would all chase each other
@@ -166,13 +172,16 @@ def is_refusal(data: FetchedPartition) -> bool:
 class FetchSessions:
     """All fetch sessions of one broker, at most `slots` of them.
 
+    memory: what they are charged to. Where it has no room a consumer's new session is not granted, and one that grows
+    ends; a follower's takes the place of consumers'.
     ids: of new sessions, above 0; must not repeat those of an earlier process of this broker, or a fetcher might take
     the new one's session for its own: count up from something that the broker epoch is part of.
     """
 
-    def __init__(self, slots: int, ids: Iterator[int]) -> None:
+    def __init__(self, slots: int, ids: Iterator[int], memory: MemoryAccount | None = None) -> None:
         self._slots = slots
         self._ids = ids
+        self._memory = memory or MemoryAccount()
         self._followers: dict[int, _Session] = {}  # both: least recently used first
         self._consumers: dict[int, _Session] = {}
         self._holders: dict[TopicPartition, dict[int, _Session]] = {}
@@ -198,8 +207,11 @@ class FetchSessions:
         else:
             session.epoch = next_epoch(session.epoch)
             self._use(session, now_ms)
-        if session is not None:
-            self._update(session, request)
+        if session is not None and not self._update(session, request):
+            self._close(session)
+            if request.session_epoch != INITIAL_EPOCH:
+                return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            session = None
         return FetchContext(request, session)
 
     def mark(self, partition: TopicPartition) -> Iterable[int]:
@@ -238,6 +250,8 @@ class FetchSessions:
             if victim is None:
                 return None
             self._close(victim)
+        if not self._charge(replica_id, SESSION_BYTES):
+            return None
         session = _Session(self._new_id(), replica_id, now_ms)
         self._of_kind(replica_id)[session.id] = session
         return session
@@ -255,10 +269,22 @@ class FetchSessions:
 
     def _close(self, session: _Session) -> None:
         del self._of_kind(session.replica_id)[session.id]
+        self._memory.forget(ACCOUNT, SESSION_BYTES)
         for partition in session.held:
             self._let_go(session, partition)
 
-    def _update(self, session: _Session, request: FetchRequest) -> None:
+    def _charge(self, replica_id: int, size: int) -> bool:
+        """A consumer's may find no room. Followers' sessions are bounded by what their leader has partitions."""
+        while not self._memory.remember(ACCOUNT, size):
+            if replica_id <= CONSUMER:
+                return False
+            if not self._consumers:
+                return self._memory.remember(ACCOUNT, size, force=True)
+            self._close(next(iter(self._consumers.values())))
+        return True
+
+    def _update(self, session: _Session, request: FetchRequest) -> bool:
+        """False where there is no memory for all of it: the session has to end."""
         for partition in request.forgotten:
             if session.held.pop(partition, None) is not None:
                 session.dirty.pop(partition, None)
@@ -266,13 +292,17 @@ class FetchSessions:
         for asked in request.partitions:
             held = session.held.get(asked.partition)
             if held is None:
+                if not self._charge(session.replica_id, PARTITION_BYTES):
+                    return False
                 session.held[asked.partition] = _Held(asked)
                 self._holders.setdefault(asked.partition, {})[session.id] = session
             else:
                 held.ask(asked)
             session.mark(asked.partition)
+        return True
 
     def _let_go(self, session: _Session, partition: TopicPartition) -> None:
+        self._memory.forget(ACCOUNT, PARTITION_BYTES)
         holders = self._holders[partition]
         del holders[session.id]
         if not holders:

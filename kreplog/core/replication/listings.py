@@ -1,0 +1,113 @@
+"""ListOffsets: offsets that a leader knows, and offsets by time, for which the log is looked into meanwhile.
+
+A look by time may have to decompress a batch, so it is an effect that an event answers later; what the partition has
+become by then counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from kreplog.core.effects import OffsetForTimestamp, Reply, Steps
+from kreplog.core.events import OffsetFound
+from kreplog.core.messages import (
+    DEBUGGING,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.partition import Partition
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class _Listing:
+    """A request under way. answers: one for each partition of the request, in its order; `waiting` of them are looked
+    up by time."""
+
+    reply_to: Hashable
+    request: ListOffsetsRequest
+    answers: list[ListedOffset]
+    waiting: int = 0
+
+
+class OffsetListings:
+    """The ListOffsets requests of one broker.
+
+    partitions: the open replicas, which the manager adds and removes. metadata: which there are elsewhere.
+    """
+
+    def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
+        self._partitions = partitions
+        self._metadata = metadata
+        self._waiting: dict[int, _Listing] = {}
+        self._numbers = itertools.count(1)
+
+    def begin(self, reply_to: Hashable, request: ListOffsetsRequest) -> Steps[None]:
+        """Answered at once, or once all offsets by time are found. A partition that the request names more than once is
+        answered with INVALID_REQUEST, as Kafka does."""
+        number = next(self._numbers)
+        listing = _Listing(reply_to, request, [])
+        named = Counter([one.partition for one in request.partitions])
+        lookups = []
+        for index, one in enumerate(request.partitions):
+            if named[one.partition] > 1:
+                answer = ListedOffset(one.partition, ErrorCode.INVALID_REQUEST)
+            else:
+                answer, by_time = self._answer(one, request.replica_id == DEBUGGING)
+                if by_time:
+                    lookups.append(OffsetForTimestamp((number, index), one.partition, one.timestamp))
+            listing.answers.append(answer)
+        if lookups:
+            listing.waiting = len(lookups)
+            self._waiting[number] = listing
+            yield from lookups
+        else:
+            yield Reply(reply_to, ListOffsetsResponse(tuple(listing.answers)))
+
+    def found(self, event: OffsetFound) -> Steps[None]:
+        """A look by time is over."""
+        number, index = event.tag
+        listing = self._waiting[number]
+        one = listing.request.partitions[index]
+        answer, by_time = self._answer(one, listing.request.replica_id == DEBUGGING)
+        partition = self._partitions.get(one.partition)
+        if by_time and partition is not None:
+            offset, timestamp = (
+                (-1, -1) if event.offset >= partition.high_watermark else (event.offset, event.timestamp)
+            )
+            answer = ListedOffset(one.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
+        listing.answers[index] = answer
+        listing.waiting -= 1
+        if not listing.waiting:
+            del self._waiting[number]
+            yield Reply(listing.reply_to, ListOffsetsResponse(tuple(listing.answers)))
+
+    def _answer(self, one: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
+        """The answer as of now, and whether it is to be looked up by time instead."""
+        partition = self._partitions.get(one.partition)
+        if partition is None:
+            error = self._metadata.replica_error(one.partition)
+            return ListedOffset(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error), False
+        if (error := partition.refusal(one.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
+            return ListedOffset(one.partition, error), False
+        if one.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return _listed(partition, partition.log.log_start), False
+        if one.timestamp == LATEST and debugging:
+            return _listed(partition, partition.log.leo), False
+        if partition.visible_high_watermark() < 0:
+            return ListedOffset(one.partition, ErrorCode.OFFSET_NOT_AVAILABLE), False
+        return _listed(partition, partition.high_watermark), one.timestamp != LATEST
+
+
+def _listed(partition: Partition, offset: int) -> ListedOffset:
+    return ListedOffset(partition.topic_partition, ErrorCode.NONE, offset, partition.leader_epoch)
