@@ -178,7 +178,7 @@ class Broker:
 
     host, port: where clients reach it. stopping: it announced its shutdown. unclean: it came back from a crash in which
     unflushed data may have been lost. internal: where other brokers reach it, host and port, or the path of a unix
-    socket and 0; None: its registration does not say.
+    socket and 0; None: its registration does not say. directories: ids of the log directories that it has locked.
     """
 
     id: int
@@ -189,6 +189,7 @@ class Broker:
     stopping: bool = False
     unclean: bool = False
     internal: tuple[str, int] | None = None
+    directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

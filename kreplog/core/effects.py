@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.core.messages import ControlRequest, FetchRequest, Response
-from kreplog.types import Node, StoreOperation, TopicPartition
+from kreplog.types import Broker, Node, StoreOperation, TopicPartition
 
 # Effects on a log
 
@@ -277,6 +277,21 @@ class AwaitAnswers:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectPeer:
+    """Make a connection to a broker in place of the one held, and hold it. PeerConnected or PeerUnreachable brings the
+    outcome; a PeerDisconnected follows when its other end closes it."""
+
+    broker: Broker
+
+
+@dataclass(frozen=True, slots=True)
+class DisconnectPeer:
+    """Close the connection held to that broker, or being made."""
+
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     reply_to: Hashable
     response: Response
@@ -326,6 +341,8 @@ Effect = (
     | Send
     | SendControl
     | AwaitAnswers
+    | ConnectPeer
+    | DisconnectPeer
     | Reply
     | StateChange
     | UncleanElection

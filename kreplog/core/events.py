@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kreplog.core.messages import ControlRequest, ControlResponse, FetchResponse, Request
 from kreplog.errors import CoordinationError
-from kreplog.types import TopicPartition, WatchEvent
+from kreplog.types import Broker, TopicPartition, WatchEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,39 @@ class ControlReplied:
     response: ControlResponse
 
 
+@dataclass(frozen=True, slots=True)
+class PeersChanged:
+    """The registered brokers, by id, as the controller's last UpdateMetadata names them."""
+
+    brokers: Mapping[int, Broker]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnected:
+    """The connection that a ConnectPeer wanted is there."""
+
+    broker: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDisconnected:
+    """That connection was closed by its other end."""
+
+    broker: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUnreachable:
+    """There is no such connection. refused: the host answered that nobody listens there (ECONNREFUSED); otherwise
+    nothing is known."""
+
+    broker: int
+    broker_epoch: int
+    refused: bool
+
+
 Event = (
     Received
     | Fetched
@@ -135,4 +168,8 @@ Event = (
     | Tick
     | WatchFired
     | ControlReplied
+    | PeersChanged
+    | PeerConnected
+    | PeerDisconnected
+    | PeerUnreachable
 )

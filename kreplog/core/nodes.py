@@ -2,7 +2,8 @@
 
     /controller                                     ephemeral: {"broker_id"}
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
-    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal
+    /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal,
+                                                    directories
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
     /brokers/epochs/[id]/handled                    the last broker epoch that a controller took in, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
@@ -16,6 +17,7 @@
     /config/topics/[topic]                          settings under Kafka's names
     /isr_change_notification/change_[n]             sequential: JSON list of [topic, partition], by a leader
     /log_dir_event_notification/event_[n]           sequential: {"broker", "partitions"}, by a broker whose disk failed
+    /broker_failure_notification/[id]-[epoch]-[by]  ephemeral, empty: broker [by] has evidence that that process is dead
 
 Departures from the v3 document, and why: `/brokers/epochs` gives a broker epoch that a multi can check (KIP-380), and
 the two notification directories tell the controller what it need not watch 10,000 nodes for.
@@ -45,6 +47,7 @@ PREFERRED_ELECTION = "/admin/preferred_replica_election"
 TOPIC_CONFIGS = "/config/topics"
 ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
+BROKER_FAILURES = "/broker_failure_notification"
 
 PERSISTENT = (
     "/brokers",
@@ -60,6 +63,7 @@ PERSISTENT = (
     TOPIC_CONFIGS,
     ISR_CHANGES,
     LOG_DIR_EVENTS,
+    BROKER_FAILURES,
 )
 """What a new cluster creates, parents first; CONTROLLER_EPOCH, with "0", after them."""
 
@@ -76,6 +80,16 @@ def handled_epoch(broker_id: int) -> str:
     """Where controllers note the broker epoch that they have taken in, so that a restart that happened while there was
     no controller is not missed, and one that a controller has dealt with is not dealt with again by the next."""
     return f"{BROKER_EPOCHS}/{broker_id}/handled"
+
+
+def broker_failure(broker_id: int, epoch: int, reporter: int) -> str:
+    return f"{BROKER_FAILURES}/{broker_id}-{epoch}-{reporter}"
+
+
+def failure_reporters(names: Iterable[str], broker_id: int, epoch: int) -> set[int]:
+    """Who has evidence about that registration, of the children of BROKER_FAILURES."""
+    prefix = f"{broker_id}-{epoch}-"
+    return {int(reporter) for name in names if (reporter := name.removeprefix(prefix)) != name and reporter.isdigit()}
 
 
 def topic(name: str) -> str:
@@ -188,6 +202,7 @@ def encode_broker(content: Broker) -> bytes:
             "stopping": content.stopping,
             "unclean": content.unclean,
             "internal": content.internal,
+            "directories": content.directories,
         }
     )
 
@@ -205,6 +220,7 @@ def decode_broker(path: str, node: Node, epoch: int) -> Broker:
             bool(content["stopping"]),
             bool(content["unclean"]),
             None if internal is None else (str(internal[0]), int(internal[1])),
+            tuple(map(str, content.get("directories", ()))),
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error

@@ -2,8 +2,9 @@
 /brokers/epochs (KIP-380).
 
 A step reads before it writes, and after a lost reply it reads again: what the store says counts, not what was tried
-(F28). A node of another session is never deleted, but waited for until its session ends; it may be that of a former
-process of this broker, or of a second one by mistake (F29).
+(F28). A node of another session is waited for until its session ends, for it may be that of a second process with this
+broker's id by mistake (F29). Only a former process or session of this very broker is replaced at once: its registration
+names a log directory that this process has locked since, so nobody else has it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ from enum import Enum
 from kreplog.core import nodes
 from kreplog.core.effects import GetNodes, Multi, Nodes, StateChange, Steps
 from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
-from kreplog.errors import BadVersionError, ConnectionLossError, NodeExistsError, NoNodeError, SessionExpiredError
-from kreplog.types import Broker, Create, Delete, Node, SetData, StoreOperation
+from kreplog.errors import (
+    BadVersionError,
+    ConnectionLossError,
+    CoordinationError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from kreplog.types import Broker, Check, Create, Delete, Node, SetData, StoreOperation
 
 RETRY_MS = 200
 """The pause after the store did not answer, or others kept changing what was read."""
@@ -30,7 +38,8 @@ _RACES = (NodeExistsError, NoNodeError, BadVersionError)
 
 class State(Enum):
     """NO_SESSION: nothing can be done. REGISTERING: due at once or after a pause. WAITING: for another session's node
-    to go. REGISTERED. STOPPING: what is registered is to say that the broker stops. STOPPED: it says so."""
+    to go. REGISTERED: until the session or the node goes. STOPPING: what is registered is to say that the broker stops.
+    STOPPED: it says so."""
 
     NO_SESSION = "no session"
     REGISTERING = "registering"
@@ -43,9 +52,9 @@ class State(Enum):
 class Registration:
     """The registration of `broker`, whose epoch does not matter here.
 
-    After every step the shell looks at `registered`. When it is another than before and not None, the shell gives that
-    event to the broker's ReplicaManager and Controller. It gives them SessionLost as it does to this. `broker_epoch`:
-    of the last registration, -1 before the first. A broker that is stopping does not register any more.
+    After every step the shell looks at `registered`. When it is another than before, the shell gives the broker's other
+    cores what `transition` makes of it. `broker_epoch`: of the last registration, -1 before the first. A broker that is
+    stopping does not register any more.
     `broker.unclean` is repeated in every registration until `know_safe`: no controller may have seen the first.
     """
 
@@ -55,7 +64,6 @@ class Registration:
         self.session_id = 0
         self.broker_epoch = -1
         self.registered: Registered | None = None
-        self._former: set[int] = set()  # sessions of this process that ended without a registration since
         self._due_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
@@ -73,8 +81,10 @@ class Registration:
         elif isinstance(event, Stopping):
             self._stop(now_ms)
         elif isinstance(event, WatchFired):
-            if event.event.path != self._node or self.state is not State.WAITING:
+            if event.event.path != self._node or self.state not in (State.WAITING, State.REGISTERED):
                 return
+            if self.state is State.REGISTERED:  # perhaps no more: this broker may be presumed dead
+                self.state = State.REGISTERING
             self._due_ms = now_ms
         elif not isinstance(event, Tick):
             return
@@ -99,8 +109,6 @@ class Registration:
         return self._due_ms if self.state in (State.REGISTERING, State.WAITING, State.STOPPING) else None
 
     def _lose_session(self) -> None:
-        if self.session_id:
-            self._former.add(self.session_id)
         self.session_id = 0
         self.registered = None
         self.state = State.NO_SESSION
@@ -135,12 +143,14 @@ class Registration:
     def _register(self, now_ms: int) -> Steps[None]:
         yield from self._make_nodes()
         epoch, standing = yield from self._read()
+        if standing is None or not self._is_own(standing):
+            self.registered = None
         if standing is None:
             yield from self._write(epoch, ())
         elif self._is_own(standing):
-            self._succeed(epoch)
+            yield from self._succeed(epoch)
         elif self._is_former(standing):
-            yield from self._write(epoch, (Delete(self._node),))
+            yield from self._write(epoch, (yield from ending(self.broker.id)))
         elif (yield from self._watch()) is None:
             raise NoNodeError("gone meanwhile", path=self._node)
         else:
@@ -155,8 +165,13 @@ class Registration:
         return node.stat.ephemeral_owner == self.session_id
 
     def _is_former(self, node: Node) -> bool:
-        """Of a session of this process that has ended: nobody else's, so it may be replaced (F29)."""
-        return node.stat.ephemeral_owner in self._former
+        """Of a process that has died, or a session of this one that has ended: whoever made it had a log directory
+        locked that is locked by this process now (F29)."""
+        try:
+            former = nodes.decode_broker(self._node, node, -1)
+        except CoordinationError:
+            return False
+        return not set(former.directories).isdisjoint(self.broker.directories)
 
     def _make_nodes(self) -> Steps[None]:
         """Make the persistent nodes that are missing, in one multi. Raises NodeExistsError in a race."""
@@ -186,13 +201,17 @@ class Registration:
         """Put the node and raise the epoch; only if nobody has registered since `epoch` was read (F16, F29)."""
         raised = SetData(nodes.broker_epoch(self.broker.id), b"", epoch)
         yield Multi((*before, Create(self._node, nodes.encode_broker(self.broker), ephemeral=True), raised))
-        self._succeed(epoch + 1)
+        yield from self._succeed(epoch + 1)
 
-    def _succeed(self, epoch: int) -> None:
+    def _succeed(self, epoch: int) -> Steps[None]:
+        """Registered, for as long as the node stands: others delete it when they presume this broker dead."""
+        standing = yield from self._watch()
+        if standing is None or not self._is_own(standing):
+            raise NoNodeError("gone meanwhile", path=self._node)
         self.broker_epoch = epoch
-        self.registered = Registered(epoch, self.session_id)
+        if self.registered is None or self.registered.broker_epoch != epoch:
+            self.registered = Registered(epoch, self.session_id)
         self.state = State.REGISTERED
-        self._former.clear()
 
     def _announce_stop(self) -> Steps[None]:
         """Rewrite the own node, so that its version is above 0 and no leader's join goes through (F15, KIP-841)."""
@@ -202,3 +221,25 @@ class Registration:
             if standing.data != content:
                 yield Multi((SetData(self._node, content, standing.stat.version),))
         self.state = State.STOPPED
+
+
+def transition(former: Registered | None, registered: Registered | None) -> list[Event]:
+    """The events by which the other cores learn that `registered` has taken the place of `former`. One registration
+    ends before another begins, though the session is the same: what was begun under its epoch is not gone on with."""
+    events: list[Event] = [] if former is None else [SessionLost()]
+    return events if registered is None else [*events, registered]
+
+
+def ending(broker_id: int) -> Steps[tuple[StoreOperation, ...]]:
+    """What ends the registration of a process that is dead, or presumed so, before its session does: the operations by
+    which the end of that session would. The caller makes them conditional on the broker epoch.
+
+    Where the session owns /controller that goes too; the check of the controller epoch keeps a later controller's.
+    """
+    epoch, controller, standing = yield GetNodes((nodes.CONTROLLER_EPOCH, nodes.CONTROLLER, nodes.broker(broker_id)))
+    if standing is None or epoch is None:
+        raise NoNodeError("it has ended", path=nodes.broker(broker_id))
+    operations: tuple[StoreOperation, ...] = (Delete(nodes.broker(broker_id)),)
+    if controller is not None and controller.stat.ephemeral_owner == standing.stat.ephemeral_owner:
+        operations += (Check(nodes.CONTROLLER_EPOCH, epoch.stat.version), Delete(nodes.CONTROLLER))
+    return operations

@@ -100,6 +100,8 @@ class Host(Protocol):
 
     def know_safe(self) -> None: ...
 
+    def metadata_changed(self) -> None: ...
+
 
 class Api:
     """Handles every request of one broker."""
@@ -457,7 +459,7 @@ class Api:
             put.add_done_callback(lambda _: self._changed(request))
 
     def _changed(self, request: ControlRequest) -> None:
-        self._host.departed.changed()
+        self._host.metadata_changed()
         self._host.topics.changed(request)
 
     def _obeyed(self, request: ControlRequest, response: Any) -> None:

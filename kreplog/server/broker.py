@@ -1,6 +1,6 @@
 """Broker: one broker process, wired together: start, stop, and everything that a core may ask for.
 
-One event loop thread owns the three cores and whatever they change; other threads only do what would block it. At the
+One event loop thread owns the four cores and whatever they change; other threads only do what would block it. At the
 start it locks the directories, recovers the logs, listens, and registers. To stop it says so, hands over its leaders,
 serves no more, gives up its session, closes the logs and marks the directories as clean.
 """
@@ -24,8 +24,9 @@ from typing import Any
 from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
 from kreplog.core.controller.controller import Controller
+from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.registration import Registration
+from kreplog.core.registration import Registration, transition
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, UsageError
@@ -40,6 +41,7 @@ from kreplog.server.logs import LogSettings, log_state_change, set_up
 from kreplog.server.metrics import CONTENT_TYPE, render
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.pauses import MeasuredEventLoop
+from kreplog.server.peer_connections import PeerConnections
 from kreplog.server.peers import Peer
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server, Within
@@ -184,11 +186,17 @@ class Broker:
                 settings.rack,
                 unclean=unclean,
                 internal=(internal.path or internal.host, internal.port),
+                directories=tuple(directory.id for directory in directories),
             )
         )
         self._registered: events.Registered | None = None
+        self._peers_of = self.manager.metadata.brokers
         self.register = Awaiting(
             "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
+        )
+        self.peers = PeerConnections(self.dialer.connect, lambda event: self.detect.put(event), self.departed.hung_up)
+        self.detect = Awaiting(
+            "failure detector", FailureDetector(self.id), self._apply_awaited, lambda: None, self._broke
         )
         if settings.metrics_listener is not None:
             with self._named("metrics.listener", settings.metrics_listener):
@@ -217,20 +225,23 @@ class Broker:
     def _session_lost(self) -> None:
         _log.warning("the session with the coordination store has ended")
         self.happenings.expired += 1
-        for runner in (self.replicas, self.control, self.register):
+        for runner in (self.replicas, self.control, self.register, self.detect):
             runner.put(events.SessionLost())
         self.channels.close()
 
     def _registration_stepped(self) -> None:
         registered = self.registration.registered
         if registered is not self._registered:
+            changes = transition(self._registered, registered)
             self._registered = registered
             if registered is not None:
                 _log.info("registered with broker epoch %d", registered.broker_epoch)
                 if registered.is_first:
                     self.know_safe()
-                self.replicas.put(registered)
-                self.control.put(registered)
+            for event in changes:
+                for runner in (self.replicas, self.control, self.detect):
+                    runner.put(event)
+            if registered is not None:
                 self.api.registered()
 
     def _controller_stepped(self) -> None:
@@ -307,11 +318,23 @@ class Broker:
             await asyncio.sleep(0)  # it goes out while the controller thinks of what it says to others
         elif isinstance(effect, effects.AwaitAnswers):
             await self.channels.until_idle(effect.most_ms / 1000, effect.rest_ms / 1000)
+        elif isinstance(effect, effects.ConnectPeer):
+            self.peers.connect(effect.broker)
+        elif isinstance(effect, effects.DisconnectPeer):
+            self.peers.disconnect(effect.broker)
         elif isinstance(effect, effects.Reply):
             self._answer(effect)
         else:
             self._note(effect)
         return None
+
+    def metadata_changed(self) -> None:
+        """The controller's word was taken in: which brokers there are may have changed."""
+        self.departed.changed()
+        brokers = self.manager.metadata.brokers
+        if brokers is not self._peers_of:
+            self._peers_of = brokers
+            self.detect.put(events.PeersChanged(brokers))
 
     def _note(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.StateChange):
@@ -434,9 +457,10 @@ class Broker:
         await self.metrics.close()
         self.server.close()
         self.api.close()
-        for runner in (self.replicas, self.control, self.register):
+        for runner in (self.replicas, self.control, self.register, self.detect):
             runner.stop()
         self.channels.close()
+        self.peers.close()
         self.fetches.close()
         await self.store.close()
         if self._failure is None:

@@ -1,6 +1,6 @@
 """DataDirectory: one log directory of a broker, apart from the logs in it: lock, marks of earlier lives, checkpoints.
 
-meta.properties                     whose it is: broker.id, as in Kafka
+meta.properties                     whose it is: broker.id and directory.id, as in Kafka (KIP-858)
 .kafka_cleanshutdown                the last life ended cleanly; read and deleted before anything is loaded (F35)
 kreplog.boot                        the boot of the host in which all that may be lost by a crash was known to be safe
 *-offset-checkpoint                 of every replica on disk, open or not (F31)
@@ -20,6 +20,7 @@ import secrets
 import shutil
 import stat
 import threading
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -59,9 +60,9 @@ class Stray(NamedTuple):
 class DataDirectory:
     """`path`, locked for this process, with all logs in it that it owns, from `__init__` to `close`.
 
-    was_clean: the last life ended cleanly, or there was none. unclean: it did not, and the host has been booted since,
-    so what was not fsynced may be lost. is_new: nobody knows of a former life, so what was here may be lost with a
-    disk. failed: set by the owner, who then asks for no more. Thread-safe.
+    id: of the directory, never another's. was_clean: the last life ended cleanly, or there was none. unclean: it did
+    not, and the host has been booted since, so what was not fsynced may be lost. is_new: nobody knows of a former life,
+    so what was here may be lost with a disk. failed: set by the owner, who then asks for no more. Thread-safe.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
@@ -120,17 +121,21 @@ class DataDirectory:
 
     def _check_owner(self, broker_id: int) -> None:
         text = self._read("meta.properties")
-        if text is None:
-            atomic_write(str(self.path / "meta.properties"), f"version=0\nbroker.id={broker_id}\n".encode())
-            return
-        lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
-        owner = {key.strip(): value.strip() for key, _, value in lines}.get("broker.id", "")
+        lines = (line.partition("=") for line in (text or "").splitlines() if not line.startswith("#"))
+        found = {key.strip(): value.strip() for key, _, value in lines}
+        owner = found.get("broker.id", "") if text is not None else str(broker_id)
         if owner != str(broker_id):
             raise UsageError(
                 f"the log directory {self.path} is that of broker {owner or '(unknown)'}, not of {broker_id}: "
                 "give each broker directories of its own",
                 path=str(self.path),
             )
+        self.id = found.get("directory.id", "")
+        if not self.id:
+            self.id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+            written = {"version": "0", **found, "broker.id": owner, "directory.id": self.id}
+            content = "".join(f"{key}={value}\n" for key, value in written.items())
+            atomic_write(str(self.path / "meta.properties"), content.encode())
 
     def _load(self, checkpoint: OffsetCheckpoint) -> Mapping[TopicPartition, int]:
         try:

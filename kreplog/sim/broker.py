@@ -1,4 +1,4 @@
-"""The shell of one broker process in virtual time: three cores, their queues, and everything that a core may ask for.
+"""The shell of one broker process in virtual time: four cores, their queues, and everything that a core may ask for.
 
 A `Runner` steps one core, effect by effect, and suspends the step while the store or a slow disk takes its time; the
 cores of one process do not wait for each other. A `BrokerProcess` lives from its start to its crash or clean shutdown;
@@ -16,9 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kreplog.config import ReplicationConfig
-from kreplog.core import effects, events
+from kreplog.core import effects, events, registration
 from kreplog.core import messages as m
 from kreplog.core.controller.controller import Controller
+from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.nodes import CONTROLLER
 from kreplog.core.registration import Registration
@@ -26,6 +27,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogClosedError, StorageError, check
 from kreplog.sim.channels import ControlChannels
 from kreplog.sim.disk import Disk, DiskLog
+from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS, Timer
 from kreplog.sim.store import StoreLink
 from kreplog.sim.trace import describe_effect, describe_event, partitions_of
@@ -46,7 +48,7 @@ SHUTDOWN_WAIT_MS = 300
 
 
 class Core(Protocol):
-    """What the three cores have in common."""
+    """What the four cores have in common."""
 
     def step(self, event: Any, now_ms: int) -> effects.Steps[None]: ...
 
@@ -67,7 +69,8 @@ AWAITED = _Awaited()
 
 class Machine:
     """What a broker is when its process is gone. clock_us: how far its clock is ahead of virtual time.
-    lost_power: and has perhaps not caught up since. new_disk: nobody knows what should be on it."""
+    lost_power: and has perhaps not caught up since. new_disk: nobody knows what should be on it. disks: how many it
+    has had."""
 
     def __init__(self, broker_id: int, disk: Disk, rack: str | None) -> None:
         self.id = broker_id
@@ -77,6 +80,7 @@ class Machine:
         self.clock_us = 0
         self.lost_power = False
         self.new_disk = True
+        self.disks = 1
 
     @property
     def host(self) -> str:
@@ -250,14 +254,24 @@ class BrokerProcess:
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
         broker = Broker(
-            self.id, -1, f"host{self.id}", 9092, machine.rack, unclean=self.disk.unclean or machine.new_disk
+            self.id,
+            -1,
+            f"host{self.id}",
+            9092,
+            machine.rack,
+            unclean=self.disk.unclean or machine.new_disk,
+            directories=(f"disk {machine.disks} of {self.id}",),
         )
         self.registration = Registration(broker)
         self._registered: events.Registered | None = None
         self.replicas = Runner(self, "broker", self.manager)
         self.control = Runner(self, "controller", self.controller)
         self.register = Runner(self, "registration", self.registration)
-        self.runners = (self.replicas, self.control, self.register)
+        self.detector = FailureDetector(self.id)
+        self.detect = Runner(self, "failure detector", self.detector)
+        self.runners = (self.replicas, self.control, self.register, self.detect)
+        self._peers = self.manager.metadata.brokers
+        self._held: dict[int, HeldConnection] = {}
         self.channels = ControlChannels(cluster.network, scheduler, self.host, lambda: self.running, self.control.put)
         self._flushing: dict[TopicPartition, bool] = {}
         self._effects: dict[type, Callable[[Runner, Any], Any]] = {
@@ -270,6 +284,8 @@ class BrokerProcess:
             effects.Reply: self._reply,
             effects.SendControl: self._send_control,
             effects.AwaitAnswers: self._await_answers,
+            effects.ConnectPeer: self._connect_peer,
+            effects.DisconnectPeer: self._disconnect_peer,
             effects.SubmitMulti: self._submit_multi,
             effects.SubmitRead: self._submit_read,
             effects.Multi: self._multi,
@@ -418,15 +434,19 @@ class BrokerProcess:
         """A step has ended: what the shell must look at then."""
         if runner is self.replicas:
             self.cluster.checkers.stepped(self.id, self.manager)
+            if self.manager.metadata.brokers is not self._peers:
+                self._peers = self.manager.metadata.brokers
+                self.detect.put(events.PeersChanged(self._peers))
         elif runner is self.register:
             registered = self.registration.registered
             if registered is not self._registered:
+                if registered is not None and registered.is_first:
+                    self.machine.new_disk = False
+                changes = registration.transition(self._registered, registered)
                 self._registered = registered
-                if registered is not None:
-                    if registered.is_first:
-                        self.machine.new_disk = False
-                    self.replicas.put(registered)
-                    self.control.put(registered)
+                for event in changes:
+                    for other in (self.replicas, self.control, self.detect):
+                        other.put(event)
         elif runner is self.control:
             self._reign = self.controller.epoch
             live = self.controller.context.brokers if self.controller.active else {}
@@ -543,6 +563,28 @@ class BrokerProcess:
         self._scheduler.after((effect.most_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
         return AWAITED
 
+    def _connect_peer(self, runner: Runner, effect: effects.ConnectPeer) -> None:
+        peer = effect.broker.id, effect.broker.epoch
+
+        def heard(fate: Fate) -> None:
+            if fate is Fate.CONNECTED:
+                runner.put(events.PeerConnected(*peer))
+            elif fate is Fate.RESET:
+                runner.put(events.PeerDisconnected(*peer))
+            else:
+                runner.put(events.PeerUnreachable(*peer, refused=fate is Fate.REFUSED))
+
+        self._hang_up(effect.broker.id)
+        self._held[effect.broker.id] = self.cluster.network.dial(self.host, f"b{effect.broker.id}", heard)
+
+    def _disconnect_peer(self, _runner: Runner, effect: effects.DisconnectPeer) -> None:
+        self._hang_up(effect.broker)
+
+    def _hang_up(self, broker: int) -> None:
+        held = self._held.pop(broker, None)
+        if held is not None:
+            self.cluster.network.hang_up(held)
+
     def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
         self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag))
 
@@ -571,8 +613,9 @@ class BrokerProcess:
         if self.alive:
             runner.resume(answer, error)
 
-    def _state_change(self, _runner: Runner, effect: effects.StateChange) -> None:
-        pass  # in the trace it is
+    def _state_change(self, runner: Runner, effect: effects.StateChange) -> None:
+        if runner is self.detect and effect.level == "warning":  # it has ended a registration
+            self.cluster.presumed_dead += 1
 
     def _unclean_election(self, _runner: Runner, effect: effects.UncleanElection) -> None:
         self.cluster.unclean_election(effect)

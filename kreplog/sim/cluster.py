@@ -70,7 +70,8 @@ class _Checkers(Checkers):
 
 
 class Cluster:
-    """All of one seed. `failures`: what a core or the shell could not survive, in plain words."""
+    """All of one seed. `failures`: what a core or the shell could not survive, in plain words. presumed_dead: how many
+    registrations failure detectors have ended."""
 
     def __init__(self, plan: Plan, disks: Disks, traced: bool) -> None:
         self.plan = plan
@@ -83,6 +84,7 @@ class Cluster:
         self.machines: dict[int, Machine] = {}
         self.failures: list[tuple[str, str, tuple[TopicPartition, ...]]] = []
         self.crashes = 0
+        self.presumed_dead = 0
         self.history = History(lambda: self.scheduler.now_ms)
         self.checkers = _Checkers(self)
         self.history.listener = self._heard
@@ -159,6 +161,7 @@ class Cluster:
                 losses.append(Loss(machine.id, partition, topic_id, 0, end))
             machine.disk.delete(partition)
         machine.new_disk = True
+        machine.disks += 1
         self.checkers.power_lost(losses)
 
     def core_failed(self, process: BrokerProcess, who: str, error: BaseException) -> None:
@@ -355,6 +358,7 @@ class Cluster:
             "controllers": 0 if node is None else int(node.data),
             "leader epochs": sum(state.leader_epoch for state in self._states.values()),
             "crashes": self.crashes,
+            "presumed dead": self.presumed_dead,
             "messages": self.network.messages,
             "faults": sum(self.injector.counts.values()),
         }

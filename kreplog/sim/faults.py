@@ -50,6 +50,7 @@ KINDS: dict[str, int] = {
     "topic": 2,
     "grow": 1,
     "broker": 1,
+    "refuse": 4,
 }
 """Every kind of fault, and how often it comes compared with the others of its seed."""
 
@@ -106,11 +107,15 @@ class Plan:
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> Plan:
     """The plan of a seed. kinds: those it may have; brokers: how few, how many; log: model, native, both-by-seed."""
     random = Random(f"kreplog-{seed}")
+    # Drawn apart: seeds that are known to find a mutation go on to.
+    random_refusals = Random(f"kreplog-refusals-{seed}")
+    refuses = "refuse" in kinds and random_refusals.random() < 0.4
     count = random.randint(*brokers)
     duration_ms = random.randint(6000, 14000)
-    chosen = tuple(kind for kind in kinds if random.random() < 0.4)
-    if kinds and not chosen:
-        chosen = (random.choice(list(kinds)),)
+    others = [kind for kind in kinds if kind != "refuse"]
+    chosen = tuple(kind for kind in others if random.random() < 0.4)
+    if others and not chosen:
+        chosen = (random.choice(others),)
     gap_ms = 10 ** random.uniform(2.1, 3.2)
     late = random.choice((0.01, 0.05, 0.2))
     starved = random.random() < 0.3
@@ -150,7 +155,11 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         kinds=chosen,
         actions=(),
     )
-    return replace(plan, actions=tuple(_draw_actions(random, plan, gap_ms)))
+    actions = _draw_actions(random, plan, gap_ms)
+    if refuses:
+        plan = replace(plan, kinds=(*chosen, "refuse"))
+        actions += _draw_refusals(random_refusals, plan, len(actions))
+    return replace(plan, actions=tuple(actions))
 
 
 def _draw_topic(random: Random, name: str, brokers: int, power: bool, all_flush: bool) -> TopicPlan:
@@ -179,4 +188,13 @@ def _draw_actions(random: Random, plan: Plan, gap_ms: float) -> list[Action]:
         actions.append(Action(len(actions), at_ms, kind, duration_ms, draws))
         # Faults come in bursts: what breaks a protocol is often the second failure, just after the first.
         at_ms += int(random.expovariate(1 / gap_ms) * (0.1 if random.random() < 0.3 else 1.2)) + 1
+    return actions
+
+
+def _draw_refusals(random: Random, plan: Plan, count: int) -> list[Action]:
+    """At times and for times of their own, numbered from `count` on."""
+    actions = []
+    for number in range(count, count + random.randint(1, 8)):
+        at_ms, duration_ms = random.randint(100, plan.duration_ms), int(10 ** random.uniform(1.3, 3.5))
+        actions.append(Action(number, at_ms, "refuse", duration_ms, tuple(random.random() for _ in range(6))))
     return actions

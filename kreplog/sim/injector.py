@@ -186,6 +186,27 @@ class Injector:
             links += [(other, one.host) for other in others]
         return self._cut_links(action, links, f"{one.host} is cut off from {', '.join(others)}")
 
+    def _refuse(self, action: Action) -> bool:
+        """A host resets the connections of another, or of all others, and refuses new ones, although its process lives:
+        false evidence of its death."""
+        network = self._cluster.network
+        one = self._machine(action.draws[0], action.draws[1])
+        others = [machine for machine in self._cluster.machines.values() if machine is not one]
+        if action.draws[2] < 0.4:
+            others = [self._other(one, action.draws[3])]
+        links = [(other.host, one.host) for other in others]
+        for link in links:
+            network.refuse(*link)
+        names = ", ".join(other.host for other in others)
+        self._note(action, f"{one.host} refuses {names} for {action.duration_ms} ms")
+
+        def end() -> None:
+            for link in links:
+                network.accept(*link)
+
+        self._later(action, end)
+        return True
+
     def _slow_link(self, action: Action) -> bool:
         network = self._cluster.network
         one = self._machine(action.draws[0], action.draws[1])

@@ -2,7 +2,7 @@
 
 Each mutation replaces a small function or method of the cores by a wrong one, for as long as `applied` lasts, and is
 known by the flaw of the reliability notes that it brings back. A mutation that no seed finds is a hole in the checkers
-or in the faults.
+or in the faults; but for those of `harmless`, where it is the promise that no seed finds them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core import eligible
+from kreplog.core import eligible, failures, registration
 from kreplog.core.controller import fencing, leadership, selectors
+from kreplog.core.controller.brokers import BrokerChanges
 from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.context import Replica as ControllerReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import LogState, OpenedLog, Steps
+from kreplog.core.events import Event, Registered, WatchFired
+from kreplog.core.failures import FailureDetector
 from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
+from kreplog.core.registration import Registration, State
 from kreplog.core.replication import epochs, isr
 from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
 from kreplog.core.replication.isr import Replica
@@ -35,10 +39,16 @@ Patch = tuple[Any, str, Any]
 
 _MUTATIONS: dict[str, Callable[[], list[Patch]]] = {}
 _WHAT: dict[str, str] = {}
+_HARMLESS: list[str] = []
 
 
 def names() -> list[str]:
     return list(_MUTATIONS)
+
+
+def harmless() -> list[str]:
+    """Those that cost elections and time, and break no promise."""
+    return list(_HARMLESS)
 
 
 def describe(name: str) -> str:
@@ -59,8 +69,10 @@ def applied(name: str) -> Iterator[None]:
         yield
 
 
-def _mutation(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+def _mutation(name: str, *, harmless: bool = False) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     def register(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        if harmless:
+            _HARMLESS.append(name)
         _MUTATIONS[name] = make
         _WHAT[name] = " ".join((make.__doc__ or "").split())
         return make
@@ -478,3 +490,54 @@ def _deletion_forgets() -> list[Patch]:
         return self._context.replica_status(replica) in done
 
     return [(Deletion, "is_deleted", is_deleted)]
+
+
+@_mutation("election-keeps-leader-epoch")
+def _election_keeps_leader_epoch() -> list[Patch]:
+    """A new leader is elected under the leader epoch of the old one, which may live although it is presumed dead."""
+    right = selectors._next
+
+    def kept(current: LeaderAndIsr, controller_epoch: int, **changes: Any) -> LeaderAndIsr:
+        return right(current, controller_epoch, **changes)._replace(leader_epoch=current.leader_epoch)
+
+    return [(selectors, "_next", kept)]
+
+
+# Failure detection
+
+
+@_mutation("silent-peer-presumed-dead", harmless=True)
+def _silent_peer_presumed_dead() -> list[Patch]:
+    """Each broker alone presumes dead whom it cannot reach, refused or silent."""
+    return [
+        (FailureDetector, "_is_evidence", lambda self, peer, refused: True),
+        (failures, "is_majority", lambda reporters, registered, suspect: True),
+    ]
+
+
+@_mutation("presumed-dead-stays-eligible")
+def _presumed_dead_stays_eligible() -> list[Patch]:
+    """A controller goes on counting on brokers whose registration has ended."""
+    return [(BrokerChanges, "_leave", lambda self, broker: None)]
+
+
+@_mutation("presumed-dead-stays-out")
+def _presumed_dead_stays_out() -> list[Patch]:
+    """A broker that was presumed dead and lives does not register anew while its session stands."""
+    right = Registration.step
+
+    def step(self: Registration, event: Event, now_ms: int) -> Steps[None]:
+        if not (isinstance(event, WatchFired) and self.state is State.REGISTERED):
+            yield from right(self, event, now_ms)
+
+    return [(Registration, "step", step)]
+
+
+@_mutation("registration-follows-without-end")
+def _registration_follows_without_end() -> list[Patch]:
+    """A broker that registers anew in the same session goes on with what it began under its former broker epoch."""
+
+    def changes(former: Registered | None, registered: Registered | None) -> list[Event]:
+        return [] if registered is None else [registered]
+
+    return [(registration, "transition", changes)]

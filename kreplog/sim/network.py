@@ -10,6 +10,8 @@ the connection is closed, and otherwise never.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
+from random import Random
 from typing import Any
 
 from kreplog.sim.scheduler import MS, Scheduler, Timer
@@ -19,6 +21,10 @@ Handler = Callable[[int, Any], None]
 
 OnReply = Callable[[Any], None]
 """Takes the response, or None when the connection is closed."""
+
+
+HOLD_TIMEOUT_US = 800 * MS
+"""How long a held connection is tried for."""
 
 
 class _Call:
@@ -62,12 +68,37 @@ class Connection:
         return f"{self.source}->{self.destination}/{self.channel}"
 
 
+class Fate(Enum):
+    """What a held connection comes to. SILENT: no answer came in time. RESET: its end has closed it."""
+
+    CONNECTED = "connected"
+    REFUSED = "refused"
+    SILENT = "silent"
+    RESET = "reset"
+
+
+class HeldConnection:
+    """From `source` to `destination`, until it is closed. heard: called with its fate; a second time after CONNECTED,
+    when it is reset."""
+
+    __slots__ = ("accepted", "arrival_us", "destination", "heard", "open", "source")
+
+    def __init__(self, source: str, destination: str, heard: Callable[[Fate], None]) -> None:
+        self.source = source
+        self.destination = destination
+        self.heard = heard
+        self.open = True
+        self.accepted = False
+        self.arrival_us = 0
+
+
 class Network:
     """All hosts and what lies between them.
 
     jitter: how likely a message is late, and by how much at most (us). slow: by (source, destination), microseconds
     added to each message; starved: by destination, least and most of them to each on a "control" channel. Cuts count:
-    a link that was cut twice is healed twice.
+    a link that was cut twice is healed twice. So do refusals: of a link on which a host resets connections and refuses
+    new ones although its process lives.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -83,6 +114,9 @@ class Network:
         self._calls: dict[int, _Call] = {}
         self._last_call = 0
         self._cuts: dict[tuple[str, str], int] = {}
+        self._refusals: dict[tuple[str, str], int] = {}
+        self._held: dict[HeldConnection, None] = {}
+        self._held_random = Random(scheduler.fingerprint)  # of its own: a seed's course is the same without them
 
     # Hosts
 
@@ -99,6 +133,11 @@ class Network:
                 self._forget(connection)
             elif connection.destination == host:
                 self._reset(connection)
+        for held in list(self._held):
+            if held.source == host:
+                self.hang_up(held)
+            elif held.destination == host and held.accepted:
+                self._tell_fate(held, Fate.RESET)
 
     # Calls
 
@@ -131,6 +170,18 @@ class Network:
         connection.backward_us = arrival
         self._scheduler.at(arrival, self._arrive_backward, connection, reply_to, response)
 
+    def dial(self, source: str, destination: str, heard: Callable[[Fate], None]) -> HeldConnection:
+        """Make a connection that carries nothing."""
+        held = HeldConnection(source, destination, heard)
+        self._held[held] = None
+        self._scheduler.after(self._held_delay(), self._arrive_held, held)
+        return held
+
+    def hang_up(self, held: HeldConnection) -> None:
+        """Close it from the source's end."""
+        held.open = False
+        self._held.pop(held, None)
+
     def pending(self, reply_to: int) -> bool:
         """Whether somebody still waits for the answer."""
         return reply_to in self._calls
@@ -156,8 +207,25 @@ class Network:
     def is_cut(self, source: str, destination: str) -> bool:
         return (source, destination) in self._cuts
 
+    def refuse(self, source: str, destination: str) -> None:
+        """Connections from `source` to `destination` are reset, and new ones refused, until `accept`."""
+        self._refusals[source, destination] = self._refusals.get((source, destination), 0) + 1
+        for connection in list(self._connections.values()):
+            if (connection.source, connection.destination) == (source, destination):
+                self._reset(connection)
+        for held in list(self._held):
+            if (held.source, held.destination) == (source, destination) and held.accepted:
+                self._tell_fate(held, Fate.RESET)
+
+    def accept(self, source: str, destination: str) -> None:
+        """Take back one refusal."""
+        left = self._refusals.pop((source, destination), 0) - 1
+        if left > 0:
+            self._refusals[source, destination] = left
+
     def heal_all(self) -> None:
-        """Every cut and every slowness ends."""
+        """Every cut, refusal and slowness ends."""
+        self._refusals.clear()
         for source, destination in list(self._cuts):
             while (source, destination) in self._cuts:
                 self.heal(source, destination)
@@ -224,7 +292,7 @@ class Network:
         incarnation = self._incarnations.get(destination, 0)
         if connection.incarnation == 0:
             connection.incarnation = incarnation
-        if handler is None or connection.incarnation != incarnation:
+        if handler is None or connection.incarnation != incarnation or (source, destination) in self._refusals:
             self._reset(connection)
             return
         handler(number, request)
@@ -276,3 +344,35 @@ class Network:
             if call.timer is not None:
                 call.timer.cancel()
         connection.calls = {}
+
+    # Held connections
+
+    def _held_delay(self) -> int:
+        return 200 + int(800 * self._held_random.random())
+
+    def _arrive_held(self, held: HeldConnection) -> None:
+        """A request for a connection is at its destination, or lost on the way."""
+        link = held.source, held.destination
+        if link in self._cuts:
+            self._tell_fate(held, Fate.SILENT)
+        elif held.destination not in self._handlers or link in self._refusals:
+            self._tell_fate(held, Fate.REFUSED)
+        else:
+            held.accepted = True
+            self._tell_fate(held, Fate.CONNECTED)
+
+    def _tell_fate(self, held: HeldConnection, fate: Fate) -> None:
+        """Across a cut nothing is told: a request for a connection is given up in time, a held one seems to stand."""
+        if (held.destination, held.source) in self._cuts:
+            if fate is Fate.RESET:
+                return
+            fate = Fate.SILENT
+        delay_us = HOLD_TIMEOUT_US if fate is Fate.SILENT else self._held_delay()
+        held.arrival_us = max(held.arrival_us, self._scheduler.now_us + delay_us)
+        self._scheduler.at(held.arrival_us, self._hear, held, fate)
+
+    def _hear(self, held: HeldConnection, fate: Fate) -> None:
+        if held.open:
+            if fate is not Fate.CONNECTED:
+                self.hang_up(held)
+            held.heard(fate)

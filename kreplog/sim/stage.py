@@ -89,6 +89,9 @@ class StagedNetwork(Network):
             else:
                 super()._arrive_forward(connection, number, message)
 
+    def _held_delay(self) -> int:
+        return 600
+
     def _forget(self, connection: Connection) -> None:
         """What a dead process has sent still arrives."""
         served = connection.served

@@ -170,6 +170,14 @@ def describe_event(event: events.Event) -> str:
             return "has lost its session"
         case events.WatchFired(event=fired):
             return f"sees {fired.path} {fired.kind}"
+        case events.PeersChanged(brokers=brokers):
+            return f"hears of brokers {sorted(brokers)}"
+        case events.PeerConnected(broker=broker):
+            return f"is connected with broker {broker}"
+        case events.PeerDisconnected(broker=broker):
+            return f"finds its connection closed by broker {broker}"
+        case events.PeerUnreachable(broker=broker, refused=refused):
+            return f"cannot connect to broker {broker}: {'refused' if refused else 'no answer'}"
         case events.ControlReplied(broker=broker, response=response):
             return f"hears from broker {broker}: {describe(response)}"
         case _:
@@ -240,6 +248,10 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"queues for broker {broker}: {describe(request)}"
         case effects.AwaitAnswers(most_ms=most_ms, rest_ms=rest_ms):
             return f"waits {most_ms} ms, at most, for answers, and {rest_ms} ms more"
+        case effects.ConnectPeer(broker=broker):
+            return f"connects to broker {broker.id}"
+        case effects.DisconnectPeer(broker=broker):
+            return f"hangs up on broker {broker}"
         case effects.Reply(response=response):
             return f"answers {describe(response)}"
         case effects.StateChange(level=level, text=text):

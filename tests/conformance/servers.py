@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ tickTime=500
 minSessionTimeout=1000
 maxSessionTimeout=20000
 maxClientCnxns=0
-4lw.commands.whitelist=srvr,envi
+4lw.commands.whitelist=srvr,envi,dump
 """
 
 LOGGING = "log4j.rootLogger=WARN, E\nlog4j.appender.E=org.apache.log4j.ConsoleAppender\n"
@@ -80,15 +81,24 @@ class ZooKeeperServer:
         until(self.serves, f"ZooKeeper's start, see {self.directory}/server.log", 60)
 
     def serves(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+        with suppress(OSError):
+            return "Mode:" in self._answer(b"srvr")
+        assert self.process.poll() is None, (self.directory / "server.log").read_text()
+        return False
+
+    def sessions(self) -> set[int]:
+        """Those that have not ended."""
+        expiries, _, _ = self._answer(b"dump").partition("ephemeral nodes dump")
+        return {int(number, 16) for number in re.findall(r"0x([0-9a-f]+)", expiries)}
+
+    def _answer(self, command: bytes) -> str:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
             connection.settimeout(1)
-            connection.sendall(b"srvr")
+            connection.sendall(command)
             answer = b""
             while chunk := connection.recv(4096):
                 answer += chunk
-            return b"Mode:" in answer
-        assert self.process.poll() is None, (self.directory / "server.log").read_text()
-        return False
+            return answer.decode()
 
     def kill(self) -> None:
         self.process.kill()

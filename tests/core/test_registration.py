@@ -17,7 +17,8 @@ from kreplog.core.registration import Registration, State
 from kreplog.errors import ConnectionLossError, CoordinationError
 from kreplog.types import Broker, Delete, Node, NodeStat, WatchEvent
 
-BROKER = Broker(3, 0, "host", 9092, "rack", internal=("/run/broker.sock", 0))
+BROKER = Broker(3, 0, "host", 9092, "rack", internal=("/run/broker.sock", 0), directories=("one", "two"))
+STRANGER = replace(BROKER, directories=("three",))
 OWN = nodes.broker(3)
 EPOCH = nodes.broker_epoch(3)
 
@@ -197,9 +198,9 @@ def test_two_new_brokers_race_for_the_tree() -> None:
     assert other.core.registered is not None
 
 
-def test_f29_a_former_process_node_is_waited_for() -> None:
+def test_f29_the_node_of_a_process_with_other_directories_is_waited_for() -> None:
     store = MemoryStore()
-    former = Shell(store)
+    former = Shell(store, broker=STRANGER)
     former.connect()
     shell = Shell(store)
     shell.connect()
@@ -219,7 +220,7 @@ def test_f29_a_former_process_node_is_waited_for() -> None:
 
 def test_f29_the_node_goes_between_looking_and_watching() -> None:
     store = MemoryStore()
-    former = Shell(store)
+    former = Shell(store, broker=STRANGER)
     former.connect()
 
     def meanwhile(number: int, effect: Effect) -> str:
@@ -236,7 +237,7 @@ def test_f29_the_node_goes_between_looking_and_watching() -> None:
 def test_f29_a_node_that_is_written_while_it_is_waited_for() -> None:
     """The watch is spent on "changed": another is left."""
     store = MemoryStore()
-    former = Shell(store)
+    former = Shell(store, broker=STRANGER)
     former.connect()
     shell = Shell(store)
     shell.connect()
@@ -264,13 +265,88 @@ def test_f29_an_own_former_session_is_replaced_at_once() -> None:
     assert registered(shell, 2)
 
 
+@pytest.mark.parametrize("controls", [False, True])
+def test_f29_a_restarted_broker_replaces_what_its_dead_process_left(controls: bool) -> None:
+    """Its registration shares a locked directory, so that process is dead, though its session stands: so does its
+    /controller, which goes as well."""
+    store = MemoryStore()
+    former = Shell(store, broker=replace(BROKER, directories=("two", "gone")))
+    former.connect()
+    assert former.session is not None
+    holder = former.session if controls else store.connect(1000)
+    holder.create(nodes.CONTROLLER, b"", ephemeral=True)
+    shell = Shell(store)
+    shell.connect()
+    assert registered(shell, 2)
+    assert not former.session.expired
+    assert (store.peek(nodes.CONTROLLER) is None) is controls
+    former.session.close()
+    assert registered(shell, 2)
+
+
+def test_a_controller_elected_meanwhile_keeps_its_node() -> None:
+    store = MemoryStore()
+    former, other = Shell(store), store.connect(1000)
+    former.connect()
+    assert former.session is not None
+    former.session.create(nodes.CONTROLLER, b"", ephemeral=True)
+
+    def meanwhile(number: int, effect: Effect) -> str:
+        ends = isinstance(effect, Multi) and any(operation.path == nodes.CONTROLLER for operation in effect.operations)
+        if ends and node(store, nodes.CONTROLLER).stat.ephemeral_owner != other.id:
+            other.delete(nodes.CONTROLLER)
+            other.create(nodes.CONTROLLER, b"", ephemeral=True)
+            other.set_data(nodes.CONTROLLER_EPOCH, b"1")
+        return ""
+
+    shell = Shell(store, meanwhile)
+    shell.connect()
+    assert registered(shell, 2)
+    assert node(store, nodes.CONTROLLER).stat.ephemeral_owner == other.id
+
+
+def test_a_broker_that_is_presumed_dead_registers_anew() -> None:
+    store = MemoryStore()
+    shell = Shell(store)
+    shell.connect()
+    store.connect(1000).delete(OWN)
+    shell.step(WatchFired(shell.fired.popleft()))
+    assert registered(shell, 2)
+    assert not shell.fired
+
+
+def test_a_broker_whose_place_was_taken_is_not_registered() -> None:
+    store = MemoryStore()
+    shell, stranger = Shell(store), Shell(store, broker=STRANGER)
+    shell.connect()
+    store.connect(1000).delete(OWN)
+    stranger.connect()
+    shell.step(WatchFired(shell.fired.popleft()))
+    assert shell.state_is(State.WAITING)
+    assert shell.core.registered is None
+
+
+def test_the_node_goes_before_it_is_watched() -> None:
+    store = MemoryStore()
+    other = store.connect(1000)
+
+    def meanwhile(number: int, effect: Effect) -> str:
+        if isinstance(effect, GetNodes) and effect.watch and node(store, EPOCH).stat.version == 1:
+            other.delete(OWN)
+        return ""
+
+    shell = Shell(store, meanwhile)
+    shell.connect()
+    assert registered(shell, 2)
+
+
 def test_f29_a_stranger_that_took_the_place_of_a_former_session_is_left_alone() -> None:
     store = MemoryStore()
     shell = Shell(store)
     shell.connect()
     first = shell.session
     assert first is not None
-    stranger = Shell(store)
+    stranger = Shell(store, broker=STRANGER)
 
     def meanwhile(number: int, effect: Effect) -> str:
         if isinstance(effect, Multi) and not first.expired:
@@ -364,7 +440,7 @@ def test_f15_stopping_while_the_registration_is_in_doubt() -> None:
 
 def test_f15_stopping_while_waiting_for_another_session() -> None:
     store = MemoryStore()
-    former = Shell(store)
+    former = Shell(store, broker=STRANGER)
     former.connect()
     shell = Shell(store)
     shell.connect()
@@ -378,9 +454,8 @@ def test_others_watches_and_events_are_passed_over() -> None:
     shell = Shell(store)
     shell.connect()
     before = len(shell.effects)
-    for event in (WatchFired(WatchEvent(nodes.CONTROLLER, "deleted")), WatchFired(WatchEvent(OWN, "changed")), Tick()):
+    for event in (WatchFired(WatchEvent(nodes.CONTROLLER, "deleted")), Registered(1, 1), Tick()):
         shell.step(event)
-    shell.step(Registered(1, 1))
     assert len(shell.effects) == before
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import resource
-import signal
 import socket
-import statistics
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +14,6 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
-from confluent_kafka import Producer
 
 from kreplog._native import batch
 from kreplog.core.messages import ProducePartition, ProduceRequest
@@ -29,7 +23,8 @@ from kreplog.types import TopicPartition
 from kreplog.wire import produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
-from tests.integration.clusters import FAST, admin_of, eventually, kill, pid_of, running
+from tests.integration.clusters import FAST, admin_of, eventually, kill, running
+from tests.integration.kills import kill_leaders, spread
 from tests.integration.view import View
 from tests.integration.workload import QUICK
 
@@ -50,39 +45,6 @@ of records at once are a load of their own, which is measured with WRITTEN_TO of
 Figure = Callable[[str], None]
 
 
-class Waiting(threading.Thread):
-    """A producer that sends one record, waits until it is acknowledged, and sends the next. acks: when, in s."""
-
-    def __init__(self, bootstrap: str, topic: str, settings: dict[str, int]) -> None:
-        super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **settings})
-        self._topic = topic
-        self._go_on = True
-        self.acks = [time.monotonic()]
-
-    def run(self) -> None:
-        while self._go_on:
-            self._producer.produce(self._topic, b"x" * 100, partition=0, on_delivery=self._acked)
-            self._producer.flush(60)
-
-    def _acked(self, error: object, message: object) -> None:
-        assert error is None, error
-        self.acks.append(time.monotonic())
-
-    def stop(self) -> None:
-        self._go_on = False
-        self.join()
-
-    def goes_on(self) -> None:
-        wanted = len(self.acks) + 100
-        eventually(lambda: len(self.acks) > wanted, "nothing more is acknowledged", 60.0)
-
-    def longest_pause(self, since: float) -> float:
-        """Between two acknowledgements, in s; the first of the two may have come before."""
-        acks = list(self.acks)
-        return max(after - before for before, after in itertools.pairwise(acks) if after > since)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with running(tmp_path / "cluster", FAST) as made:
@@ -92,34 +54,10 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 @pytest.mark.parametrize("clients", ["quick", "default"])
 def test_of_one_partition(cluster: LocalCluster, figure: Figure, clients: str) -> None:
     """quick: librdkafka told to look for a new leader every 20 ms; default: as it comes, every 100 ms."""
-    first = TopicPartition("one", 0)
-    with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics({"one": {"num_partitions": 1, "replication_factor": 3}}, wait_for_metadata=True)
-    waiting = Waiting(cluster.bootstrap(), "one", {**QUICK, "retry.backoff.ms": 10} if clients == "quick" else {})
-    waiting.start()
-    pauses, elections = [], []
-    with View(cluster) as view:
-        for _ in range(KILLS):
-            view.await_replicated("one")
-            waiting.goes_on()
-            leader = view.await_leader(first)
-            pid, killed = pid_of(cluster, leader), time.monotonic()
-            os.kill(pid, signal.SIGKILL)
-            while view.state(first).leader == leader:
-                time.sleep(0.001)  # the store tells of its changes to those who watch; this is to be exact
-            elections.append(time.monotonic() - killed)
-            waiting.goes_on()
-            pauses.append(waiting.longest_pause(killed))
-            cluster.wait_until_gone(leader)
-            cluster.start([leader])
-    waiting.stop()
-    figure(f"{KILLS} kills; from the kill to the new leader in the store: {_spread(elections)}")
-    figure(f"a waiting producer waits: {_spread(pauses)}")
-
-
-def _spread(seconds: list[float]) -> str:
-    ms = sorted(round(one * 1000) for one in seconds)
-    return f"median {statistics.median(ms):.0f} ms, min {ms[0]}, max {ms[-1]}"
+    settings = {**QUICK, "retry.backoff.ms": 10} if clients == "quick" else {}
+    elections, pauses = kill_leaders(cluster, "one", KILLS, settings)
+    figure(f"{KILLS} kills; from the kill to the new leader in the store: {spread(elections)}")
+    figure(f"a waiting producer waits: {spread(pauses)}")
 
 
 class Asking:

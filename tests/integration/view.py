@@ -47,8 +47,18 @@ class View:
     def registered(self) -> set[int]:
         return {int(one) for one in self._session.children(nodes.BROKER_IDS)}
 
+    def session_of(self, broker: int) -> int:
+        """The session under which it is registered; 0 when it is not."""
+        (node,) = self._session.get_many((nodes.broker(broker),))
+        return 0 if node is None else node.stat.ephemeral_owner
+
     def broker_epoch(self, broker: int) -> int:
         return self._session.get(nodes.broker_epoch(broker)).stat.version
+
+    def is_handled(self, broker: int) -> bool:
+        """Whether a controller has taken in its last registration."""
+        (handled,) = self._session.get_many((nodes.handled_epoch(broker),))
+        return handled is not None and int(handled.data) == self.broker_epoch(broker)
 
     def under_replicated(self, topic: str) -> list[str]:
         """What is wrong with each partition that has not all its replicas in sync, or no leader among the living."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kreplog.sim.network import Network
+from kreplog.sim.network import Fate, Network
 from kreplog.sim.scheduler import MS, Scheduler
 
 SECOND = 1000 * MS
@@ -161,3 +161,62 @@ def test_slow_links_and_starved_hosts_wait_longer() -> None:
     assert bench.served == []
     bench.run(SECOND)
     assert bench.served == ["x"]
+
+
+class Held:
+    """What a held connection from "a" to "b" has heard."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.fates: list[Fate] = []
+        self.connection = bench.network.dial("a", "b", self.fates.append)
+        bench.run()
+
+
+def test_a_held_connection_is_reset_by_death_and_a_new_one_refused() -> None:
+    bench = Bench()
+    held = Held(bench)
+    assert held.fates == [Fate.CONNECTED]
+    bench.network.detach("b")
+    bench.run()
+    assert held.fates == [Fate.CONNECTED, Fate.RESET]
+    assert Held(bench).fates == [Fate.REFUSED]
+    bench.network.attach("b", bench.serve)
+    assert Held(bench).fates == [Fate.CONNECTED]
+
+
+@pytest.mark.parametrize("link", [("a", "b"), ("b", "a")])
+def test_across_a_cut_held_connections_hear_nothing(link: tuple[str, str]) -> None:
+    bench = Bench()
+    held = Held(bench)
+    bench.network.cut(*link)
+    assert Held(bench).fates == [Fate.SILENT]
+    bench.network.detach("b")
+    bench.run()
+    told = [Fate.CONNECTED] if link == ("b", "a") else [Fate.CONNECTED, Fate.RESET]
+    assert held.fates == told
+    assert Held(bench).fates == [Fate.SILENT]
+
+
+def test_a_refusal_looks_like_a_death_and_is_none() -> None:
+    bench = Bench()
+    held = Held(bench)
+    bench.network.refuse("a", "b")
+    bench.call("x", timeout_us=100 * SECOND)
+    bench.run()
+    assert held.fates == [Fate.CONNECTED, Fate.RESET]
+    assert bench.answers == [("x", None)]
+    assert Held(bench).fates == [Fate.REFUSED]
+    bench.network.accept("a", "b")
+    bench.call("y")
+    bench.run()
+    assert bench.answers[1:] == [("y", "y")]
+    assert Held(bench).fates == [Fate.CONNECTED]
+
+
+def test_who_hangs_up_hears_nothing_more() -> None:
+    bench = Bench()
+    held = Held(bench)
+    bench.network.hang_up(held.connection)
+    bench.network.detach("b")
+    bench.run()
+    assert held.fates == [Fate.CONNECTED]

@@ -1,0 +1,76 @@
+"""PeerConnections: the connections that a broker's failure detector holds to other brokers; nothing is sent on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kreplog.core.events import PeerConnected, PeerDisconnected, PeerUnreachable
+from kreplog.errors import PeerProtocolError
+from kreplog.server.network import Connection, Frame
+from kreplog.server.peers import Connect
+from kreplog.types import Broker
+
+CONNECT_S = 5.0
+"""How long a connection is tried for."""
+
+_MAX_FRAME_BYTES = 1024
+
+
+class PeerConnections:
+    """Carries out ConnectPeer and DisconnectPeer effects. connect: to a broker's internal endpoint. on_hung_up: called
+    with the id of a broker whose end has closed a connection."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        put: Callable[[PeerConnected | PeerDisconnected | PeerUnreachable], None],
+        on_hung_up: Callable[[int], None],
+    ) -> None:
+        self._connect = connect
+        self._put = put
+        self._on_hung_up = on_hung_up
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._connections: dict[int, Connection] = {}
+
+    def connect(self, broker: Broker) -> None:
+        """In place of the connection that is held to it, or being made."""
+        self.disconnect(broker.id)
+        task = asyncio.get_running_loop().create_task(self._run(broker), name=f"kreplog-peer-{broker.id}")
+        self._tasks[broker.id] = task
+
+    def disconnect(self, broker_id: int) -> None:
+        task = self._tasks.pop(broker_id, None)
+        if task is not None:
+            task.cancel()
+        connection = self._connections.pop(broker_id, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        for broker_id in list(self._tasks):
+            self.disconnect(broker_id)
+
+    async def _run(self, broker: Broker) -> None:
+        try:
+            if broker.internal is None:
+                raise ConnectionError(f"broker {broker.id} is not registered with an internal endpoint")
+            async with asyncio.timeout(CONNECT_S):
+                sock = await self._connect(broker.internal)
+        except (OSError, TimeoutError, PeerProtocolError) as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            self._put(PeerUnreachable(broker.id, broker.epoch, refused))
+            return
+
+        def closed() -> None:
+            if self._connections.get(broker.id) is connection:
+                del self._connections[broker.id]
+                self._on_hung_up(broker.id)
+                self._put(PeerDisconnected(broker.id, broker.epoch))
+
+        connection = self._connections[broker.id] = Connection(sock, _MAX_FRAME_BYTES, _on_frame, closed)
+        self._put(PeerConnected(broker.id, broker.epoch))
+
+
+def _on_frame(_: Frame) -> None:
+    raise PeerProtocolError("an answer to no request")
