@@ -42,6 +42,10 @@ class Steps:
                 plan = replace(plan, config=replace(plan.config, **setting(plan.config, name, value)))
         self.stage.plan = plan
 
+    def do_detect_failures(self, _words: Sequence[str]) -> None:
+        """Brokers that start later hold connections to each other, as all do outside of scenarios."""
+        self.stage.detects_failures = True
+
     def do_brokers(self, words: Sequence[str]) -> None:
         for word in words:
             self._start(int(word))

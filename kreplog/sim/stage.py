@@ -118,6 +118,7 @@ class Stage(Cluster):
 
     lines: what has been told, for whoever takes it away. story: all of it, also what was told while `silent`. states,
     messages: whether the states of replicas and partitions, and the controllers' messages, are told as well.
+    detects_failures: whether brokers hold connections to each other.
     """
 
     def __init__(self, disks: Disks) -> None:
@@ -129,7 +130,7 @@ class Stage(Cluster):
         self.admin = Admin(self)
         self.lines: list[str] = []
         self.story: list[str] = []
-        self.states = self.messages = self.silent = False
+        self.states = self.messages = self.silent = self.detects_failures = False
         self._triggers: dict[str, Callable[[], None]] = {}
 
     def tell(self, *lines: str) -> None:

@@ -105,6 +105,10 @@ class StagedProcess(BrokerProcess):
             self.tell(f"asks the store for {what}")
         self.link.multi(effect.operations, answered)
 
+    def _connect_peer(self, runner: Runner, effect: effects.ConnectPeer) -> None:
+        if self.stage.detects_failures:
+            super()._connect_peer(runner, effect)
+
     def _unclean_election(self, runner: Runner, effect: effects.UncleanElection) -> None:
         self.tell(f"elects {effect.leader} for {effect.partition} uncleanly")
         super()._unclean_election(runner, effect)
