@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import shutil
 import sys
 from pathlib import Path
 
@@ -55,7 +54,7 @@ async def main(root: Path, how: str) -> None:
         assert lost and kept, "spread over both"
 
         if how == "removed":
-            shutil.rmtree(failing.path)
+            failing.path.rename(root / "removed")  # at once: into a half removed one checkpoints would still be written
         else:
             Shim().arm(KINDS[how], f"{failing.path}/", 1, errno.EIO, FAIL_FROM_HERE_ON)
             # What is appended is mapped: the disk is asked at an fsync, and for the next segment.
