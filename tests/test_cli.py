@@ -465,8 +465,8 @@ class TestAppend:
             writer.stdin.flush()
             writer.send_signal(signal.SIGINT)
             out, errors = writer.communicate(timeout=30)
-        told = json.loads(out)
         assert (writer.returncode, errors) == (130, b"")
+        told = json.loads(out)
         with kreplog.Log.open(tmp_path / "flights-0", read_only=True) as log:
             assert 0 < told["records"] == told["next_offset"] == log.log_end_offset <= 1000
 

@@ -12,6 +12,7 @@ cdef class FileHandle:
     cdef int64_t size(self) except -1
     cdef int sync(self) except -1
     cdef int truncate(self, int64_t size) except -1
+    cdef void unlock(self) noexcept
     cdef bint allocate(self, int64_t start, int64_t length) except -1
 
 

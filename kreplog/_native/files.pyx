@@ -29,12 +29,22 @@ cdef extern from *:
     #include <fcntl.h>
     #include <stdint.h>
     #include <unistd.h>
+    #include <sys/file.h>
     #include <sys/mman.h>
     static int kreplog_sync(int fd) {
     #if defined(__APPLE__)
         return fcntl(fd, F_FULLFSYNC);
     #else
         return fdatasync(fd);
+    #endif
+    }
+    static void kreplog_unlock(int fd) {
+        flock(fd, LOCK_UN);
+    #if defined(F_OFD_SETLK)
+        struct flock lock = {0};
+        lock.l_type = F_UNLCK;
+        lock.l_whence = SEEK_SET;
+        fcntl(fd, F_OFD_SETLK, &lock);
     #endif
     }
     /* 0 or an errno. Only where the kernel reserves blocks itself: a library's imitation would write every byte. */
@@ -73,6 +83,7 @@ cdef extern from *:
     }
     """
     int kreplog_sync(int fd) noexcept nogil
+    void kreplog_unlock(int fd) noexcept nogil
     void kreplog_leave(
         const uint8_t* start, const uint8_t* stop, const uint8_t* first, const uint8_t* end
     ) noexcept nogil
@@ -170,6 +181,10 @@ cdef class FileHandle:
         if ftruncate(self.fd, size) != 0:
             raise storage_error(f"cannot truncate to {size} bytes", self.path, errno)
         return 0
+
+    cdef void unlock(self) noexcept:
+        """Release the locks on it now. Closing it would not, while a child between fork and exec has it open too."""
+        kreplog_unlock(self.fd)
 
     cdef bint allocate(self, int64_t start, int64_t length) except -1:
         """Grow the file by zeros that have their blocks; False where the file system cannot. Raises StorageError."""

@@ -70,6 +70,7 @@ cdef class SegmentedLog(LogView):
     cdef bint flush_epochs(self) except -1
     cdef int publish_epochs(self) except -1
     cdef int settle(self, int64_t offset) except -1
+    cdef void release_locks(self) noexcept
     cdef int settle_files(self) except -1
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
     cdef int keep_snapshot(self) except -1

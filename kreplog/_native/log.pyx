@@ -677,10 +677,16 @@ cdef class SegmentedLog(LogView):
                 self._segments = []
                 self.active = None
                 self.state = None
-                self.writer_lock = None
-                self.broker_lock = None
+                self.release_locks()
                 self.unlock()
                 turn_end(&self.sync_turn)
+
+    cdef void release_locks(self) noexcept:
+        for file in (self.writer_lock, self.broker_lock):
+            if file is not None:
+                (<FileHandle> file).unlock()
+        self.writer_lock = None
+        self.broker_lock = None
 
     cdef int settle_files(self) except -1:
         """Before closing, under both locks: everything durable, indexes whole, checkpoints up to date."""

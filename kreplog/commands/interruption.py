@@ -43,14 +43,14 @@ class Interruption:
 
     def reading(self, lines: IO[bytes]) -> Iterator[bytes]:
         """The lines, until there are no more or it happens; what is done between two is never broken off."""
+        readline = lines.readline
         while True:
             try:
                 self._raises = True
-                line = b"" if self.happened else lines.readline()
+                if self._count or not (line := readline()):
+                    return
             except KeyboardInterrupt:
                 return
             finally:
                 self._raises = False
-            if not line:
-                return
             yield line

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -33,6 +33,7 @@ from kreplog._native import batch
 from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
+from kreplog.commands.interruption import Interruption
 from kreplog.commands.options import App, AsJson, Codec, print_json
 from kreplog.errors import CorruptBatchError, StorageError, UsageError
 from kreplog.types import TopicPartition
@@ -223,21 +224,24 @@ def append(
     parse = _line_parser(key_separator, json_lines)
     lines: IO[bytes] = sys.stdin.buffer if file is None else file
     started = time.perf_counter()
-    first_line = lines.readline()
-    _check_first(first_line, parse)
-    with (
-        kreplog.Log.open(path, kreplog.LogConfig(compression_type=compression.value)) as log,
-        _progress(progress) as bar,
-    ):
-        first = log.log_end_offset
-        bytes_read, interrupted = _append_lines(log, lines, first_line, parse, bar)
-        facts: dict[str, Any] = {
-            "path": str(path),
-            "first_offset": first,
-            "next_offset": log.log_end_offset,
-            "records": log.log_end_offset - first,
-            "bytes_read": bytes_read,
-        }
+    with Interruption() as interruption:
+        incoming = interruption.reading(lines)
+        first_line = next(incoming, b"")
+        _check_first(first_line, parse)
+        with (
+            kreplog.Log.open(path, kreplog.LogConfig(compression_type=compression.value)) as log,
+            _progress(progress) as bar,
+        ):
+            first = log.log_end_offset
+            all_lines = chain([first_line] if first_line else [], incoming)
+            bytes_read = _append_lines(log, all_lines, _size_of(lines), parse, bar)
+            facts: dict[str, Any] = {
+                "path": str(path),
+                "first_offset": first,
+                "next_offset": log.log_end_offset,
+                "records": log.log_end_offset - first,
+                "bytes_read": bytes_read,
+            }
     facts["seconds"] = round(time.perf_counter() - started, 6)
     if as_json:
         print_json(facts)
@@ -246,7 +250,7 @@ def append(
             f"{path}: {_counted(facts['records'], 'record')} appended, {_span(first, facts['next_offset'])}, "
             f"{_counted(bytes_read, 'byte')} read in {facts['seconds']:.3f} s"
         )
-    if interrupted:
+    if interruption.happened:
         raise typer.Exit(INTERRUPTED)
 
 
@@ -477,33 +481,29 @@ def _check_first(line: bytes, parse: Callable[[bytes], _Line]) -> None:
 
 
 def _append_lines(
-    log: kreplog.Log, lines: IO[bytes], first_line: bytes, parse: Callable[[bytes], _Line], bar: Progress
-) -> tuple[int, bool]:
-    """Append a record per line, of which the first was read already; return the bytes read and if Ctrl-C ended it.
+    log: kreplog.Log, lines: Iterable[bytes], size: int | None, parse: Callable[[bytes], _Line], bar: Progress
+) -> int:
+    """Append a record per line and return how many bytes were read; size: of all lines, for the progress bar.
 
     Raises UsageError for a line that cannot be a record, naming it; the lines before it are appended."""
-    task = bar.add_task("append", total=_size_of(lines))
+    task = bar.add_task("append", total=size)
     bytes_read = 0
-    interrupted = False
     with log.appender() as out:
-        try:
-            for number, line in enumerate(chain([first_line] if first_line else [], lines), 1):
-                try:
-                    out.append(*parse(line.removesuffix(b"\n")))
-                except UsageError as error:
-                    out.flush()
-                    raise UsageError(
-                        f"line {number}: {error}; appended: {_counted(number - 1, 'line')} before it, so that the next "
-                        f"offset is {log.log_end_offset:,}",
-                        path=log.path,
-                    ) from error
-                bytes_read += len(line)
-                if number % PROGRESS_EVERY_LINES == 0:
-                    bar.update(task, completed=bytes_read)
-        except KeyboardInterrupt:
-            interrupted = True
+        for number, line in enumerate(lines, 1):
+            try:
+                out.append(*parse(line.removesuffix(b"\n")))
+            except UsageError as error:
+                out.flush()
+                raise UsageError(
+                    f"line {number}: {error}; appended: {_counted(number - 1, 'line')} before it, so that the next "
+                    f"offset is {log.log_end_offset:,}",
+                    path=log.path,
+                ) from error
+            bytes_read += len(line)
+            if number % PROGRESS_EVERY_LINES == 0:
+                bar.update(task, completed=bytes_read)
         bar.update(task, completed=bytes_read)
-    return bytes_read, interrupted
+    return bytes_read
 
 
 def _size_of(lines: IO[bytes]) -> int | None:

@@ -285,6 +285,7 @@ class DataDirectory:
         if clean and not self.failed:
             self.know_safe()
             atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')
+        fcntl.flock(self._file, fcntl.LOCK_UN)  # which closing is not, while a child between fork and exec has it too
         os.close(self._file)
 
 

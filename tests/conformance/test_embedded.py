@@ -284,12 +284,16 @@ def test_an_idle_session_costs_next_to_nothing(store: EmbeddedStore) -> None:
 
 def test_files_and_threads_of_ended_sessions_are_let_go(store: EmbeddedStore, directory: Path) -> None:
     store.connect(10_000).create("/a")
-    store.connect(10_000).close()
     # While one connection lives SQLite keeps the files of the others open, and uses them again: as many as were there
-    # at one time, which is one more than now with the connection below.
-    files = 1 + len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    # at one time. Below that is two sessions and a connection where the end of one overlaps with the next.
+    at_one_time = [store.connect(10_000) for _ in range(4)]
+    for number, session in enumerate(at_one_time):
+        session.create(f"/e{number}", ephemeral=True)
+    for session in at_one_time:
+        session.close()
+    files = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     threads = threading.active_count()
-    for _ in range(10):
+    for _ in range(20):
         session = store.connect(10_000)
         session.create("/e", ephemeral=True)
         session.close()

@@ -321,6 +321,30 @@ def test_forked_child_must_not_write(tmp_path: Path) -> None:
         assert list(log.values()) == [b"parent", b"again"]
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="/proc/self/fd shows which files are open")
+def test_a_closed_log_can_be_opened_while_a_child_has_yet_to_run_its_program(tmp_path: Path) -> None:
+    """Between fork and exec a child of any other thread has all our files open, and so has a share in their locks."""
+    path = tmp_path / "flights-0"
+    log = Log.open(path)
+    log.append(b"first")
+    files = [int(name) for name in os.listdir("/proc/self/fd")]
+    childs = [os.dup(file) for file in files if _target(file).startswith(str(path))]
+    try:
+        log.close()
+        with Log.open(path) as log:
+            assert log.append(b"second") == 1
+    finally:
+        for file in childs:
+            os.close(file)
+
+
+def _target(file: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return ""
+
+
 def test_errors_carry_their_facts(tmp_path: Path) -> None:
     with Log.open(tmp_path / "facts-7") as log:
         log.append(b"x")

@@ -111,7 +111,8 @@ class Verdict:
 
     def __init__(self, cluster: LocalCluster, load: Load) -> None:
         with View(cluster) as view:
-            view.await_replicated(load.topic)
+            for topic in view.topics():
+                view.await_replicated(topic)
             eventually(lambda: _settled(cluster), "the replicas do not come to the same end, all of it committed", 60.0)
             self._dump = view.dump()
         self._disks = ReadDisks(cluster)

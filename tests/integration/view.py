@@ -47,6 +47,9 @@ class View:
     def registered(self) -> set[int]:
         return {int(one) for one in self._session.children(nodes.BROKER_IDS)}
 
+    def topics(self) -> list[str]:
+        return sorted(self._session.children(nodes.TOPICS))
+
     def session_of(self, broker: int) -> int:
         """The session under which it is registered; 0 when it is not."""
         (node,) = self._session.get_many((nodes.broker(broker),))
