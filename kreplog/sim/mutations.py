@@ -32,7 +32,7 @@ from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.sim.model_log import ModelLog
-from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr, TopicPartition
+from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr, StoreOperation, TopicPartition
 
 Patch = tuple[Any, str, Any]
 """(module or class, attribute, what takes its place)."""
@@ -501,6 +501,17 @@ def _election_keeps_leader_epoch() -> list[Patch]:
         return right(current, controller_epoch, **changes)._replace(leader_epoch=current.leader_epoch)
 
     return [(selectors, "_next", kept)]
+
+
+@_mutation("failed-log-reported-by-the-dead")
+def _failed_log_reported_by_the_dead() -> list[Patch]:
+    """A report of a failed log is written whatever registration of its broker stands."""
+    right = ReplicaManager._log_dir_event
+
+    def unfenced(self: ReplicaManager, data: bytes) -> tuple[StoreOperation, ...]:
+        return right(self, data)[1:]
+
+    return [(ReplicaManager, "_log_dir_event", unfenced)]
 
 
 # Failure detection

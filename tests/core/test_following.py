@@ -552,7 +552,7 @@ def test_f37_a_follower_whose_log_fails_goes_offline_and_tells() -> None:
     brokers.fetch(2)
     assert role(brokers[2]) is Role.OFFLINE
     writes = [one for one in brokers[2].effects if isinstance(one, SubmitMulti)]
-    assert nodes.LOG_DIR_EVENTS in writes[0].operations[0].path
+    assert nodes.LOG_DIR_EVENTS in writes[0].operations[1].path
 
 
 def test_a_log_start_inside_a_batch_is_reached_from_the_start_of_the_batch() -> None:

@@ -224,17 +224,26 @@ def test_f37_a_failed_append_takes_the_replica_offline_and_tells_the_controller(
     assert answers(shell)[0].error is ErrorCode.KAFKA_STORAGE_ERROR
     assert role(shell) is Role.OFFLINE
     write = wrote(shell)
-    assert isinstance(write.operations[0], Create) and write.operations[0].path.startswith(nodes.LOG_DIR_EVENTS)
+    registration, event = write.operations
+    assert registration == Check(nodes.broker_epoch(1), 1), "not of a dead process, after the next has registered"
+    assert isinstance(event, Create) and event.path.startswith(nodes.LOG_DIR_EVENTS)
     shell.step(StoreReplied(write.tag, error=ConnectionLossError("lost")))
+    shell.step(SessionLost())
+    shell.effects.clear()
     shell.now_ms = 10_000
     shell.step(Tick())
-    assert wrote(shell).operations == write.operations, "reported until the store has it"
-    shell.step(StoreReplied(wrote(shell).tag, ("/event_0",)))
-    shell.effects.clear()
+    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)], "there is no registration for it"
+    shell.step(Registered(2, 1))
     shell.now_ms = 20_000
     shell.step(Tick())
+    write = wrote(shell)
+    assert write.operations == (Check(nodes.broker_epoch(1), 2), event), "reported until the store has it"
+    shell.step(StoreReplied(wrote(shell).tag, ("/event_0",)))
+    shell.effects.clear()
+    shell.now_ms = 30_000
+    shell.step(Tick())
     assert not shell.effects
-    assert shell.tell(1, 2).partitions[0][1] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert shell.tell(1, 2, broker_epoch=2).partitions[0][1] is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_with_flush_messages_1_only_what_was_fsynced_counts() -> None:

@@ -81,7 +81,7 @@ from kreplog.errors import (
     OutOfOrderSequenceError,
     StorageError,
 )
-from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
+from kreplog.types import NO_EPOCH, Check, Create, EpochEndOffset, StoreOperation, TopicPartition
 
 DUE_AT_ONCE = 200
 """Requests that are answered in one step because their time is over."""
@@ -482,8 +482,15 @@ class ReplicaManager:
         yield from self._report(tag)
 
     def _report(self, tag: tuple[str, int]) -> Steps[None]:
-        data = nodes.encode_log_dir_event(self.broker_id, [self._failures_to_report[tag]])
-        yield SubmitMulti(tag, (Create(f"{nodes.LOG_DIR_EVENTS}/event_", data, sequential=True),))
+        """Under the registration whose log it is: the write of a dead process may arrive after the next process of this
+        broker has registered, whose log is another."""
+        if not self._fenced:
+            data = nodes.encode_log_dir_event(self.broker_id, [self._failures_to_report[tag]])
+            yield SubmitMulti(tag, self._log_dir_event(data))
+
+    def _log_dir_event(self, data: bytes) -> tuple[StoreOperation, ...]:
+        current = Check(nodes.broker_epoch(self.broker_id), self.broker_epoch)
+        return (current, Create(f"{nodes.LOG_DIR_EVENTS}/event_", data, sequential=True))
 
     def _fence(self) -> None:
         """No registration: nobody may count on this broker, so it leads and follows nothing until the next one."""
