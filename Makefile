@@ -8,7 +8,7 @@
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check
-EXTRAS := all,bench,demo,dev
+EXTRAS := all,bench,demo,dev,docs
 FLAVOUR := $(if $(filter-out 0,$(KREPLOG_DEBUG)),debug,release)
 
 MADE := $(VENV)/.kreplog-made
@@ -22,13 +22,14 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long hostile interop lint demo bench bench-cluster build clean distclean
+.PHONY: help setup test test-long hostile interop lint docs demo bench bench-cluster build clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
 	@echo "make test-long  the tests marked long: hundreds of kills, cuts and restarts under load"
 	@echo "make hostile    what outsiders may try: the tests of tests/hostile, which make test runs too"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
+	@echo "make docs       the documentation, into build/docs; a warning is an error"
 	@echo "make demo       336,776 real flights: a writer and a broker are killed, Spark queries what is left (3 minutes)"
 	@echo "make bench      kreplog against its ceiling and its peers"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
@@ -59,6 +60,10 @@ lint: $(BUILT)
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint kreplog benchmarks
+
+docs: $(BUILT)
+	@$(RUN) -m sphinx -q -b html -W --keep-going -n -d build/doctrees docs build/docs
+	@echo "The documentation is in build/docs/index.html"
 
 demo: $(BUILT)
 	@$(RUN) spark/jobs/demo.py $(ARGS)

@@ -99,6 +99,7 @@ class TopicConfig:
     unclean_leader_election_enable: elect a replica that may lack committed records when no other is left.
     flush_messages: 1 makes every replica fsync a record before it counts as replicated; the default leaves it to the
         page cache.
+
     The rest: as in LogConfig; None for what the broker that has the replica goes by.
     """
 
@@ -148,9 +149,9 @@ class ReplicationConfig:
         behind catches up with less CPU on either side.
     num_replica_fetchers: fetchers for each source broker.
     max_incremental_fetch_session_cache_slots: incremental fetch sessions that a leader remembers (KIP-227).
-    auto_leader_rebalance_enable: move leadership back to the preferred replicas every
-        leader_imbalance_check_interval_ms where more than leader_imbalance_per_broker_percentage of a broker's
-        preferred partitions are led elsewhere.
+    auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage: whether
+        leadership moves back to the preferred replicas, how often that is looked at, and above which share of a
+        broker's preferred partitions that are led elsewhere.
     """
 
     replica_lag_time_max_ms: int = 10000

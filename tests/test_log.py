@@ -214,7 +214,7 @@ class TestEncodedBatches:
             assert follower.leader_epochs == [(0, 0)]
 
     def test_a_follower_rolls_where_relative_offsets_overflow(self, path: Path) -> None:
-        """Batches of a compacted log may span 2^31 offsets each; an index holds relative offsets of 31 bits."""
+        """Batches of a compacted log may span 2^31 offsets each; an index holds relative offsets of 31 bits (F38)."""
 
         def wide(base: int) -> bytes:
             data = bytearray(batch.build([b"%d" % base], base_offset=base))

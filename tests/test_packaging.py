@@ -20,9 +20,10 @@ NATIVE = ROOT / "kreplog" / "_native"
 MODULES = {path.stem for path in NATIVE.glob("*.pyx")}
 
 SDIST_TOP = {
-    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "PKG-INFO", "README.md", "SECURITY.md"),
+    *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "PKG-INFO"),
+    *("README.md", "SECURITY.md"),
     *("pyproject.toml", "setup.cfg", "setup.py"),
-    *(".ci", "benchmarks", "kreplog", "kreplog.egg-info", "spark", "tests"),
+    *(".ci", "benchmarks", "docs", "examples", "kreplog", "kreplog.egg-info", "spark", "tests"),
 }
 SDIST_PACKAGE_FILE = re.compile(r"(kreplog|spark)/.*(\.py|\.pyi|\.pyx|\.pxd|\.h|py\.typed|schemas/\w+\.json)")
 WHEEL_FILE = re.compile(

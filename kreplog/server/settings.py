@@ -41,19 +41,31 @@ class BrokerSettings:
     """What a broker is started with; made by `load` alone. Names are Kafka's, with underscores; times in ms.
 
     coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
+    broker_id: unique in the cluster. rack: where it stands, for the placement of replicas (KIP-36).
+    listeners: where it serves clients; by default a unix socket in the first of the log directories as well.
+    log_dirs: where its replicas are kept, each on a disk of its own.
     advertised: where clients find it, when that is not the first of the listeners.
     internal: where other brokers of the cluster reach it, and nobody else; by default a unix socket in a directory of
     its own beside the first of the log directories. key_file: the cluster's key, which all that connect to an internal
     listener on TCP have to prove.
     allow_remote: listen on other than loopback addresses too.
+    session_timeout_ms: how long the coordination store may hear nothing of it before its registration ends.
+    socket_request_max_bytes: the largest request, bytes; a larger one ends its connection.
+    max_connections: of clients; a further one takes the place of one that is idle, or is refused.
+    max_idle_ms: how long a connection may be idle before it is closed.
     max_in_flight, max_queued_bytes: of one connection; it is not read from while it has more under way.
     max_memory: bytes that are held for clients: by connections, of requests that are not whole or not done and answers
     not taken, and, half of it at the most, by fetch sessions and fetches that wait.
     max_partitions, max_broker_partitions: partitions of the cluster, and replicas of one broker (KIP-578); what would
     go beyond is not created.
     metrics_listener: where metrics are told over HTTP; None: nowhere.
+    log_format, log_level: of the lines in server.log and state-change.log.
     log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
-    log_flush_offset_checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
+    num_recovery_threads: that recover logs at the start, for each of log_dirs.
+    retention_check_interval_ms: how often segments are looked for that retention lets go.
+    producer_check_interval_ms: how often idempotent producers are looked for that have been idle too long.
+    controlled_shutdown_max_wait_ms: how long a broker that stops tries to have its leaders handed over.
+    checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
     stray_retention_ms: how long a replica that no controller names any more is kept; -1: for ever.
     replication, topic, log: of all that follows Kafka's names there; see kreplog.config.
     """

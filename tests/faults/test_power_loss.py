@@ -17,6 +17,7 @@ LIVES = ["flush", "every-append", "owned", "owned-every-append"]
 
 @pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
 def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
+    """F36: what was fsynced is there, names in directories included."""
     output = run_driver("power_loss", folder, mode, 1, shim=shim)
     match = re.search(r"moments=(\d+) images=(\d+)", output)
     assert match and int(match[1]) > 60, output

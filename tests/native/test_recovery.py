@@ -294,7 +294,7 @@ def other_files(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 def test_missing_torn_and_wrong_files(folder: Path, clean: bool) -> None:
-    """Each file beside the log, damaged every way: rebuilt or mended, no record lost, none hidden, none wrong."""
+    """Each file beside the log, damaged every way: rebuilt or mended, no record lost, none hidden, none wrong (F38)."""
     config = replace(CONFIG, segment_bytes=1200)
     sound = make(folder / "sound" / NAME, batches=30, per_batch=9, config=config, work=write_as_producer)
     with Log.open(sound.path, config) as log:

@@ -261,7 +261,7 @@ def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 def test_while_a_writer_appends_rolls_and_truncates(load: Load, tmp_path: Path) -> None:
-    """Every read is exactly a prefix of the committed records, though wrong ones come and go above the watermark."""
+    """Every read is exactly a prefix of the committed records, though wrong ones come and go above it (F42)."""
     config = kreplog.LogConfig(replicated=True, segment_bytes=16 << 10, batch_bytes=1024, index_interval_bytes=512)
     rng = random.Random(42)
     with kreplog.Log.open(tmp_path / "t-0", config) as log:

@@ -1,0 +1,340 @@
+"""What pages take from the code when they are built: the protocol table, the settings, the coverage of known flaws.
+
+Directives: `protocol-table`, `settings-table KIND` (broker, topic or log), `coverage NUMBER`. Each makes Markdown that
+is parsed where the directive stands, so that nothing generated is kept. Docstrings are made fit for Sphinx as well, and
+compiled methods get the signatures of their stubs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from kreplog.config import RANGES, LogConfig, ReplicationConfig, TopicConfig
+from kreplog.server import settings, topic_settings
+from kreplog.sim import mutations
+from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, TO_CLIENTS, ApiKey
+from tests.test_flaws import places
+
+NOT_OF_KAFKA = {
+    *("coordination", "inter.broker.listener", "inter.broker.key.file", "allow.remote", "metrics.listener"),
+    *("max.in.flight.requests.per.connection", "queued.max.bytes.per.connection"),
+    *("max.partitions", "max.broker.partitions", "max.producer.ids.per.partition", "log.dir.group"),
+    *("server.log.format", "server.log.level", "server.log.max.bytes", "server.log.backups"),
+    *("controlled.shutdown.max.wait.ms", "log.stray.retention.ms", "replica.lag.max.bytes"),
+}
+"""Settings that a broker of Kafka 3.9 does not have under this name."""
+
+KAFKA_DEFAULTS = {
+    "broker.id": "-1: generated",
+    "listeners": "PLAINTEXT://:9092, all interfaces",
+    "log.dirs": "/tmp/kafka-logs (log.dir)",
+    "queued.max.request.bytes": "-1: no limit",
+    "max.connections": "2147483647",
+    "num.recovery.threads.per.data.dir": "1 (2 from Kafka 4.0 on)",
+    "log.flush.offset.checkpoint.interval.ms": "60000",
+    "replica.lag.time.max.ms": "30000",
+    "replica.fetch.max.bytes": "1048576",
+    "leader.imbalance.check.interval.ms": "300 s (leader.imbalance.check.interval.seconds)",
+    "flush.messages": "the same (log.flush.interval.messages)",
+    "log.retention.ms": "604800000 (log.retention.hours = 168)",
+    "log.roll.ms": "the same (log.roll.hours = 168)",
+    "retention.ms": "604800000",
+}
+"""The default of Kafka 3.9 where it, or its name, differs."""
+
+_DESCRIBED = re.compile(r"[a-z][a-z_*]*(?:, [a-z][a-z_*]*)*:(?= |$)")
+
+
+# Docstrings
+
+
+def described(docstring: str) -> dict[str, str]:
+    """What a docstring says of each name: its items `name: text` and `name, name: text`."""
+    found: dict[str, str] = {}
+    for names, text in _items(docstring):
+        for name in names:
+            found[name] = text
+    return found
+
+
+def _items(docstring: str) -> Iterator[tuple[list[str], str]]:
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        names: list[str] = []
+        words: list[str] = []
+        for line in map(str.strip, paragraph.splitlines()):
+            # The same sentence boundary as in the docstrings: an item may begin behind another on its line.
+            for part in re.split(r"(?<=\.) (?=[a-z][a-z_]+: )", line):
+                head = _DESCRIBED.match(part)
+                if head:
+                    if names:
+                        yield names, " ".join(words)
+                    names = head.group()[:-1].split(", ")
+                    words = [part[head.end() :].strip()]
+                else:
+                    words.append(part)
+        if names:
+            yield names, " ".join(words)
+
+
+def _meaning(documented: Mapping[str, str], field: str) -> str:
+    if field in documented:
+        return documented[field]
+    return next((text for name, text in documented.items() if "*" in name and field.startswith(name.rstrip("*"))), "")
+
+
+# Tables
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    return "\n".join([_row(*head), "|" + "---|" * len(head), *(_row(*row) for row in rows)])
+
+
+def protocol_table() -> str:
+    rows: list[tuple[object, ...]] = []
+    for key, (first, last) in sorted(BETWEEN_BROKERS.items()):
+        name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
+        flexible = FLEXIBLE_FROM.get(key)
+        rows.append(
+            (
+                int(key),
+                name,
+                f"{first} to {last}" if first < last else first,
+                "never" if flexible is None else flexible,
+                "clients and brokers" if key in TO_CLIENTS else "brokers",
+            )
+        )
+    return _table(("API key", "API", "Versions", "Flexible from (KIP-482)", "Offered to"), rows)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value} (no limit)" if value == 2**63 - 1 else str(value)
+
+
+def default_of(name: str) -> str:
+    """Of a broker's setting, or of a topic's where no broker has it under this name."""
+    if name in settings.SETTINGS:
+        default = settings.SETTINGS[name].default
+        return "**required**" if default is settings._REQUIRED else _value(default)
+    if name in topic_settings.FIXED:
+        return topic_settings.FIXED[name]
+    own = getattr(TopicConfig(), topic_settings.NAMES[name])
+    return _value(getattr(LogConfig(), topic_settings.NAMES[name]) if own is None else own)
+
+
+def _unit(name: str) -> str:
+    if name == "replica.lag.max.bytes":
+        return "offsets"
+    words = re.split("[._]", name)
+    units = {"ms": "ms", "bytes": "bytes", "percentage": "%", "messages": "records"}
+    return next((unit for word, unit in units.items() if word in words), "")
+
+
+def _allowed(parse: Callable[[Any], Any]) -> tuple[str, str]:
+    """Type and what is allowed, as the setting's own check says it."""
+    text = ""
+    for wrong in ("?", object()):  # a text where one of a few is allowed, and what no setting may be
+        try:
+            parse(wrong)
+        except ValueError as error:
+            text = str(error)
+            break
+    allowed = re.sub(r"^(allowed (is|are) (an? )?|choose one of )", "", text)
+    if allowed.startswith("integer"):
+        return "int", allowed.removeprefix("integer from ").replace(str(2**63 - 1), "2^63-1")
+    if allowed == "true and false":
+        return "bool", "true, false"
+    return ("list" if "list" in allowed else "string"), allowed
+
+
+def _of_kafka(name: str) -> str:
+    if name in NOT_OF_KAFKA:
+        return "not a setting of Kafka's"
+    return KAFKA_DEFAULTS.get(name, "the same")
+
+
+def _broker_settings() -> str:
+    documented = (
+        (settings._OWN, described(settings.BrokerSettings.__doc__ or "")),
+        (settings._REPLICATION, described(ReplicationConfig.__doc__ or "")),
+        (settings._TOPIC, described(TopicConfig.__doc__ or "")),
+        (settings._LOG, described(LogConfig.__doc__ or "")),
+    )
+    of_topic = {field: name for name, field in topic_settings.NAMES.items()}
+    rows: list[tuple[object, ...]] = []
+    for name, setting in settings.SETTINGS.items():
+        names, texts = next((names, texts) for names, texts in documented if name in names)
+        kind, allowed = _allowed(setting.parse)
+        topic = of_topic.get(names[name]) if names in (settings._TOPIC, settings._LOG) else None
+        takes_effect = f"broker start; for topics without their own `{topic}`" if topic else "broker start"
+        meaning = _meaning(texts, names[name])
+        cells = (f"`{name}`", kind, allowed, default_of(name), _unit(name), takes_effect, _of_kafka(name), meaning)
+        rows.append(cells)
+    return _table(
+        ("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning"),
+        rows,
+    )
+
+
+def _topic_settings() -> str:
+    of_topic, of_log = described(TopicConfig.__doc__ or ""), described(LogConfig.__doc__ or "")
+    broker_names = {field: name for name, field in settings._LOG.items()}
+    config, log = TopicConfig(), LogConfig()
+    rows: list[tuple[object, ...]] = []
+    for name, field in topic_settings.NAMES.items():
+        own = getattr(config, field)
+        default = f"the broker's `{broker_names[field]}`" if own is None else f"the broker's `{name}`: {_value(own)}"
+        like = log if own is None else config
+        kind, allowed = _allowed(partial(settings.config_value, like, field))
+        meaning = _meaning(of_log if own is None else of_topic, field)
+        rows.append((f"`{name}`", kind, allowed, default, _unit(name), _of_kafka(name), meaning))
+    for name, fixed in topic_settings.FIXED.items():
+        rows.append((f"`{name}`", "string", fixed, fixed, "", "the same", "accepted with this value alone"))
+    return _table(("Name", "Type", "Allowed", "Default", "Unit", "Kafka's default", "Meaning"), rows)
+
+
+def _log_settings() -> str:
+    documented, config = described(LogConfig.__doc__ or ""), LogConfig()
+    rows: list[tuple[object, ...]] = []
+    for field in fields(LogConfig):
+        low, high = RANGES.get(field.name, ("", ""))
+        allowed = f"{low} to {high}".replace(str(2**63 - 1), "2^63-1") if field.name in RANGES else ""
+        value = _value(getattr(config, field.name))
+        rows.append((f"`{field.name}`", field.type, allowed, value, _unit(field.name), documented[field.name]))
+    return _table(("Field", "Type", "Allowed", "Default", "Unit", "Meaning"), rows)
+
+
+SETTINGS_TABLES = {"broker": _broker_settings, "topic": _topic_settings, "log": _log_settings}
+
+
+def coverage(flaw: int) -> str:
+    """The tests, scenarios and mutations that bear the flaw's number."""
+    tests = [f"`tests/{place}`" for place in places().get(flaw, [])]
+    turned = [
+        f"`{name}`" for name in mutations.names() if re.search(rf"\bF{flaw}\b", mutations.describe(name)) is not None
+    ]
+    lines = [f"- Test: {place}" for place in tests]
+    if turned:
+        lines.append(f"- Mutation: {', '.join(turned)}")
+    return "\n".join(lines) or "- Not covered by a test, a scenario or a mutation."
+
+
+# Sphinx
+
+
+class _Generated(SphinxDirective):
+    """A directive whose content is Markdown made here."""
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(self.make())
+
+    def make(self) -> str:
+        raise NotImplementedError
+
+
+class ProtocolTable(_Generated):
+    def make(self) -> str:
+        return protocol_table()
+
+
+class SettingsTable(_Generated):
+    required_arguments = 1
+
+    def make(self) -> str:
+        return SETTINGS_TABLES[self.arguments[0]]()
+
+
+class Coverage(_Generated):
+    required_arguments = 1
+
+    def make(self) -> str:
+        return coverage(int(self.arguments[0]))
+
+
+def as_rest(lines: list[str]) -> list[str]:
+    """A docstring of this project as reStructuredText: its items as a list, indented tables as they stand."""
+    out: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", "\n".join(lines)):
+        inside = ""  # "item" or "literal" while lines continue one
+        for line in filter(str.strip, paragraph.splitlines()):
+            text, indented = line.strip(), line.startswith(" ")
+            head = None if indented else _DESCRIBED.match(text)
+            if inside == "literal" and indented:
+                out.append("   " + line)
+            elif head is not None:
+                names = ", ".join(f"``{name}``" for name in head.group()[:-1].split(", "))
+                out += ["", f"* {names}: {_escaped(text[head.end() :].strip())}"]
+                inside = "item"
+            elif text.startswith("Raises "):
+                out += ["", _escaped(text)]
+                inside = ""
+            elif inside == "item":
+                out.append(f"  {_escaped(text)}")
+            elif indented:
+                out += ["", "::", "", "   " + line]
+                inside = "literal"
+            else:
+                if inside:
+                    out.append("")
+                inside = ""
+                out.append(_escaped(text))
+        out.append("")
+    return out
+
+
+def _escaped(text: str) -> str:
+    pieces = re.split(r"(`[^`]+`)", text)
+    return "".join(
+        f"`{piece}`" if piece.startswith("`") else re.sub(r"([*|\\]|_(?=\W|$))", r"\\\1", piece) for piece in pieces
+    )
+
+
+def _fit(_app: Sphinx, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
+    lines[:] = as_rest(lines)
+
+
+@cache
+def _stubs() -> dict[str, tuple[str, str]]:
+    """By qualified name of a compiled method: parameters and result as its stub has them."""
+    found = {}
+    for path in sorted((Path(__file__).parent.parent / "kreplog" / "_native").glob("*.pyi")):
+        for kind in ast.parse(path.read_text(encoding="utf-8")).body:
+            for one in getattr(kind, "body", ()):
+                if isinstance(kind, ast.ClassDef) and isinstance(one, ast.FunctionDef) and one.returns is not None:
+                    parameters = ast.unparse(one.args).removeprefix("self").removeprefix(", ")
+                    found[f"{kind.name}.{one.name}"] = f"({parameters})", ast.unparse(one.returns)
+    return found
+
+
+def _typed(
+    _app: Sphinx, what: str, _name: str, thing: object, _options: object, _signature: str | None, _result: str | None
+) -> tuple[str, str] | None:
+    return _stubs().get(getattr(thing, "__qualname__", "")) if what == "method" else None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("protocol-table", ProtocolTable)
+    app.add_directive("settings-table", SettingsTable)
+    app.add_directive("coverage", Coverage)
+    app.connect("autodoc-process-docstring", _fit)
+    app.connect("autodoc-process-signature", _typed)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,50 @@
+"""What the page of settings says of Kafka's names and defaults is what Kafka itself prints of them."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+pytest.importorskip("sphinx", reason="the page of settings is made by Sphinx, the extra `docs`")
+
+from generated import KAFKA_DEFAULTS, NOT_OF_KAFKA, default_of
+
+from kreplog.server.settings import SETTINGS
+from kreplog.server.topic_settings import FIXED, NAMES
+from tests.interop.jvm import Kafka
+
+INTERNAL = {"producer.id.expiration.check.interval.ms"}
+"""Settings of Kafka's that it does not print."""
+
+
+def printed(kafka: Kafka, main: str) -> dict[str, str]:
+    """The defaults in a page that a class of Kafka's prints of its settings, without the words in brackets."""
+    defaults = {}
+    for section in kafka.run(main).split("<h4>")[1:]:
+        name = re.search(r'<a id="[^"_]*_([^"]+)"', section)
+        default = re.search(r"<th>Default:</th><td>(.*?)</td>", section, re.DOTALL)
+        if name and default:
+            text = html.unescape(re.sub("<.*?>", "", default[1]))
+            defaults[name[1]] = re.sub(r" \(.*\)$", "", text).replace("null", "none")
+    return defaults
+
+
+def test_the_page_of_settings_says_what_kafka_says(kafka: Kafka) -> None:
+    broker = printed(kafka, "kafka.server.KafkaConfig")
+    topic = printed(kafka, "org.apache.kafka.storage.internals.log.LogConfig")
+    assert len(broker) > 200 and len(topic) > 30
+    ours = [(name, default_of(name), broker) for name in SETTINGS]
+    ours += [(name, default_of(name), topic) for name in (*NAMES, *FIXED)]
+    wrong = []
+    for name, default, theirs in ours:
+        page, same = KAFKA_DEFAULTS.get(name, "the same"), default.removesuffix(" (no limit)")
+        stated = same if page.startswith("the same") else page.split(" ")[0].rstrip(":,")
+        if name in NOT_OF_KAFKA:
+            right = name not in theirs
+        else:  # what the page says more is of another setting, which Kafka takes where this one is none
+            right = name in INTERNAL or theirs.get(name, "none") in (stated, "none" if page != "the same" else stated)
+        if not right:
+            wrong.append(f"{name}: ours {default}, Kafka's {theirs.get(name)}, the page: {page}")
+    assert not wrong

@@ -1,0 +1,193 @@
+"""The documentation: links lead somewhere, paths exist, code runs, and what is generated covers what it should.
+
+Blocks of a page are run in order in one empty directory, those of Python in one namespace, those of the shell by bash.
+One that cannot be is preceded by a comment, `<!-- not run: reason -->`. Ports from 9092 on are replaced by free ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kreplog.server import settings, topic_settings
+from kreplog.server.local_cluster import LocalCluster
+from tests.integration import clusters
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+WITHIN_S = 300
+FIRST_PORT = 9092
+
+_BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<reason>[^\n]*) -->\n)?^```(?P<kind>\S*)[^\n]*\n(?P<code>.*?)^```", re.M | re.S
+)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|pyx|md))`")
+_HEADING = re.compile(r"^#+ (.+)$", re.M)
+
+RUNNER = """
+import json, subprocess, sys
+names = {"__name__": "__main__"}
+for kind, line, code in json.load(sys.stdin):
+    print(f"line {line}", flush=True)
+    if kind == "python":
+        exec(compile("\\n" * line + code, "the page", "exec"), names)
+    else:
+        subprocess.run(["bash", "-euo", "pipefail", "-c", code], check=True, stdin=subprocess.DEVNULL)
+"""
+
+
+class Block(NamedTuple):
+    kind: str
+    line: int
+    code: str
+    reason: str | None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in _BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start("code"))
+        yield Block(found["kind"], line, found["code"], found["reason"])
+
+
+def prose(text: str) -> str:
+    return _BLOCK.sub("", text)
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub and MyST make them of headings."""
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(prose(text))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    text = page.read_text(encoding="utf-8")
+    for link in _LINK.findall(prose(text)):
+        if link.startswith(("https://", "#kreplog.")):  # the second: of the API reference, which Sphinx checks
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.is_file(), f"{name}: ({link}) leads nowhere"
+        found = anchors(target.read_text(encoding="utf-8"))
+        assert not anchor or anchor in found, f"{name}: ({link}) names no heading of that page"
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/benchmarks.md", "docs/settings.md"])
+def test_paths_that_are_named_exist(name: str) -> None:
+    folders = [ROOT, ROOT / "kreplog", ROOT / "kreplog" / "server", ROOT / "spark" / "pyspark_kreplog"]
+    found = _PATH.findall(prose((ROOT / name).read_text(encoding="utf-8")))
+    assert found
+    made = {"build/docs"}
+    missing = [path for path in found if path not in made and not any((folder / path).exists() for folder in folders)]
+    assert not missing
+
+
+def runnable(name: str) -> list[Block]:
+    return [one for one in blocks((ROOT / name).read_text(encoding="utf-8")) if one.kind in ("python", "sh")]
+
+
+def _marked(name: str) -> object:
+    found = [one.code for one in runnable(name) if one.reason is None]
+    starts_spark = any("pyspark_kreplog" in code for code in found)
+    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.spark] if starts_spark else [])
+
+
+def test_every_block_has_a_language() -> None:
+    bare = [f"{name}:{one.line}" for name in NAMES for one in blocks((ROOT / name).read_text("utf-8")) if not one.kind]
+    assert not bare
+
+
+@pytest.mark.parametrize("name", [_marked(name) for name in NAMES if any(one.reason is None for one in runnable(name))])
+def test_code_blocks_run(name: str, tmp_path: Path) -> None:
+    first = free_ports(3)
+    code = [(one.kind, one.line, with_ports(one.code, first)) for one in runnable(name) if one.reason is None]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KREPLOG_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "spark")])
+    with ExitStack() as stack:
+        for line in re.findall(r"kreplog cluster create .* (\S+)$", "\n".join(one[2] for one in code), re.M):
+            stack.callback(kill_brokers, tmp_path / line)
+        done = subprocess.run(
+            [sys.executable, "-c", RUNNER],
+            input=json.dumps(code),
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+    assert done.returncode == 0, f"{name}: {done.stdout}"
+
+
+def kill_brokers(directory: Path) -> None:
+    if (directory / "cluster.json").exists():
+        clusters.end(LocalCluster(directory))
+
+
+def with_ports(code: str, first: int) -> str:
+    return re.sub(r"\b909[2-4]\b", lambda port: str(first + int(port[0]) - FIRST_PORT), code)
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody listens at."""
+    for first in range(20_000 + os.getpid() % 10_000, 32_000, count):
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
+
+
+class TestGenerated:
+    """Of docs/generated.py, which takes Sphinx: `make setup` installs it."""
+
+    @pytest.fixture(autouse=True)
+    def _path(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("sphinx", reason="needs the extra `docs`")
+        monkeypatch.syspath_prepend(str(ROOT / "docs"))
+
+    def test_each_setting_has_a_row_and_a_meaning(self) -> None:
+        import generated
+
+        for kind, names in (("broker", settings.SETTINGS), ("topic", topic_settings.NAMES)):
+            rows = generated.SETTINGS_TABLES[kind]().splitlines()
+            for name in names:
+                (row,) = [row for row in rows if row.startswith(f"| `{name}` |")]
+                assert not row.endswith("|  |"), f"the docstrings say nothing of {name}"
+
+    def test_what_is_said_of_kafka_is_about_settings_that_exist(self) -> None:
+        import generated
+
+        known = settings.SETTINGS.keys() | topic_settings.NAMES.keys()
+        assert generated.NOT_OF_KAFKA | generated.KAFKA_DEFAULTS.keys() <= known
+        assert not generated.NOT_OF_KAFKA & generated.KAFKA_DEFAULTS.keys()
+
+    def test_items_of_a_docstring(self) -> None:
+        import generated
+
+        text = "What it is.\n\none: a number.\n    It goes on. two: another.\nthree, four: both.\n\nThe rest: no item."
+        both = dict.fromkeys(("three", "four"), "both.")
+        assert generated.described(text) == {"one": "a number. It goes on.", "two": "another.", **both}
+
+    def test_each_flaw_has_a_heading_and_its_coverage(self) -> None:
+        text = (ROOT / "docs" / "known-flaws.md").read_text(encoding="utf-8")
+        assert re.findall(r"^## F(\d+): ", text, re.M) == [str(number) for number in range(1, 43)]
+        covered = [str(number) for number in range(1, 43) if number != 40]
+        assert re.findall(r"^```\{coverage\} (\d+)$", text, re.M) == covered
