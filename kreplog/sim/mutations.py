@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core import eligible, failures, registration
+from kreplog.core import eligible, failures
 from kreplog.core.controller import fencing, leadership, selectors
 from kreplog.core.controller.brokers import BrokerChanges
 from kreplog.core.controller.context import ControllerContext
@@ -20,7 +20,7 @@ from kreplog.core.controller.context import Replica as ControllerReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import LogState, OpenedLog, Steps
-from kreplog.core.events import Event, Registered, WatchFired
+from kreplog.core.events import Event, WatchFired
 from kreplog.core.failures import FailureDetector
 from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.registration import Registration, State
@@ -542,13 +542,3 @@ def _presumed_dead_stays_out() -> list[Patch]:
             yield from right(self, event, now_ms)
 
     return [(Registration, "step", step)]
-
-
-@_mutation("registration-follows-without-end")
-def _registration_follows_without_end() -> list[Patch]:
-    """A broker that registers anew in the same session goes on with what it began under its former broker epoch."""
-
-    def changes(former: Registered | None, registered: Registered | None) -> list[Event]:
-        return [] if registered is None else [registered]
-
-    return [(registration, "transition", changes)]

@@ -315,6 +315,14 @@ def test_a_broker_that_is_presumed_dead_registers_anew() -> None:
     assert not shell.fired
 
 
+def test_one_registration_ends_before_another_begins() -> None:
+    """Else a broker that was presumed dead goes on leading under an epoch that others have been elected over."""
+    first, second = Registered(1, 7), Registered(2, 7)
+    assert registration.transition(None, first) == [first]
+    assert registration.transition(first, second) == [SessionLost(), second]
+    assert registration.transition(second, None) == [SessionLost()]
+
+
 def test_a_broker_whose_place_was_taken_is_not_registered() -> None:
     store = MemoryStore()
     shell, stranger = Shell(store), Shell(store, broker=STRANGER)
