@@ -1,9 +1,9 @@
 """Driver: one log lives through several processes, most of them killed inside an operation, then the power is cut.
 
-Arguments: directory, mode, first seed, seeds. The modes: "flush", "every-append" (flush_messages=1), and both "owned",
-as a broker has its logs. Needs the shim. A seed decides everything: the operations of each life, the system call that
-it dies at (in the opening that recovers from the death before, too), when images are made (at each death, and now and
-then between operations), and what each image holds.
+Arguments: directory, mode, first seed, seeds; or directory, mode, the name of a scenario. The modes: "flush",
+"every-append" (flush_messages=1), and both "owned", as a broker has its logs. Needs the shim. A seed decides all: the
+operations of each life, the system call that it dies at (in the opening that recovers from the death before, too), when
+images are made (at each death, and now and then between operations), and what each image holds.
 
 An image follows one of two rules about metadata. "unordered" is what POSIX promises: a file's bytes and size are
 durable when it is fsynced, a directory's names when that is, and the rest in any combination. "ordered" is a journal as
@@ -352,9 +352,108 @@ def play(world: World) -> tuple[int, int]:
     return deaths, checked
 
 
+# Scenarios
+
+
+class Least(random.Random):
+    """Draws the image in which nothing is but what was synced."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class Flushed:
+    """A log whose flushed records are noted in the world's history."""
+
+    def __init__(self, world: World, generation: int) -> None:
+        self._history = History(world.events)
+        self.log = Log.open(world.live / "power-0", world.config, owned=world.owned)
+        self.log.assign_leader_epoch(generation)
+        self._generation = generation
+
+    def append(self, count: int) -> None:
+        """And flush."""
+        first, generation = self.log.log_end_offset, self._generation
+        self._history.note("write", first, count, generation)
+        for offset in range(first, first + count):
+            self.log.append(content.value(offset, generation), timestamp_ms=TIMESTAMP + offset)
+        self.log.flush()
+        found = survey(self.log)
+        self._history.note("flushed", found.start, *found.generations)
+
+
+def truncation_is_remembered_too_long(world: World) -> None:
+    """Killed in a truncation to 60; what the next process flushes stays, though it never syncs the state again."""
+
+    def killed() -> None:
+        shim = faults.Shim()
+        shim.on_sync(world.shadow.synced)
+        one = Flushed(world, 0)
+        one.append(100)
+        one.log.flush()
+        History(world.events).note("cut", 60)
+        shim.arm(faults.SYNC, str(world.live), 2, mode=faults.KILL_BEFORE)  # the first is of the state
+        one.log.truncate_to(60)
+
+    def next_life() -> None:
+        shim = faults.Shim()
+        shim.on_sync(world.shadow.synced)
+        one = Flushed(world, 1)
+        assert one.log.log_end_offset <= 60
+        one.append(50)
+        save_images(world, Least(), "after the flush")
+        shim.on_sync(None)
+        os._exit(0)
+
+    assert ends_by(killed)[0] == -9
+    assert ends_by(next_life)[0] == 0
+
+
+def trim_is_not_synced(world: World) -> None:
+    """Closed, which trims the last segment; opened, and the first append rolls: no later flush covers the trim."""
+
+    def closed() -> None:
+        shim = faults.Shim()
+        shim.on_sync(world.shadow.synced)
+        one = Flushed(world, 0)
+        one.append(5)
+        one.log.close()
+        shim.on_sync(None)
+
+    def rolled() -> None:
+        shim = faults.Shim()
+        shim.on_sync(world.shadow.synced)
+        one = Flushed(world, 1)
+        one.log.roll()
+        one.append(5)
+        assert len(one.log.segments) == 2
+        save_images(world, Least(), "after the roll")
+        shim.on_sync(None)
+        os._exit(0)
+
+    assert ends_by(closed)[0] == 0
+    assert ends_by(rolled)[0] == 0
+
+
+SCENARIOS = (truncation_is_remembered_too_long, trim_is_not_synced)
+
+
+def scenario(directory: Path, mode: str, name: str) -> None:
+    play_scenario = next(one for one in SCENARIOS if one.__name__ == name)
+    world = World(directory, config_of(mode), mode.startswith("owned"), name)
+    world.live.mkdir(parents=True)
+    play_scenario(world)
+    for path in sorted((world.folder / "images").glob("*")):
+        check_image(path, world.folder / "image", world)
+    print(f"scenario={name} images={len(list((world.folder / 'images').glob('*')))}")
+
+
+def config_of(mode: str) -> LogConfig:
+    return replace(CONFIG, flush_messages=1) if "every-append" in mode else CONFIG
+
+
 def main(directory: Path, mode: str, first: int, seeds: int) -> None:
-    logging.getLogger("kreplog").setLevel(logging.CRITICAL)  # recovery says what it does, thousands of times
-    config = replace(CONFIG, flush_messages=1) if "every-append" in mode else CONFIG
+    config = config_of(mode)
     deaths = images = 0
     failed: list[str] = []
     for number in range(first, first + seeds):
@@ -373,4 +472,8 @@ def main(directory: Path, mode: str, first: int, seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    logging.getLogger("kreplog").setLevel(logging.CRITICAL)  # recovery says what it does, thousands of times
+    if len(sys.argv) == 4:
+        scenario(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    else:
+        main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -37,6 +37,13 @@ def test_power_loss_after_deaths(folder: Path, shim: Path, mode: str, figure: Ca
     lives(folder, shim, mode, 0, 50, figure)
 
 
+@pytest.mark.parametrize("mode", LIVES)
+@pytest.mark.parametrize("name", ["truncation_is_remembered_too_long", "trim_is_not_synced"])
+def test_power_loss_as_it_was_found(folder: Path, shim: Path, name: str, mode: str) -> None:
+    """The two ways in which outsiders lost flushed records."""
+    assert "images=2" in run_driver("kills_and_cut", folder, mode, name, shim=shim)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("mode", LIVES)
 def test_power_loss_after_thousands_of_deaths(
