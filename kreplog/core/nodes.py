@@ -271,6 +271,14 @@ def decode_partitions(path: str, node: Node) -> tuple[TopicPartition, ...]:
         raise _unreadable(path, node.data) from error
 
 
+def decode_number(path: str, node: Node) -> int:
+    """The number that a node holds, 0 for one that is empty. Raises CoordinationError."""
+    try:
+        return int(node.data or b"0")
+    except ValueError as error:
+        raise CoordinationError(f"the node {path} holds {node.data[:80]!r}, which is no number", path=path) from error
+
+
 def encode_log_dir_event(broker_id: int, partitions: Iterable[TopicPartition]) -> bytes:
     return _encode({"broker": broker_id, "partitions": _pairs(partitions)})
 

@@ -250,6 +250,7 @@ class BrokerProcess:
         )
         few = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few else None
+        self._unanswered: dict[int, m.LeaderAndIsrRequest] = {}
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
@@ -419,6 +420,8 @@ class BrokerProcess:
         elif isinstance(request, m.ControlledShutdownRequest):
             self.control.put(events.Received(reply_to, request))
         else:
+            if isinstance(request, m.LeaderAndIsrRequest):
+                self._unanswered[reply_to] = request
             self.replicas.put(events.Received(reply_to, request))
 
     def _tell_metadata(self, reply_to: int) -> None:
@@ -538,18 +541,19 @@ class BrokerProcess:
 
     def _reply(self, runner: Runner, effect: effects.Reply) -> None:
         assert isinstance(effect.reply_to, int)
-        if self.registration.broker.unclean and isinstance(runner.event, events.Received):
-            self._may_be_clean(runner.event.request, effect.response)
+        request = self._unanswered.pop(effect.reply_to, None)
+        if self.registration.broker.unclean and request is not None:
+            self._may_be_clean(request, effect.response)
         if self.manager.metadata.controller_epoch < 0:
             for one in getattr(effect.response, "partitions", ()):
                 if getattr(one, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     self.cluster.checkers.denied(self.id, one.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
-    def _may_be_clean(self, request: m.Request, response: m.Response) -> None:
+    def _may_be_clean(self, request: m.LeaderAndIsrRequest, response: m.Response) -> None:
         """The controller that sends INIT has read this registration, so it knows what may be lost; until then a
         further start must say so again."""
-        if isinstance(request, m.LeaderAndIsrRequest) and isinstance(response, m.LeaderAndIsrResponse):
+        if isinstance(response, m.LeaderAndIsrResponse):
             current = request.broker_epoch == self.registration.broker_epoch
             if request.is_init and current and response.error is ErrorCode.NONE and not self.manager.missing:
                 self.disk.unclean = self.machine.new_disk = False

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
 from kreplog.core.events import RetentionDue
+from kreplog.core.messages import (
+    FetchPartition,
+    FetchRequest,
+    LeaderAndIsrRequest,
+    Request,
+    UpdateMetadataRequest,
+)
+from kreplog.core.replication.partition import Role
 from kreplog.sim.faults import Action
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import STORE
@@ -205,6 +213,32 @@ class Injector:
                 network.accept(*link)
 
         self._later(action, end)
+        return True
+
+    def _forge(self, action: Action) -> bool:
+        """A broker gets a message from the future: of a controller that nobody has elected, or of a follower under a
+        registration that it has not."""
+        cluster, machine = self._cluster, self._machine(action.draws[0], action.draws[1])
+        partition, process = self._partition(action.draws[2]), machine.process
+        if partition is None or process is None:
+            return False
+        ahead = 1 + int(action.draws[3] * 20)
+        if action.draws[4] < 0.5:
+            epochs = process.manager.controller_epoch + ahead, process.manager.broker_epoch
+            kind = UpdateMetadataRequest if action.draws[5] < 0.5 else LeaderAndIsrRequest
+            request: Request = kind(machine.id, *epochs, ())
+            what = f"{kind.__name__} of controller epoch {epochs[0]}"
+        else:
+            leader = process.manager.partitions.get(partition)
+            if leader is None or leader.role is not Role.LEADER:
+                return False
+            follower = self._other(machine, action.draws[5])
+            epoch = process.manager.metadata.epoch_of(follower.id) + ahead
+            fetched = FetchPartition(partition, leader.topic_id, leader.leader_epoch, leader.log.leo)
+            request = FetchRequest(follower.id, epoch, 0, 0, 1 << 20, (fetched,))
+            what = f"fetch of {partition} by broker {follower.id} with broker epoch {epoch}"
+        self._note(action, f"broker {machine.id} gets a forged {what}", partition)
+        cluster.network.send("forger", machine.host, "forged", request)
         return True
 
     def _slow_link(self, action: Action) -> bool:

@@ -514,6 +514,25 @@ def _failed_log_reported_by_the_dead() -> list[Patch]:
     return [(ReplicaManager, "_log_dir_event", unfenced)]
 
 
+@_mutation("future-controller-epoch-believed")
+def _future_controller_epoch_believed() -> list[Patch]:
+    """A broker follows a controller epoch that it has not heard of, whether the store knows of its election or not."""
+    right = ReplicaManager._is_unverified
+
+    def follow(self: ReplicaManager, controller_epoch: int) -> bool:
+        if right(self, controller_epoch):
+            self._follow_controller(controller_epoch)
+        return False
+
+    return [(ReplicaManager, "_is_unverified", follow)]
+
+
+@_mutation("future-broker-epoch-believed")
+def _future_broker_epoch_believed() -> list[Patch]:
+    """A leader takes a follower's fetch under a registration that it has not heard of."""
+    return [(Partition, "_is_future_registration", lambda self, replica, broker_epoch: False)]
+
+
 # Failure detection
 
 

@@ -35,13 +35,13 @@ from kreplog.core.effects import (
     TruncateFullyAndStartAt,
     TruncateTo,
 )
-from kreplog.core.events import Event, OffsetFound, Received, Registered
+from kreplog.core.events import Event, OffsetFound, Received, Registered, StoreReplied
 from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.records import ModelCodec, ModelRecords
-from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import Broker, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("topic", 0)
 CODEC = ModelCodec()
@@ -57,7 +57,8 @@ def values(records: Any) -> list[str]:
 
 class Shell:
     """Broker `broker_id`, registered under epoch 1. `effects`: all that were not answered, in order; `said`: its
-    state-change log; `fails`: the error that the next log effect of this type throws."""
+    state-change log; `fails`: the error that the next log effect of this type throws; `elected`: the
+    controller epoch that the store is at, None while it does not answer."""
 
     def __init__(self, broker_id: int = 1, config: ReplicationConfig | None = None, epoch: int = 1) -> None:
         self.config = config or ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_max_ms=1000)
@@ -70,6 +71,7 @@ class Shell:
         self.said: list[str] = []
         self.fails: dict[type[Any], Exception] = {}
         self.found: list[OffsetFound] = []
+        self.elected = 1_000
         self.broker_id = broker_id
         self.start(epoch)
 
@@ -82,6 +84,7 @@ class Shell:
     def step(self, event: Event) -> list[Effect]:
         """The effects that were not answered."""
         done: list[Effect] = []
+        reads: list[Hashable] = []
         steps = self.manager.step(event, self.now_ms)
         answer: Any = None
         error: Exception | None = None
@@ -91,7 +94,8 @@ class Shell:
             except StopIteration:
                 self.effects += done
                 found, self.found = self.found, []
-                return [*done, *itertools.chain.from_iterable(map(self.step, found))]
+                follow: list[Event] = [*found, *(StoreReplied(tag, (self._elected(),)) for tag in reads)]
+                return [*done, *itertools.chain.from_iterable(map(self.step, follow))]
             answer = error = None
             if type(effect) in self.fails:
                 error = self.fails.pop(type(effect))
@@ -100,8 +104,15 @@ class Shell:
                 answer = self.answer(effect)
             except Exception as failure:
                 error = failure
-            if not isinstance(effect, ReadLog | AppendAsLeader | OpenLog | EndOfRecords | StateChange):
+            if isinstance(effect, SubmitMulti) and effect.tag == ("controller epoch", "sync"):
+                pass
+            elif isinstance(effect, SubmitRead) and effect.tag == ("controller epoch", "read"):
+                reads.append(effect.tag)
+            elif not isinstance(effect, ReadLog | AppendAsLeader | OpenLog | EndOfRecords | StateChange):
                 done.append(effect)
+
+    def _elected(self) -> Node:
+        return Node(str(self.elected).encode(), NodeStat(0, 0, 0))
 
     def answer(self, effect: Effect) -> Any:
         log = self.logs.get(getattr(effect, "partition", TP), ModelLog("none", 1 << 20))
@@ -183,9 +194,9 @@ class Shell:
     def content(self) -> list[str]:
         return values(self.log.read(self.log.log_start, self.log.leo, 1 << 30))
 
-    def know(self, *brokers: int) -> None:
-        """Metadata: these live, each registered under epoch 1."""
-        living = tuple(Broker(broker, 1) for broker in brokers)
+    def know(self, *brokers: int, epoch: int = 1) -> None:
+        """Metadata: these live, each registered under `epoch`."""
+        living = tuple(Broker(broker, epoch) for broker in brokers)
         self.request(UpdateMetadataRequest(9, 1, self.epoch, living))
 
     def tell(

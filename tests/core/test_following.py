@@ -153,7 +153,7 @@ def test_f2_logs_that_parted_after_a_common_power_loss_become_one() -> None:
     brokers[2].log.open()
     for broker in (1, 2):
         brokers[broker].start(2)
-        brokers[broker].know(1, 2)
+        brokers[broker].know(1, 2, epoch=2)
     brokers.tell(2, 2, (2,), to=(2,))
     brokers.write(2, "m3")
     brokers.tell(2, 2, (2,), to=(1,))

@@ -9,8 +9,8 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.effects import AppendAsLeader, Flush, Reply, SubmitMulti, SubmitRead
-from kreplog.core.events import Flushed, Registered, SessionLost, StoreReplied, Tick
+from kreplog.core.effects import AppendAsLeader, Effect, Flush, Reply, SubmitMulti, SubmitRead
+from kreplog.core.events import Flushed, Received, Registered, SessionLost, StoreReplied, Tick
 from kreplog.core.messages import (
     EARLIEST,
     LATEST,
@@ -26,7 +26,9 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    StopReplicaRequest,
     UpdateMetadataRequest,
+    UpdateMetadataResponse,
 )
 from kreplog.core.replication.partition import Role
 from kreplog.core.replication.sessions import FetchContext
@@ -526,16 +528,80 @@ def test_an_init_deletes_what_it_does_not_name() -> None:
     assert TP not in shell.manager.partitions and TP not in shell.logs
 
 
-def test_who_has_caught_up_before_the_metadata_knew_it_joins_without_another_word() -> None:
-    """In an incremental session an idle partition is not asked for again."""
+def test_a_registration_that_the_leader_has_not_heard_of_is_not_believed() -> None:
+    """Neither does it count what such a follower holds, nor does it keep the one out that is registered."""
     shell = leader(isr=(1, 2))
-    fetched(shell, 3, 0, broker_epoch=5)
+    assert fetched(shell, 3, 0, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
+    assert fetched(shell, 4, 0, broker_epoch=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
-    shell.request(UpdateMetadataRequest(9, 1, shell.epoch, (Broker(1, 1), Broker(2, 1), Broker(3, 5))))
-    assert shell.manager.next_wakeup(shell.now_ms) is not None
-    shell.now_ms = 5000
-    shell.step(Tick())
+    fetched(shell, 3, 0, broker_epoch=1)
     assert proposed(shell).isr == (1, 2, 3)
+
+
+def test_a_follower_that_registered_anew_is_heard_once_the_leader_knows() -> None:
+    shell = leader(isr=(1, 2))
+    assert fetched(shell, 3, 0, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
+    shell.request(UpdateMetadataRequest(9, 1, shell.epoch, (Broker(1, 1), Broker(2, 1), Broker(3, 5))))
+    fetched(shell, 3, 0, broker_epoch=5)
+    assert proposed(shell).isr == (1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", [LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest])
+def test_a_controller_epoch_that_nobody_was_elected_in_is_refused(kind: Any) -> None:
+    """And what the real controller sends after it is not."""
+    shell = leader()
+    shell.elected = 1
+    assert shell.ask(kind(9, 7, shell.epoch, ())).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert shell.manager.controller_epoch == 1 and shell.manager.metadata.controller_epoch == 1
+    assert shell.tell(1, 2).error is ErrorCode.NONE
+    shell.elected = 7
+    assert shell.ask(kind(9, 7, shell.epoch, ())).error is ErrorCode.NONE
+    assert shell.tell(1, 3).error is ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+def test_a_new_controllers_requests_wait_in_order_for_what_the_store_says() -> None:
+    shell = leader()
+    reads = []
+    for number, (epoch, live) in enumerate([(2, 2), (2, 3), (3, 4)]):
+        brokers = tuple(Broker(broker, 1) for broker in range(1, live + 1))
+        waiting = received(shell, number, UpdateMetadataRequest(9, epoch, shell.epoch, brokers, sequence=number + 1))
+        reads += [one for one in waiting if isinstance(one, SubmitRead)]
+    assert [one.paths for one in reads] == [(nodes.CONTROLLER_EPOCH,)], "one read for all that wait"
+    (read,) = reads
+    effects = list(shell.manager.step(StoreReplied(read.tag, (epoch_node(2),)), shell.now_ms))
+    assert [one.reply_to for one in effects if isinstance(one, Reply)] == [0, 1]
+    assert sorted(shell.manager.metadata.brokers) == [1, 2, 3], "what was sent last counts"
+    (read,) = [one for one in effects if isinstance(one, SubmitRead)]
+    effects = list(shell.manager.step(StoreReplied(read.tag, (epoch_node(3),)), shell.now_ms))
+    assert [(one.reply_to, one.response) for one in effects if isinstance(one, Reply)] == [
+        (2, UpdateMetadataResponse(ErrorCode.NONE))
+    ]
+
+
+@pytest.mark.parametrize("answer", [ConnectionLossError("lost"), None, b"x"])
+def test_a_store_that_does_not_say_has_the_controller_send_again(answer: Any) -> None:
+    shell = leader()
+    (read,) = [
+        one
+        for one in received(shell, "sent", UpdateMetadataRequest(9, 2, shell.epoch, ()))
+        if isinstance(one, SubmitRead)
+    ]
+    error = answer if isinstance(answer, ConnectionLossError) else None
+    node = None if answer is None else Node(b"x", NodeStat(0, 0, 0))
+    effects = list(shell.manager.step(StoreReplied(read.tag, () if error else (node,), error), shell.now_ms))
+    (reply,) = [one for one in effects if isinstance(one, Reply)]
+    expected = ErrorCode.STALE_CONTROLLER_EPOCH if answer is None else ErrorCode.BROKER_NOT_AVAILABLE
+    assert isinstance(reply.response, UpdateMetadataResponse) and reply.response.error is expected
+    assert shell.manager.controller_epoch == 1
+
+
+def received(shell: Shell, reply_to: Any, request: Any) -> list[Effect]:
+    """What the manager does first, with nothing answered yet."""
+    return list(shell.manager.step(Received(reply_to, request), shell.now_ms))
+
+
+def epoch_node(epoch: int) -> Node:
+    return Node(str(epoch).encode(), NodeStat(0, 0, 0))
 
 
 def test_who_would_be_dropped_again_at_once_does_not_join() -> None:

@@ -153,7 +153,7 @@ class Controller:
             if epoch is None:
                 yield from self._found_cluster()
                 continue
-            number = reading.decimal(nodes.CONTROLLER_EPOCH, epoch) + 1
+            number = nodes.decode_number(nodes.CONTROLLER_EPOCH, epoch) + 1
             content = nodes.encode_controller(self.broker_id)
             claim: StoreOperation = Create(nodes.CONTROLLER, content, ephemeral=True)
             if holder is not None:

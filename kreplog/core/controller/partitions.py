@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, leadership, reading
+from kreplog.core.controller import fencing, leadership
 from kreplog.core.controller.context import ControllerContext, named
 from kreplog.core.controller.leadership import Choice, Leadership
 from kreplog.core.controller.requests import FIRST_LEADER_EPOCH, ControllerBrokerRequestBatch
@@ -114,7 +114,7 @@ class PartitionStateMachine:
                 return
             found: Nodes = yield GetNodes(tuple(nodes.partition(partition) for partition in refused))
             directories = {
-                partition: reading.decimal(nodes.partition(partition), node)
+                partition: nodes.decode_number(nodes.partition(partition), node)
                 for partition, node in zip(refused, found, strict=True)
                 if node is not None
             }

@@ -58,7 +58,7 @@ def brokers() -> Steps[dict[int, Registration]]:
         except CoordinationError as error:
             yield StateChange("error", str(error))
             continue
-        noted_epoch = None if handled is None else decimal(nodes.handled_epoch(broker), handled)
+        noted_epoch = None if handled is None else nodes.decode_number(nodes.handled_epoch(broker), handled)
         found[broker] = Registration(content, node.stat.created, noted_epoch)
     return found
 
@@ -197,14 +197,6 @@ def _notes(directory: str) -> Steps[list[tuple[str, Node]]]:
         return []
     found: Nodes = yield GetNodes(tuple(paths))
     return [(path, node) for path, node in zip(paths, found, strict=True) if node is not None]
-
-
-def decimal(path: str, node: Node) -> int:
-    """The number that a node holds, 0 for one that is empty. Raises CoordinationError."""
-    try:
-        return int(node.data or b"0")
-    except ValueError as error:
-        raise CoordinationError(f"the node {path} holds {node.data[:80]!r}, which is no number", path=path) from error
 
 
 def _number(name: str) -> int | None:

@@ -22,6 +22,7 @@ from kreplog.core.effects import (
     StateChange,
     Steps,
     SubmitMulti,
+    SubmitRead,
 )
 from kreplog.core.events import (
     Event,
@@ -74,6 +75,7 @@ from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import FOR_READERS, News, Partition, Role
 from kreplog.errors import (
+    CoordinationError,
     ErrorCode,
     InvariantError,
     KreplogError,
@@ -111,6 +113,8 @@ class ReplicaManager:
         self.broker_epoch = -1
         self.controller_epoch = -1
         self._control_sequence = 0
+        self._unverified: list[tuple[Hashable, ControlRequest]] = []
+        self._verifying = 0  # of those the store is being read for
         self.missing: dict[TopicPartition, str] = {}
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -185,9 +189,8 @@ class ReplicaManager:
     # Requests
 
     def _received(self, reply_to: Hashable, request: Request, now_ms: int) -> Steps[None]:
-        if isinstance(request, ControlRequest) and (illegal := illegal_name(request)):
-            yield StateChange("error", f"{type(request).__name__} refused: {illegal}")
-            yield Reply(reply_to, refusal_of(request, ErrorCode.INVALID_TOPIC_EXCEPTION))
+        if isinstance(request, ControlRequest):
+            yield from self._control(reply_to, request, now_ms)
             return
         match request:
             case ProduceRequest():
@@ -196,13 +199,6 @@ class ReplicaManager:
                 fetch = yield from self._fetches.begin(reply_to, request, now_ms)
                 if fetch is not None:
                     self._deadlines.push(fetch.deadline_ms, fetch)
-            case LeaderAndIsrRequest():
-                yield Reply(reply_to, (yield from self._leader_and_isr(request, now_ms)))
-            case StopReplicaRequest():
-                yield Reply(reply_to, (yield from self._stop_replicas(request)))
-            case UpdateMetadataRequest():
-                yield Reply(reply_to, self._update_metadata(request))
-                yield from self._deletions.settle_all()
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
@@ -281,6 +277,68 @@ class ReplicaManager:
 
     # What the controller says
 
+    def _control(self, reply_to: Hashable, request: ControlRequest, now_ms: int) -> Steps[None]:
+        if illegal := illegal_name(request):
+            yield StateChange("error", f"{type(request).__name__} refused: {illegal}")
+            yield Reply(reply_to, refusal_of(request, ErrorCode.INVALID_TOPIC_EXCEPTION))
+            return
+        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
+        if error is ErrorCode.NONE and self._is_unverified(request.controller_epoch):
+            self._unverified.append((reply_to, request))
+            if not self._verifying:
+                yield from self._verify()
+            return
+        if error is not ErrorCode.NONE or self._is_late_copy(request):
+            yield Reply(reply_to, refusal_of(request, error))
+            return
+        match request:
+            case LeaderAndIsrRequest():
+                yield Reply(reply_to, (yield from self._leader_and_isr(request, now_ms)))
+            case StopReplicaRequest():
+                yield Reply(reply_to, (yield from self._stop_replicas(request)))
+            case UpdateMetadataRequest():
+                yield Reply(reply_to, UpdateMetadataResponse(self.metadata.apply(request)))
+                yield from self._deletions.settle_all()
+
+    def _is_unverified(self, controller_epoch: int) -> bool:
+        """A sender that this broker has not heard of as the controller: it may be one that no one has elected."""
+        return controller_epoch > self.controller_epoch
+
+    def _verify(self) -> Steps[None]:
+        """Read which controller epoch the store is at. ZooKeeper's reads may be behind; after a write of the same
+        session, here one that changes nothing, they are not."""
+        self._verifying = len(self._unverified)
+        yield SubmitMulti(("controller epoch", "sync"), (Check(nodes.CONTROLLER_EPOCH),))
+        yield SubmitRead(("controller epoch", "read"), (nodes.CONTROLLER_EPOCH,))
+
+    def _verified(self, event: StoreReplied, now_ms: int) -> Steps[None]:
+        """Go on with the requests that waited when the store was read, and were sent by a controller that it knows."""
+        waiting, self._unverified = self._unverified[: self._verifying], self._unverified[self._verifying :]
+        self._verifying = 0
+        elected, error = NO_EPOCH, event.error
+        if error is None and event.results[0] is not None:
+            try:
+                elected = nodes.decode_number(nodes.CONTROLLER_EPOCH, event.results[0])
+            except CoordinationError as damaged:
+                error = damaged
+        for reply_to, request in waiting:
+            if error is not None:
+                yield Reply(reply_to, refusal_of(request, ErrorCode.BROKER_NOT_AVAILABLE))  # it is sent again
+            elif request.controller_epoch > elected:
+                what = f"{type(request).__name__} of controller epoch {request.controller_epoch}"
+                yield StateChange("error", f"{what} refused: the coordination store knows none above {elected}")
+                yield Reply(reply_to, refusal_of(request, ErrorCode.STALE_CONTROLLER_EPOCH))
+            else:
+                self._follow_controller(request.controller_epoch)
+                yield from self._control(reply_to, request, now_ms)
+        later, self._unverified = self._unverified, []
+        for reply_to, request in later:
+            yield from self._control(reply_to, request, now_ms)
+
+    def _follow_controller(self, controller_epoch: int) -> None:
+        if controller_epoch > self.controller_epoch:
+            self.controller_epoch, self._control_sequence = controller_epoch, 0
+
     def _is_stale_controller(self, controller_epoch: int) -> bool:
         """An older controller's word counts no more once a newer one was heard (F26)."""
         return controller_epoch < self.controller_epoch
@@ -301,8 +359,6 @@ class ReplicaManager:
             return ErrorCode.STALE_BROKER_EPOCH
         if not self._knows_registration(broker_epoch):
             return ErrorCode.BROKER_NOT_AVAILABLE
-        if controller_epoch > self.controller_epoch:
-            self.controller_epoch, self._control_sequence = controller_epoch, 0
         return ErrorCode.NONE
 
     def _is_late_copy(self, request: ControlRequest) -> bool:
@@ -313,9 +369,6 @@ class ReplicaManager:
         return False
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
-        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        if error is not ErrorCode.NONE or self._is_late_copy(request):
-            return LeaderAndIsrResponse(error)
         answers: dict[TopicPartition, ErrorCode] = {}
         self.metadata.learn(request.partitions)
         for told in request.partitions:
@@ -396,9 +449,6 @@ class ReplicaManager:
             self.missing[told.partition] = told.topic_id
 
     def _stop_replicas(self, request: StopReplicaRequest) -> Steps[StopReplicaResponse]:
-        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        if error is not ErrorCode.NONE or self._is_late_copy(request):
-            return StopReplicaResponse(error)
         answers: dict[TopicPartition, ErrorCode] = {}
         for told in request.partitions:
             answers[told.partition] = yield from self._stop_replica(told)
@@ -444,12 +494,6 @@ class ReplicaManager:
             yield from self._deletions.settle(topic_partition)
             yield from self._fetches.wake(topic_partition, 0)
 
-    def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        if error is not ErrorCode.NONE or self._is_late_copy(request):
-            return UpdateMetadataResponse(error)
-        return UpdateMetadataResponse(self.metadata.apply(request))
-
     # Store, disk, session, time
 
     def _store_replied(self, event: StoreReplied, now_ms: int) -> Steps[None]:
@@ -458,6 +502,8 @@ class ReplicaManager:
             yield from self.partitions[subject].store_replied(event, now_ms)
         elif kind == "offline" and event.error is None:
             self._failures_to_report.pop(("offline", subject), None)
+        elif (kind, subject) == ("controller epoch", "read"):
+            yield from self._verified(event, now_ms)
 
     def _flushed(self, topic_partition: TopicPartition, recovery_point: int) -> Steps[None]:
         partition = self.partitions.get(topic_partition)

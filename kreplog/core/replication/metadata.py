@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_LEADER, Broker, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, Broker, TopicPartition
 
 NO_CONTROLLER = -1
 
@@ -92,6 +92,11 @@ class MetadataCache:
     def lives(self, broker_id: int) -> bool:
         """Whether it is registered."""
         return broker_id in self.brokers
+
+    def epoch_of(self, broker_id: int) -> int:
+        """Of its last registration that this broker has heard of, -1 where it has of none that stands."""
+        broker = self.brokers.get(broker_id)
+        return NO_EPOCH if broker is None else broker.epoch
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether that registration of a broker may join an ISR: it stands and is not stopping (F15, F16; KIP-841,

@@ -75,9 +75,10 @@ NOT_HEARD = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.STALE_BROKER_EPOCH,
     }
 )
-"""What a leader answers that the controller has not told yet of the epoch, or of a new topic."""
+"""What a leader answers that the controller has not told yet of the epoch, of a new topic, or of this registration."""
 
 
 class Role(Enum):
@@ -112,6 +113,8 @@ class Eligibility(Protocol):
     """Who lives, and who may join an ISR; MetadataCache in a broker."""
 
     def lives(self, broker_id: int) -> bool: ...
+
+    def epoch_of(self, broker_id: int) -> int: ...
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
 
@@ -378,7 +381,7 @@ class Partition:
         replica = self.replicas.get(replica_id)
         if replica is None:
             return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if self._is_old_registration(replica, broker_epoch):
+        if self._is_old_registration(replica, broker_epoch) or self._is_future_registration(replica, broker_epoch):
             return self._refused(ErrorCode.STALE_BROKER_EPOCH)
         parted = self._diverging(request)
         if parted is not None:
@@ -399,6 +402,10 @@ class Partition:
     def _is_old_registration(self, replica: Replica, broker_epoch: int) -> bool:
         """A message that an earlier life of the follower sent says nothing of what it holds now (KIP-903)."""
         return broker_epoch < replica.broker_epoch
+
+    def _is_future_registration(self, replica: Replica, broker_epoch: int) -> bool:
+        """One that this leader has not heard of: believed, it would keep out the follower that is registered."""
+        return broker_epoch > self._brokers.epoch_of(replica.broker_id)
 
     def _diverging(self, request: FetchPartition) -> EpochEndOffset | None:
         return epochs.diverging(
