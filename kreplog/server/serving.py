@@ -213,6 +213,7 @@ class Server:
         self.memory = Memory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
         self.refused = 0
+        self.strangers = 0
         self._listening: list[ListeningSocket] = []
         self._silent: dict[Client, None] = {}  # who has asked nothing yet; the oldest first
         self._clients: dict[Client, None] = {}
@@ -241,8 +242,7 @@ class Server:
                 check_peer_user(sock)
                 self._take_broker(sock)
             except (OSError, PeerProtocolError) as error:
-                _log.warning("%s: %s; the connection is closed", at, error)
-                sock.close()
+                self._refuse_broker(sock, str(at), str(error))
             return
         if len(self._handshakes) >= MAX_HANDSHAKES:
             next(iter(self._handshakes)).cancel()
@@ -256,12 +256,20 @@ class Server:
             await authenticate(sock, ServerHandshake(key, endpoint))
             self._take_broker(sock)
         except (OSError, TimeoutError, PeerProtocolError) as error:
+            peer = "a closed connection"
             with suppress(OSError):
-                _log.warning("%s: no broker of this cluster: %s", sock.getpeername(), str(error) or "no answer in time")
-            sock.close()
+                peer = str(sock.getpeername())
+            self._refuse_broker(sock, peer, str(error) or "no answer in time")
         except BaseException:
             sock.close()
             raise
+
+    def _refuse_broker(self, sock: socket.socket, peer: str, why: str) -> None:
+        sock.close()
+        self.strangers += 1
+        if _deserves_a_line(self.strangers):
+            text = "%s: no broker of this cluster: %s; its connection is closed, as were %d in this life"
+            _log.warning(text, peer, why, self.strangers)
 
     def _take_broker(self, sock: socket.socket) -> None:
         self._brokers[Client(sock, self, internal=True)] = None
@@ -287,7 +295,7 @@ class Server:
         if victim is None:
             idle = [(since, client) for client in self._clients if (since := client.idle_since) is not None]
             victim = min(idle, key=lambda one: one[0])[1] if idle else None
-        if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a flood of connections is none of lines
+        if _deserves_a_line(self.refused):
             _log.warning(
                 "%d connections are as many as there may be: %s is closed; so it was with %d in this life",
                 self.connections,
@@ -338,3 +346,8 @@ class Server:
             client.close()
         if self._sweep is not None:
             self._sweep.cancel()
+
+
+def _deserves_a_line(count: int) -> bool:
+    """The 1st, 2nd, 4th, 8th: a flood of connections is none of lines in the log."""
+    return count & (count - 1) == 0

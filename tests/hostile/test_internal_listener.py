@@ -251,6 +251,21 @@ def test_who_does_not_finish_the_handshake_is_closed(tmp_path: Path, monkeypatch
     run(work)
 
 
+def test_a_flood_of_strangers_is_none_of_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = key_file(tmp_path)
+
+    async def work() -> None:
+        async with on_tcp(tmp_path, key, 0) as (broker,):
+            for _ in range(20):
+                with pytest.raises(PeerProtocolError):
+                    await refused_as_stale(broker, Dialer(b"x" * 64))
+            await until(lambda: broker.server.strangers == 20)
+
+    run(work)
+    lines = [one.getMessage() for one in caplog.records if "no broker of this cluster" in one.getMessage()]
+    assert len(lines) == 5 and lines[-1].endswith("as were 16 in this life")
+
+
 # The key
 
 
