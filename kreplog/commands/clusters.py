@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -11,12 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from kreplog.commands.add_brokers import add_brokers
+from kreplog.commands.asking import brokers_of
+from kreplog.commands.connecting import UnreachableError
 from kreplog.commands.consume import consume_app
+from kreplog.commands.health import degraded_partitions, offline_directories
 from kreplog.commands.options import App, AsJson, ClusterDir, ids, print_json
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.topics import topic_app
-from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile
+from kreplog.server.local_cluster import BrokerStatus, ClusterError, LocalCluster, PidFile
 
 broker_app = App("Run one broker.")
 cluster_app = App("Make, start, stop and see a cluster of brokers on this host.")
@@ -107,14 +110,15 @@ def stop(directory: ClusterDir, brokers: BrokerIds = None, as_json: AsJson = Fal
 
 @cluster_app.command()
 def status(directory: ClusterDir, as_json: AsJson = False) -> None:
-    """Show which brokers live, where, and which of them is the controller."""
+    """Show which brokers live, where, which of them is the controller, and what makes the cluster degraded."""
     _show_status(LocalCluster(directory), as_json)
 
 
 def _show_status(cluster: LocalCluster, as_json: bool) -> None:
-    found = cluster.status()
+    found, degraded = _examined(cluster)
     if as_json:
-        print_json({"directory": str(cluster.directory), "brokers": [asdict(one) for one in found]})
+        brokers = [asdict(one) for one in found]
+        print_json({"directory": str(cluster.directory), "brokers": brokers, "degraded": degraded})
         return
     table = Table("broker", "address", "pid", "state", "controller")
     for one in found:
@@ -124,3 +128,25 @@ def _show_status(cluster: LocalCluster, as_json: bool) -> None:
     for one in found:
         if one.detail:
             print(f"broker {one.id}: {one.detail}")
+    for line in degraded:
+        print(f"degraded: {line}")
+
+
+def _examined(cluster: LocalCluster) -> tuple[list[BrokerStatus], list[str]]:
+    """The brokers' states, "degraded" for one that serves without all its log directories, and what is wrong with
+    partitions."""
+    found = cluster.status()
+    serving = [one for one in found if one.state == "serving"]
+    try:
+        if not serving:
+            return found, []
+        with brokers_of(cluster.directory, None) as brokers:
+            degraded = degraded_partitions(brokers.metadata().topics)
+            offline = offline_directories(brokers, [one.id for one in serving])
+    except UnreachableError as error:
+        return found, [str(error)]
+    for index, one in enumerate(found):
+        if offline.get(one.id):
+            detail = f"offline log directories: {', '.join(offline[one.id])}; its logs/server.log says why"
+            found[index] = replace(one, state="degraded", detail=detail)
+    return found, degraded

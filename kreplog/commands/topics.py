@@ -12,6 +12,7 @@ import typer
 
 from kreplog.commands.asking import Brokers, brokers_of
 from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
+from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
 from kreplog.commands.replica_states import ReplicaState, replica_states
 from kreplog.errors import ErrorCode, UsageError
@@ -125,6 +126,7 @@ def _facts(brokers: Brokers, topic: Any) -> dict[str, Any]:
             }
             for one in sorted(topic.partitions, key=lambda one: int(one.partition_index))
         ],
+        "degraded": degraded_partitions([topic]),
     }
 
 
@@ -189,6 +191,8 @@ def _show(facts: dict[str, Any]) -> None:
             told = {"start": "log_start_offset", "LEO": "log_end_offset", "HW": "high_watermark", "lag": "lag"}
             offsets = "".join(f"  {word} {replica[key]:,}" for word, key in told.items() if replica[key] is not None)
             print(f"    {replica['broker']}  {replica['state']:<7}{offsets}".rstrip())
+    for line in facts["degraded"]:
+        print(f"degraded: {line}")
 
 
 def _list(replicas: list[int]) -> str:

@@ -36,6 +36,7 @@ from kreplog.server.counters import Happenings, Traffic
 from kreplog.server.departed import Departed
 from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
+from kreplog.server.health import readiness
 from kreplog.server.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.logs import LogSettings, log_state_change, set_up
 from kreplog.server.metrics import CONTENT_TYPE, render
@@ -86,7 +87,7 @@ class Broker:
         self.started_at = time.time()
         self.traffic = Traffic()
         self.happenings = Happenings()
-        self.metrics = Exporter(lambda: render(self), CONTENT_TYPE)
+        self.metrics = Exporter(lambda: render(self), CONTENT_TYPE, lambda: readiness(self))
 
     async def run(self) -> None:
         """From start to stop. Raises what kept it from starting, and what broke it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
@@ -209,7 +210,12 @@ class Describing:
         asked: Mapping[str, Collection[int]] | None,
         logs: Mapping[DataDirectory, list[tuple[TopicPartition, Log]]],
     ) -> Fields:
-        results: list[Fields] = []
+        opened = {directory.path for directory in logs}
+        results: list[Fields] = [
+            {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "log_dir": str(path), "topics": []}
+            for path in (Path(one).absolute() for one in self._settings.log_dirs)
+            if path not in opened  # it could not be used when the broker started
+        ]
         for directory, held in logs.items():
             topics: dict[str, list[Fields]] = {}
             for partition, log in held:

@@ -1,4 +1,4 @@
-"""Exporter: metrics over HTTP, for whoever asks; GET /metrics and nothing else.
+"""Exporter: metrics and readiness over HTTP; GET /metrics, GET /ready and nothing else.
 
 It runs on the broker's event loop and is idle until somebody asks. Those who ask are few: one request for each
 connection, a bound on both its size and its time, and no more than a handful at once: a newcomer then takes the place
@@ -24,11 +24,15 @@ _MAX_REQUEST_BYTES = 16 << 10
 
 
 class Exporter:
-    """render: makes the answer. address: where it listens, with the port that was found; once `start` has returned."""
+    """render: makes the metrics. readiness: whether the broker is ready, and a line that says so. address: where it
+    listens, with the port that was found; once `start` has returned."""
 
-    def __init__(self, render: Callable[[], Awaitable[bytes]], content_type: str) -> None:
+    def __init__(
+        self, render: Callable[[], Awaitable[bytes]], content_type: str, readiness: Callable[[], tuple[bool, str]]
+    ) -> None:
         self._render = render
         self._content_type = content_type
+        self._readiness = readiness
         self._server: asyncio.Server | None = None
         self._asking: dict[asyncio.Task[None], None] = {}  # the one that has taken longest comes first
         self._rendering: asyncio.Task[bytes] | None = None
@@ -74,8 +78,11 @@ class Exporter:
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
             return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
+        if path == b"/ready":
+            ready, words = self._readiness()
+            return "200 OK" if ready else "503 Service Unavailable", "text/plain", f"{words}\n".encode()
         if path != b"/metrics":
-            return "404 Not Found", "text/plain", b"there is /metrics, and nothing else\n"
+            return "404 Not Found", "text/plain", b"there are /metrics and /ready, and nothing else\n"
         if self._rendering is None or self._rendering.done():
             self._rendering = asyncio.ensure_future(self._render())
         return "200 OK", self._content_type, await asyncio.shield(self._rendering)

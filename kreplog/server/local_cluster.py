@@ -62,7 +62,8 @@ class BrokerStatus:
     """pid, port: 0 where there is none. controller: whether it is. registered: whether the store knows it.
 
     state: "serving", "starting" (or stopping: it lives and is not registered), "suspended" by a signal, "stopped", or
-    "unreadable": its settings are.
+    "unreadable": its settings are. `kreplog cluster status` says "degraded" for one that serves without all its log
+    directories.
     detail: what is wrong with it or what it waits for, "" for nothing.
     """
 

@@ -27,6 +27,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.server.counters import BOUNDS_S, Happenings, Requests, Traffic
+from kreplog.server.health import is_under_replicated, spare_replicas
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.pauses import pauses_of
 from kreplog.server.serving import Server
@@ -299,8 +300,7 @@ class _Replicas:
 
     def _take_leader(self, partition: Partition, labels: str, named: str) -> None:
         in_sync, log_end = len(partition.isr), partition.log.leo
-        missing = any(one not in partition.isr for one in partition.reassigned_replicas)
-        spare = in_sync - partition.config.min_isr(len(partition.assigned_replicas))
+        missing, spare = is_under_replicated(partition), spare_replicas(partition)
         self.leaders += 1
         self.under_replicated += missing
         self.under_min_isr += spare < 0

@@ -5,9 +5,13 @@ These are the quick forms: one cluster for all of them. The full bars are in tes
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -126,6 +130,13 @@ def test_a_disk_is_full(cluster: LocalCluster, view: View) -> None:
     judge(cluster, load)
 
 
+def examined(cluster: LocalCluster) -> tuple[list[dict[str, Any]], list[str]]:
+    """What `kreplog cluster status` says of the brokers, and of what makes the cluster degraded."""
+    command = [sys.executable, "-m", "kreplog", "cluster", "status", str(cluster.directory), "--json"]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return answer["brokers"], answer["degraded"]
+
+
 def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
     with load_on(cluster, "removed") as load:
         load.goes_on()
@@ -139,7 +150,13 @@ def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
         load.goes_on()
         assert pid_of(cluster, 1) == process and 1 in view.registered()
         assert all(1 in view.state(one).isr for one in kept)
+        brokers, degraded = examined(cluster)
+        assert {one["id"]: one["state"] for one in brokers} == {0: "serving", 1: "degraded", 2: "serving"}
+        assert str(more) in brokers[1]["detail"] and str(cluster.home(1) / "data") not in brokers[1]["detail"]
+        assert any("under-replicated" in one for one in degraded)
         come_back(cluster, view, load, 1)
+        brokers, degraded = examined(cluster)
+        assert {one["state"] for one in brokers} == {"serving"} and not degraded
     judge(cluster, load)
 
 

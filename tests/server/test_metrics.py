@@ -17,6 +17,7 @@ from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
 from kreplog.server.counters import Requests
 from kreplog.server.exporter import AT_ONCE
+from kreplog.server.health import readiness
 from kreplog.server.metrics import request_name
 from kreplog.server.settings import load
 from kreplog.types import TopicPartition
@@ -171,6 +172,29 @@ async def _says(broker: Broker, name: str, value: float) -> bool:
 
 async def _knows(client: Client, brokers: int) -> bool:
     return len((await client.cold(ApiKey.METADATA, 9, topics=None)).brokers) == brokers
+
+
+def test_readiness(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, 1, metrics_listener=ANYWHERE) as (broker,):
+            client = Client(broker)
+            assert await client.create("topic") == 0
+            client.peer.close()
+            ready = await ask(broker, b"GET /ready HTTP/1.1\r\n\r\n")
+            assert ready.startswith(b"HTTP/1.1 200 ") and ready.endswith(b"\r\nready\n")
+            partition, directory = broker.manager.partitions[TopicPartition("topic", 0)], broker.logs.directories[0]
+            partition.isr = ()
+            few = "partitions led here have less than min.insync.replicas in sync"
+            assert readiness(broker) == (True, f"degraded: 1 partitions led here are under-replicated; 1 {few}")
+            partition.isr, directory.failed = (1,), True
+            assert readiness(broker) == (True, f"degraded: log directory {directory.path} is offline")
+            directory.failed, registered = False, broker.registration.registered
+            broker.registration.registered = None
+            unready = await ask(broker, b"GET /ready HTTP/1.1\r\n\r\n")
+            assert unready.startswith(b"HTTP/1.1 503 ") and unready.endswith(b"\r\nnot ready: it is not registered\n")
+            broker.registration.registered = registered
+
+    asyncio.run(main())
 
 
 def test_who_asks_for_something_else_and_who_asks_badly(tmp_path: Path) -> None:
