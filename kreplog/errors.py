@@ -169,6 +169,14 @@ class StorageError(KreplogError):
     kafka_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class DiskFullError(StorageError):
+    """The file system, or this user's quota on it, has no space left (ENOSPC, EDQUOT)."""
+
+
+class ResourceExhaustedError(StorageError):
+    """No descriptor, memory or address space was to be had (EMFILE, ENFILE, ENOMEM); nothing was changed. Retriable."""
+
+
 class CorruptBatchError(StorageError):
     """Bytes that are not a valid record batch; on a leader's answer worth refetching, on one's own disk damage."""
 
