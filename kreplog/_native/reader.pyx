@@ -400,7 +400,8 @@ cdef class Fetched:
 
     data: a read-only memoryview, zero-copy over the mapped segment; CRCs are for the receiver to check, as in Kafka.
     next_offset: where to fetch next. file_region: the same bytes as (fd, position, count) for os.sendfile; the fd is
-    open as long as this object lives, and -1 in a process that reads more segments than it may have files open. The three offsets are the log's at the time of the fetch.
+    open as long as this object lives, and -1 in a process that reads more segments than it may have files open. The
+    three offsets are the log's at the time of the fetch.
     """
 
     cdef readonly object data

@@ -20,7 +20,7 @@ VALUE = b"v" * 50
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Every descriptor that this process may have is taken meanwhile. In a process of its own, since the limit stays."""
+    """Every descriptor that this process may have is in use meanwhile. Run it in a forked process: the limit stays."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     held = []
     try:
@@ -35,8 +35,8 @@ def no_descriptors() -> Iterator[None]:
             os.close(file)
 
 
-def values(log: Log) -> list[bytes]:
-    return [bytes(record.value) for record in log.read()]
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.read()]
 
 
 def append_until_refused(log: Log) -> int:
