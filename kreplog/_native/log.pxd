@@ -43,7 +43,7 @@ cdef class SegmentedLog(LogView):
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
-    cdef object cause  # the error it comes from
+    cdef readonly object cause  # the error it comes from
     cdef readonly bint has_due  # a segment was sealed, and those before it are to be synced; or the epochs are
     cdef bint epochs_unsynced  # there are, or after a kill may be, records of epochs whose file is not durable yet
     cdef str unsynced_snapshot  # path of an owned log's newest producer snapshot, until a flush syncs it

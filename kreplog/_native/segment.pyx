@@ -99,7 +99,7 @@ cdef int _look_at(Py_ssize_t left) except -1:
     """When files are closed next: not for every one that is opened, where all are in use."""
     global _close_at
     cdef Py_ssize_t most = _most_open if _most_open >= 0 else resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-    _close_at = max(most, left + left // 4) if most > 0 else sys.maxsize
+    _close_at = max(most, left + max(16, left // 16)) if most > 0 else sys.maxsize
     return 0
 
 

@@ -24,7 +24,15 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.nodes import CONTROLLER
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogClosedError, StorageError, check, is_exhaustion
+from kreplog.errors import (
+    CoordinationError,
+    ErrorCode,
+    KreplogError,
+    LogClosedError,
+    StorageError,
+    check,
+    is_exhaustion,
+)
 from kreplog.sim.channels import ControlChannels
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.network import Fate, HeldConnection
@@ -516,10 +524,12 @@ class BrokerProcess:
     def _flushed(self, partition: TopicPartition, log: DiskLog | None) -> None:
         if not self.alive:
             return
+        flushed: events.Event | None = None
         try:
-            flushed = None if log is None else events.Flushed(partition, log.flush())
+            if log is not None:
+                flushed = events.Flushed(partition, log.flush())
         except LogClosedError:
-            flushed = None  # the replica was stopped, deleted or opened anew
+            pass  # the replica was stopped, deleted or opened anew
         except StorageError as error:
             if is_exhaustion(error):
                 self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._flushed, partition, log)

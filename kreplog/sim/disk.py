@@ -295,9 +295,7 @@ class DiskLog:
         if self._disk.observer is not None and self._files.leo > start:
             self._disk.observer.appended(self._disk.broker, self.partition, self, start)
 
-    def _change(
-        self, change: Callable[[_Files], None], everything: bool = False, at_once: bool = False
-    ) -> LogState:
+    def _change(self, change: Callable[[_Files], None], everything: bool = False, at_once: bool = False) -> LogState:
         """at_once: it is done or not, and never half."""
         files = self._open()
         try:
@@ -327,8 +325,9 @@ class Disk:
     unclean: a power cut may have taken records since the broker last registered: it says so when it registers, and once
     that is done the engine sets it to False.
     slow_ms: what each write and fsync of it takes in virtual time, for the engine to add. observer: may be set.
-    failed: it takes no writes, until `repair` and a restart. exhausted_every: every so many operations of its process
-    find no descriptor or memory, 0 for none; interrupts: what takes records away is half done then. retention_bytes: what retention keeps of each replica.
+    failed: it takes no writes, until `repair` and a restart. exhausted_every: every so many operations find no
+    descriptor or memory, 0 for none; interrupts: what takes records away is half done then. retention_bytes: what
+    retention keeps of each replica.
     """
 
     def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import Log, LogConfig
+from kreplog._native.segment import close_idle_files
 from kreplog.errors import ResourceExhaustedError
 from tests.faults.forked import result_of
 
@@ -22,6 +23,7 @@ VALUE = b"v" * 50
 def no_descriptors() -> Iterator[None]:
     """Every descriptor that this process may have is in use meanwhile. Run it in a forked process: the limit stays."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    close_idle_files()  # those of logs that this process has from elsewhere
     held = []
     try:
         while True:

@@ -86,6 +86,9 @@ from kreplog.errors import (
 )
 from kreplog.types import NO_EPOCH, Create, EpochEndOffset, TopicPartition
 
+REFUSALS_MS = 1000
+"""Between two lines about produce requests for which there were no descriptors or memory: clients try again soon."""
+
 DUE_AT_ONCE = 200
 """Requests that are answered in one step because their time is over."""
 
@@ -143,6 +146,7 @@ class ReplicaManager:
         self._unsettled: dict[TopicPartition, None] = {}
         self._postponed: dict[TopicPartition, PartitionState] = {}  # what there were no descriptors or memory for
         self._next_isr_check_ms = 0
+        self._next_refusal_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         """Take one event. Ends with everything done that it, and what follows from it, asks for; but of what waits and
@@ -250,6 +254,9 @@ class ReplicaManager:
         except (LogFailedError, ResourceExhaustedError) as failure:
             partition.storage_failed(failure)
             partition.await_missing(now_ms)
+            if now_ms >= self._next_refusal_ms:
+                self._next_refusal_ms = now_ms + REFUSALS_MS
+                yield StateChange("error", f"{one.partition}: cannot append: {failure}")
             return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         except KreplogError as refusal:
             error = refusal.kafka_code
@@ -369,7 +376,9 @@ class ReplicaManager:
         """A replica that was not open; made, where there is none. Raises StorageError; it is open then where it has
         failed."""
         topic_partition = told.partition
-        partition = Partition(self.broker_id, topic_partition, told.topic_id, self._config, self.metadata, self._changed)
+        partition = Partition(
+            self.broker_id, topic_partition, told.topic_id, self._config, self.metadata, self._changed
+        )
         try:
             yield from partition.open(told.config)
         except StorageError as error:

@@ -6,8 +6,8 @@
     FOLLOWER  | LeaderAndIsr naming another                          | takes over what its leader sends, truncates
     OFFLINE   | a failed log                                         | nothing, until the broker is started anew
 
-Where the process has no descriptor or memory left, no log has failed: the operation is refused, and made again by whoever
-wanted it. A log that such an operation left half changed is opened anew at the next tick.
+Where the process has no descriptor or memory left, no log has failed: the operation is refused, and whoever wanted it
+tries again. A log that such an operation left half changed is opened anew at the next tick.
 
 Waiting requests, fetchers and the other partitions are the manager's; isr_change.py judges what the store answers to an
 ISR change. Every generator here is part of a step: its log effects are answered before anything else happens to the
@@ -188,7 +188,8 @@ class Partition:
 
     def apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
         """Carry out one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than what is known here, or asks
-        for what only a new leader epoch can bring. Raises StorageError: of an exhausted process it may be told again."""
+        for what only a new leader epoch can bring. Raises StorageError; of an exhausted process it can be applied
+        again."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self.interrupted:
@@ -301,13 +302,16 @@ class Partition:
         if self.role is not Role.OFFLINE:
             self._set_role(Role.OFFLINE)
 
-    def storage_failed(self, error: StorageError) -> None:
-        """An operation on the log has failed, and the log with it, unless the process alone was short of something."""
+    def storage_failed(self, error: StorageError) -> bool:
+        """An operation on the log has failed, and the log with it, unless the process alone was short of something.
+        Whether the same can be tried again, the log being what it was."""
         if not is_exhaustion(error):
             self.go_offline()
-        elif isinstance(error, LogFailedError):
+            return False
+        if isinstance(error, LogFailedError):
             self.interrupted = True
             self._tell(News.UNSETTLED)
+        return not self.interrupted
 
     def _open_anew(self) -> Steps[None]:
         """Recovery finishes the change that was interrupted, and takes no records but those that were to be cut off. A
@@ -736,8 +740,7 @@ class Partition:
             return (yield from self._take_records(data))
         except StorageError as error:
             yield StateChange("error", f"{self.topic_partition}: {error}")
-            self.storage_failed(error)
-            return FetchOutcome.BACK_OFF if self.role is Role.FOLLOWER and not self.interrupted else FetchOutcome.REMOVE
+            return FetchOutcome.BACK_OFF if self.storage_failed(error) else FetchOutcome.REMOVE
 
     def _is_late(self, request: FetchPartition) -> bool:
         return request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo
