@@ -6,6 +6,7 @@ the same facts for programs. Whether to retry is the caller's decision.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -169,6 +170,18 @@ class StorageError(KreplogError):
     kafka_code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class DiskFullError(StorageError):
+    """The file system, or this user's quota on it, has no space left (ENOSPC, EDQUOT)."""
+
+
+class ResourceExhaustedError(StorageError):
+    """No descriptor, memory or address space was to be had (EMFILE, ENFILE, ENOMEM); nothing was changed. Retriable."""
+
+
+class ReplicaRefusedError(StorageError):
+    """The broker has no descriptors for another replica; nothing was made."""
+
+
 class CorruptBatchError(StorageError):
     """Bytes that are not a valid record batch; on a leader's answer worth refetching, on one's own disk damage."""
 
@@ -254,6 +267,18 @@ class SessionExpiredError(CoordinationError):
 
 class ConnectionLossError(CoordinationError):
     """The store did not answer: whether the operation was applied is not known; read before trying again."""
+
+
+def is_exhaustion(error: BaseException | None) -> bool:
+    """Whether an operation failed only because the process had no descriptor or memory left (EMFILE, ENFILE, ENOMEM):
+    the disk is not to blame, whoever raised it and whatever was raised from it."""
+    while error is not None:
+        if isinstance(error, ResourceExhaustedError):
+            return True
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            return True
+        error = error.__cause__
+    return False
 
 
 def check(condition: object, message: str) -> None:

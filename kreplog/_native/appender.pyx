@@ -17,7 +17,7 @@ from kreplog._native.log cimport Pending, SegmentedLog
 
 from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.compression import compress
-from kreplog.errors import LogClosedError, UsageError
+from kreplog.errors import LogClosedError, ResourceExhaustedError, UsageError
 
 cdef tuple NO_HEADERS = ()
 
@@ -174,11 +174,20 @@ cdef class BufferedAppender(Pending):
         return 0
 
     cdef int _write(self, BatchBuilder builder) except -1:
+        """Write the closed batches of a hidden builder. Raises LogFailedError, and ResourceExhaustedError: they are
+        buffered as before, since their offsets are known to the caller."""
         self.log.pending = None
         try:
             self.log.write(builder.buffer, builder.length, self.base_offset, self.max_timestamp)
-        finally:
+        except ResourceExhaustedError:
+            builder.begin()
+            self._hide()
+            self.log.pending = self
+            raise
+        except BaseException:
             builder.reset()
+            raise
+        builder.reset()
         return 0
 
     cdef int flush_locked(self) except -1:
@@ -202,7 +211,8 @@ cdef class BufferedAppender(Pending):
         return self.log.log_end_offset
 
     def flush(self):
-        """Write what is buffered; readers see it on return (Log.flush makes it durable). Raises LogFailedError."""
+        """Write what is buffered; readers see it on return (Log.flush makes it durable). Raises LogFailedError, and
+        ResourceExhaustedError: it is buffered still."""
         cdef int64_t end
         self.log.begin_write()
         end = self.log.position.leo
@@ -218,7 +228,10 @@ cdef class BufferedAppender(Pending):
         while self.log.pending is self and not self.closed:
             left = self.started_ns + linger_ns - monotonic_ns()
             if left <= 0:
-                self.flush()
+                try:
+                    self.flush()
+                except ResourceExhaustedError:
+                    self.started_ns = monotonic_ns()
                 left = linger_ns
             with nogil:
                 while left > 0 and not self.closed and not self.log.closed:

@@ -21,6 +21,7 @@ import os
 import re
 from bisect import bisect_right
 
+from kreplog._native.files import error_of
 from kreplog.errors import CorruptCheckpointError, KreplogError, StorageError, UsageError
 from kreplog.types import EpochEndOffset, TopicPartition, check_topic
 
@@ -54,7 +55,7 @@ cpdef object atomic_write(str path, bytes data, bint durable=True):
     except BaseException as error:
         _unlink(temporary)
         if isinstance(error, OSError):
-            raise StorageError(f"cannot replace {path}: {error}", path=path) from error
+            raise error_of("cannot replace", path, error) from error
         raise
     if durable:
         sync_directory(os.path.dirname(path) or ".")
@@ -302,7 +303,7 @@ cdef list _read_lines(str path, str form):
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error}", path=path) from error
+        raise error_of("cannot read", path, error) from error
     if not data:
         return None
     try:

@@ -5,16 +5,20 @@ readers wait and recovery finishes what a crash interrupted.
 """
 
 from libc.stdint cimport int64_t
+from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.batch cimport BatchHeader, wall_clock_ms
 from kreplog._native.columns cimport integer
-from kreplog._native.files cimport sync_directory
+from kreplog._native.files cimport open_file, sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
 
 import os
 
 from kreplog.errors import OffsetOutOfRangeError, UsageError
+
+cdef enum:
+    HELD_AT_ONCE = 4  # more than any change here has open at a time
 
 
 def truncate_to(SegmentedLog log, offset):
@@ -40,6 +44,7 @@ def truncate_to(SegmentedLog log, offset):
             end = log.position.log_start_offset
             start_anew(log, end)
             return end
+        check_descriptors(log)
         begin_cut(log, end, False)
         try:
             for later in reversed(log._segments[i + 1:]):
@@ -79,7 +84,8 @@ def truncate_fully_and_start_at(SegmentedLog log, offset):
 
 
 cdef int start_anew(SegmentedLog log, int64_t start) except -1:
-    """Drop everything; the log is then empty and starts at `start`. Raises LogFailedError."""
+    """Drop everything; the log is then empty and starts at `start`. Raises LogFailedError, ResourceExhaustedError."""
+    check_descriptors(log)
     begin_cut(log, min(start, log.position.leo), True)
     try:
         for segment in reversed(log._segments):
@@ -97,6 +103,14 @@ cdef int start_anew(SegmentedLog log, int64_t start) except -1:
         end_cut(log)
     except BaseException as error:
         log.fail(error)
+    return 0
+
+
+cdef int check_descriptors(SegmentedLog log) except -1:
+    """Before a change that, half done, fails the log. Raises ResourceExhaustedError where it would find no descriptors,
+    unless other threads take them meanwhile."""
+    cdef list held = [open_file(log.path, O_RDONLY) for _ in range(HELD_AT_ONCE)]
+    held.clear()
     return 0
 
 
@@ -156,6 +170,7 @@ def delete_records_before(SegmentedLog log, offset):
                 f"most, not up to {offset}", partition=log.name, offset=offset,
             )
         if start > log.position.log_start_offset:
+            check_descriptors(log)
             log.position.log_start_offset = start
             log.state.publish(&log.position)
             try:
@@ -211,12 +226,14 @@ cdef int64_t newest_of(Segment segment) except? -1:
 
 
 cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
-    """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError."""
+    """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError, and
+    ResourceExhaustedError before anything has changed."""
     cdef Segment segment
     cdef list gone = log._segments[:count]
     cdef int64_t start
     if count == 0:
         return 0
+    check_descriptors(log)
     log.keep_snapshot()
     start = (<Segment> log._segments[count]).base_offset
     log._segments = log._segments[count:]

@@ -40,6 +40,7 @@ from kreplog.errors import (
     ArgumentTypeError,
     FencedLeaderEpochError,
     OffsetOutOfRangeError,
+    ResourceExhaustedError,
     UsageError,
 )
 from kreplog.types import AppendInfo
@@ -264,7 +265,7 @@ def append_as_follower(SegmentedLog log, buffer):
             if log.flush_epochs():
                 log.publish_epochs()
         except BaseException as error:
-            log.fail(error)
+            log.refuse(error)
         write_all(log, data, length, next_offset, max_timestamp)
     finally:
         log.unlock()
@@ -335,7 +336,12 @@ cdef int write_all(
     while at < length:
         read_header(data + at, length - at, &h)
         if not at_once:
-            log.write(data + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+            try:
+                log.write(data + at, batch_size(&h), next_offset_of(&h), h.max_timestamp)
+            except ResourceExhaustedError as error:
+                if at:  # the caller would take what was written for not written
+                    log.fail(error)
+                raise
         log.note_producer(&h)
         at += batch_size(&h)
     return 0

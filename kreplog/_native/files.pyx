@@ -1,12 +1,27 @@
 """Open files and read-only mappings, freed when the last user lets go.
 
 Every system call that can block runs without the GIL, is repeated after EINTR, and turns its errno into a StorageError
-that names the file. A failed fsync is reported once and never repeated: the second would succeed with the data gone.
+that names the file: a DiskFullError or ResourceExhaustedError where the disk is not to blame. A failed fsync is
+reported once and never repeated: the second would succeed with the data gone. So it is a plain StorageError whatever
+its errno: with space again, the bytes that had none are still lost.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
-from libc.errno cimport EEXIST, EINTR, EINVAL, EIO, ENOSYS, EOPNOTSUPP, errno
+from libc.errno cimport (
+    EDQUOT,
+    EEXIST,
+    EINTR,
+    EINVAL,
+    EIO,
+    EMFILE,
+    ENFILE,
+    ENOMEM,
+    ENOSPC,
+    ENOSYS,
+    EOPNOTSUPP,
+    errno,
+)
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_TRUNC, open as c_open
@@ -18,7 +33,7 @@ from posix.unistd cimport close as c_close, ftruncate, pread, pwrite
 import grp
 import os
 
-from kreplog.errors import StorageError, UsageError
+from kreplog.errors import DiskFullError, ResourceExhaustedError, StorageError, UsageError
 
 cdef extern from *:
     """
@@ -107,8 +122,28 @@ cdef enum:
     WRITTEN_PIECE = 1 << 20
 
 
+cdef object _close_idle = None  # closes files that nobody uses just then, and says how many
+
+
+def on_exhaustion(close_idle):
+    """Have `close_idle()` called, which says how many files it has closed, where a file finds no descriptor."""
+    global _close_idle
+    _close_idle = close_idle
+
+
 cdef object storage_error(str what, str path, int number):
-    return StorageError(f"{what} {path}: {os.strerror(number)} (errno {number})", path=path)
+    """The error that tells what is to be done after `number`, an errno of a call that has changed nothing."""
+    message = f"{what} {path}: {os.strerror(number)} (errno {number})"
+    if number in (ENOSPC, EDQUOT):
+        return DiskFullError(message, path=path)
+    if number in (EMFILE, ENFILE, ENOMEM):
+        return ResourceExhaustedError(message, path=path)
+    return StorageError(message, path=path)
+
+
+def error_of(str what not None, str path not None, error):
+    """As a StorageError, the OSError of a call that has changed nothing."""
+    return storage_error(what, path, error.errno or 0)
 
 
 @cython.final
@@ -174,7 +209,7 @@ cdef class FileHandle:
             if kreplog_sync(self.fd) != 0:
                 number = errno
         if number:
-            raise storage_error("fsync failed on", self.path, number)
+            raise StorageError(f"fsync failed on {self.path}: {os.strerror(number)} (errno {number})", path=self.path)
         return 0
 
     cdef int truncate(self, int64_t size) except -1:
@@ -205,22 +240,12 @@ cdef FileHandle open_file(str path, int flags):
     Raises FileNotFoundError as it is (deletion under a reader is ordinary), StorageError for anything else.
     """
     cdef bytes name = os.fsencode(path)
-    cdef const char* c_name = name
     cdef FileHandle file = FileHandle.__new__(FileHandle)
     cdef bint made = False
     cdef int fd
-    cdef int number = 0
-    with nogil:
-        if flags & O_CREAT:
-            fd = c_open(c_name, flags | O_EXCL | O_CLOEXEC, OWNERS_FILE)
-            made = fd >= 0
-            if fd < 0 and errno == EEXIST and not flags & O_EXCL:
-                fd = c_open(c_name, flags | NOFOLLOW | O_CLOEXEC, OWNERS_FILE)
-                made = flags & O_TRUNC
-        else:
-            fd = c_open(c_name, flags | O_CLOEXEC)
-        if fd < 0:
-            number = errno
+    cdef int number = try_open(name, flags, &fd, &made)
+    if number in (EMFILE, ENFILE) and _close_idle is not None and _close_idle():
+        number = try_open(name, flags, &fd, &made)
     if number:
         error = OSError(number, os.strerror(number), path)
         if isinstance(error, FileNotFoundError):
@@ -231,6 +256,21 @@ cdef FileHandle open_file(str path, int flags):
     if made:
         set_file_mode(fd, GROUPS_FILE if is_open_to_group(name.rpartition(b"/")[0] or b".") else OWNERS_FILE)
     return file
+
+
+cdef int try_open(const char* name, int flags, int* fd, bint* made) noexcept:
+    """0 or an errno. made: whether the file was made, or written anew."""
+    with nogil:
+        made[0] = False
+        if flags & O_CREAT:
+            fd[0] = c_open(name, flags | O_EXCL | O_CLOEXEC, OWNERS_FILE)
+            made[0] = fd[0] >= 0
+            if fd[0] < 0 and errno == EEXIST and not flags & O_EXCL:
+                fd[0] = c_open(name, flags | NOFOLLOW | O_CLOEXEC, OWNERS_FILE)
+                made[0] = flags & O_TRUNC
+        else:
+            fd[0] = c_open(name, flags | O_CLOEXEC)
+        return errno if fd[0] < 0 else 0
 
 
 cdef void set_file_mode(int fd, mode_t mode) noexcept:
@@ -257,7 +297,7 @@ def make_directory(str path not None, group=None):
     try:
         _make_directory(os.path.abspath(path), number)
     except OSError as error:
-        raise StorageError(f"cannot make {path}: {error.strerror}", path=path) from error
+        raise error_of("cannot make", path, error) from error
 
 
 def _make_directory(str path, int group):

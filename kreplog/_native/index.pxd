@@ -21,6 +21,7 @@ cdef class SparseIndex:
     cdef int load(self, bint mappable) except -1
     cdef Py_ssize_t filled(self, FileHandle file, Py_ssize_t count) except -1
     cdef int save(self) except -1
+    cdef int save_if_possible(self) except -1
     cdef int rewrite(self) except -1
     cdef int keep(self, Py_ssize_t count) except -1
     cdef void clear(self) noexcept

@@ -16,6 +16,8 @@ from kreplog._native.files cimport map_file, open_file
 
 import os
 
+from kreplog.errors import ResourceExhaustedError
+
 cdef enum:
     SAVE_EVERY = 512  # entries between two writes of a growing index
 
@@ -138,6 +140,14 @@ cdef class SparseIndex:
         self.saved = self.count
         return 0
 
+    cdef int save_if_possible(self) except -1:
+        """As `save`; without a descriptor it waits for the next entry, or the segment's end."""
+        try:
+            self.save()
+        except ResourceExhaustedError:
+            pass
+        return 0
+
     cdef int rewrite(self) except -1:
         """Replace the file by the entries held. Readers that mapped the old one keep it. Raises StorageError."""
         cdef str temporary = self.path + ".tmp"
@@ -178,7 +188,7 @@ cdef class OffsetIndex(SparseIndex):
         store32(p + 4, <unsigned int> position)
         self.count += 1
         if self.count - self.saved >= SAVE_EVERY:
-            self.save()
+            self.save_if_possible()
         return 0
 
     cdef Py_ssize_t floor_offset(self, int64_t relative_offset) noexcept:
@@ -222,7 +232,7 @@ cdef class TimeIndex(SparseIndex):
         store32(p + 8, <unsigned int> relative_offset)
         self.count += 1
         if self.count - self.saved >= SAVE_EVERY:
-            self.save()
+            self.save_if_possible()
         return 0
 
     cdef Py_ssize_t floor_timestamp(self, int64_t timestamp) noexcept:

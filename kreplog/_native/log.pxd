@@ -43,6 +43,7 @@ cdef class SegmentedLog(LogView):
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef Pending pending
     cdef str failure
+    cdef readonly object cause  # the error it comes from
     cdef readonly bint has_due  # a segment was sealed, and those before it are to be synced; or the epochs are
     cdef bint epochs_unsynced  # there are, or after a kill may be, records of epochs whose file is not durable yet
     cdef str unsynced_snapshot  # path of an owned log's newest producer snapshot, until a flush syncs it
@@ -59,6 +60,7 @@ cdef class SegmentedLog(LogView):
     cdef int flush_pending(self) except -1
     cdef int lock_for_write(self) except -1
     cdef int fail(self, object error) except -1
+    cdef int refuse(self, object error) except -1
     cdef int write(
         self, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
     ) except -1
@@ -74,7 +76,7 @@ cdef class SegmentedLog(LogView):
     cdef int settle_files(self) except -1
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
     cdef int keep_snapshot(self) except -1
-    cdef FileHandle open_for_sync(self, Segment segment)
+    cdef list open_for_sync(self, str snapshot, list segments)
     cdef int check_flushable(self) except -1
     cdef int checkpoint(self) except -1
     cdef int load_producers(self) except -1

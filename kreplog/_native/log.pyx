@@ -41,6 +41,7 @@ from kreplog._native.view cimport LogView, epochs_crc
 
 import logging
 
+from kreplog._native.files import error_of
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     FencedLeaderEpochError,
@@ -48,6 +49,7 @@ from kreplog.errors import (
     LogFailedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    ResourceExhaustedError,
     StorageError,
     UsageError,
 )
@@ -141,7 +143,7 @@ cdef class SegmentedLog(LogView):
                 raise LogFailedError(
                     f"{self.name}: the log refuses writes since an earlier failure ({self.failure}); "
                     "mend the cause, then reopen it", partition=self.name, path=self.path,
-                )
+                ) from self.cause
             if self.position.leo > MAX_OFFSET:
                 raise UsageError(f"{self.name}: no offsets are left past {self.position.leo}", partition=self.name)
         except BaseException:
@@ -152,21 +154,31 @@ cdef class SegmentedLog(LogView):
     cdef int fail(self, object error) except -1:
         """A write or fsync failed, or a change was interrupted half way: take no more.
 
-        Always raises: LogFailedError, or `error` itself where it is none of storage (an interrupt, say).
+        Always raises: LogFailedError from its cause, or `error` itself where it is none of storage (an interrupt, say).
         """
+        if isinstance(error, OSError):
+            error = error_of("cannot change a file of", self.path, error)
         if self.failure is None:
             self.failure = str(error) or repr(error)
+            self.cause = error
             if self.position.generation & 1:  # what was to be cut stays out of sight
                 self.position.generation += 1
                 self.state.publish(&self.position)
             if not self._given_up:
                 _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
-        if not isinstance(error, (StorageError, OSError)):
+        if not isinstance(error, StorageError):
             raise error
         raise LogFailedError(
             f"{self.name}: {error}; this call is not acknowledged and the log refuses further writes: "
             "mend the cause (is the disk full?), then reopen it", partition=self.name, path=self.path,
         ) from error
+
+    cdef int refuse(self, object error) except -1:
+        """As `fail`, of a call that can be made again as if it had not been: where only a descriptor or memory was
+        missing, that is raised, and the log goes on."""
+        if isinstance(error, ResourceExhaustedError):
+            raise error
+        return self.fail(error)
 
     def __init__(self, *_arguments, **_settings):
         raise UsageError("open a log with kreplog.Log.open(path)")
@@ -186,7 +198,8 @@ cdef class SegmentedLog(LogView):
         """Append one record as a batch of its own; return its offset. It is in the page cache on return.
 
         value, key: bytes-like or None. timestamp_ms: int, now by default. headers: pairs of (str, bytes or None).
-        Raises ArgumentTypeError, RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        Raises ArgumentTypeError, RecordTooLargeError, ResourceExhaustedError (nothing written), LogFailedError,
+        LogClosedError.
         """
         cdef Bytes value_bytes
         cdef Bytes key_bytes
@@ -236,7 +249,8 @@ cdef class SegmentedLog(LogView):
         values, keys: a sequence of bytes-like or None, an Arrow binary or string array, or a 2-D uint8 array with a
         record a row. timestamps_ms: a sequence of ints or a 1-D int64 array; now by default. All arguments are checked
         before the first byte is written.
-        Raises ArgumentTypeError, UsageError, RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
+        Raises ArgumentTypeError, UsageError, RecordTooLargeError (nothing written), LogFailedError, LogClosedError, and
+        ResourceExhaustedError: of several batches the first may be written, log_end_offset says how many records.
         """
         cdef Column value_column = column_of(values, "values")
         cdef Column key_column = None if keys is None else column_of(keys, "keys")
@@ -321,13 +335,15 @@ cdef class SegmentedLog(LogView):
     cdef int write(
         self, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
     ) except -1:
-        """Put whole batches at the end and publish them; the caller holds the lock. Raises LogFailedError."""
+        """Put whole batches at the end and publish them; the caller holds the lock.
+
+        Raises LogFailedError, and ResourceExhaustedError before anything is written."""
         cdef Segment segment = self.active
         if self.unsynced:
             try:
                 self.sync_unsynced(self.state)
             except BaseException as error:
-                self.fail(error)
+                self.refuse(error)
             self.settled()
         if segment.size > 0 and (
             segment.size + length > self.segment_bytes
@@ -337,6 +353,10 @@ cdef class SegmentedLog(LogView):
         ):
             self.roll_segment()
             segment = self.active
+        try:
+            segment.make_ready(length)
+        except BaseException as error:
+            self.refuse(error)
         try:
             segment.append(data, length)
         except BaseException as error:
@@ -350,12 +370,12 @@ cdef class SegmentedLog(LogView):
         return 0
 
     cdef int assign_epoch(self, int32_t epoch) except -1:
-        """Records from here on are of `epoch`."""
+        """Records from here on are of `epoch`. Raises LogFailedError, and ResourceExhaustedError: try again."""
         try:
             self.epochs.assign(epoch, self.position.leo)
             self.flush_epochs()
         except BaseException as error:
-            self.fail(error)
+            self.refuse(error)
         self.current_epoch = epoch
         self.publish_epochs()
         return 0
@@ -409,7 +429,7 @@ cdef class SegmentedLog(LogView):
             try:
                 self.sync_unsynced(state)
             except BaseException as error:
-                self.fail(error)
+                self.refuse(error)
             self.lock()
             if self.unsynced == unsynced:
                 self.settled()
@@ -480,13 +500,15 @@ cdef class SegmentedLog(LogView):
     # Rolling and flushing
 
     cdef int roll_segment(self) except -1:
-        """Seal the active segment and start the next at the log end offset. Raises LogFailedError."""
+        """Seal the active segment and start the next at the log end offset.
+
+        Raises LogFailedError, and ResourceExhaustedError: the active segment is then as it was."""
         cdef Segment old = self.active
         cdef Segment new
         if self.owned and old.tail is not None:
-            self.old_tails.append(old.tail)  # else seal() would unmap it, which takes an append too long
+            self.old_tails.append(old.tail)  # else it would be unmapped here, which takes an append too long
         try:
-            old.seal()
+            old.complete()
             if self.position.has_producers:
                 self.producers.expire(wall_clock_ms(), self.config.producer_id_expiration_ms)
                 snapshot = self.producers.write_snapshot(self.path, self.position.leo, durable=not self.owned)
@@ -495,8 +517,9 @@ cdef class SegmentedLog(LogView):
             new = create_segment(
                 self.path, self.name, self.position.leo, self.segment_bytes, self.config.index_interval_bytes
             )
+            old.seal()
         except BaseException as error:
-            self.fail(error)
+            self.refuse(error)
         self._segments = self._segments + [new]
         self.active = new
         self.directory_changed = True
@@ -518,7 +541,10 @@ cdef class SegmentedLog(LogView):
     cdef int settle(self, int64_t offset) except -1:
         """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
         if self.has_due and not self.owned:
-            self.flush_to(offset, True)
+            try:
+                self.flush_to(offset, True)
+            except ResourceExhaustedError:
+                pass  # nobody was promised it: it stays due, and the next append tries again
         if offset - self.position.recovery_point >= self.flush_messages:
             self.flush_to(offset, False)
         return 0
@@ -534,10 +560,9 @@ cdef class SegmentedLog(LogView):
         cdef int64_t target
         cdef int64_t generation
         cdef list due
+        cdef list dirty
         cdef list tails
         cdef str snapshot
-        cdef bint changed
-        cdef bint epochs_changed
         cdef bint taken
         with nogil:
             taken = turn_take(&self.sync_turn, &self.position.recovery_point, offset)
@@ -554,31 +579,24 @@ cdef class SegmentedLog(LogView):
                     target = (<Segment> self._segments[len(segments)]).base_offset
                 else:
                     target = self.position.leo
-                self.has_due = False
                 generation = self.position.generation
-                due = []
+                snapshot = self.unsynced_snapshot
+                dirty = []
                 for segment in reversed(segments):
                     if not segment.synced:
-                        due.append(self.open_for_sync(segment))
-                        segment.synced = True
+                        dirty.append(segment)
                     if segment.base_offset < self.position.recovery_point:
                         break  # those before it are whole and durable, which a later one's being so does not say
-                snapshot = self.unsynced_snapshot
+                due = self.open_for_sync(snapshot, dirty)
+                for segment in dirty:
+                    segment.synced = True
                 tails, self.old_tails = self.old_tails, []
-                epochs_changed, self.epochs_unsynced = self.epochs_unsynced, False
-                changed = self.directory_changed or epochs_changed
-                self.directory_changed = False
+                self.has_due = self.epochs_unsynced = self.directory_changed = False
             finally:
                 self.unlock()
             try:
-                if snapshot is not None:
-                    sync_if_there(snapshot)
-                if epochs_changed:
-                    sync_if_there(f"{self.path}/leader-epoch-checkpoint")
                 for file in due:
                     file.sync()
-                if changed:
-                    sync_directory(self.path)
             except BaseException as error:
                 self.fail(error)
             tails.clear()  # unmapped without the lock
@@ -605,27 +623,44 @@ cdef class SegmentedLog(LogView):
             sync_if_there(self.unsynced_snapshot)
             sync_directory(self.path)
         except BaseException as error:
-            self.fail(error)
+            self.refuse(error)
         self.unsynced_snapshot = None
         return 0
 
-    cdef FileHandle open_for_sync(self, Segment segment):
-        """The segment's file. Caller holds the lock: without it the segment may be deleted. Raises LogFailedError."""
+    cdef list open_for_sync(self, str snapshot, list segments):
+        """All that a flush syncs, in order. Caller holds the lock: without it a segment may be deleted.
+
+        Raises LogFailedError, and ResourceExhaustedError: nothing has changed."""
+        cdef list files = []
+        cdef list names = [] if snapshot is None else [snapshot]
+        cdef Segment segment
+        if self.epochs_unsynced:
+            names.append(f"{self.path}/leader-epoch-checkpoint")
         try:
-            return segment.open()
+            for name in names:
+                try:
+                    files.append(open_file(name, O_RDONLY))
+                except FileNotFoundError:  # deleted meanwhile
+                    pass
+            for segment in segments:
+                files.append(segment.open())
+            if self.directory_changed or self.epochs_unsynced:
+                files.append(open_file(self.path, O_RDONLY))
         except BaseException as error:
-            self.fail(error)
+            self.refuse(error)
+        return files
 
     cdef int check_flushable(self) except -1:
         if self.failure is not None:
             raise LogFailedError(
                 f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
                 partition=self.name, path=self.path,
-            )
+            ) from self.cause
         return 0
 
     def flush(self):
-        """Make everything appended so far durable (fdatasync). Raises LogFailedError; never retried over."""
+        """Make everything appended so far durable (fdatasync). Raises LogFailedError, which is never retried over, and
+        ResourceExhaustedError: nothing was synced, flush again."""
         cdef int64_t target
         self.begin_write()
         target = self.position.leo

@@ -28,13 +28,13 @@ import logging
 import os
 import re
 
+from kreplog._native.files import error_of
 from kreplog.errors import (
     CorruptCheckpointError,
     DuplicateSequenceError,
     InvariantError,
     OutOfOrderSequenceError,
     ProducerFencedError,
-    StorageError,
     TooManyProducersError,
     UsageError,
 )
@@ -299,7 +299,7 @@ cdef class ProducerState:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise StorageError(f"cannot read {path}: {error}", path=path) from error
+                raise error_of("cannot read", path, error) from error
         return None
 
     cpdef object delete_snapshots(self, str directory, int64_t from_offset=0, int64_t to_offset=INT64_MAX):
@@ -371,7 +371,7 @@ cdef list _snapshots(str directory):
     try:
         names = os.listdir(directory)
     except OSError as error:
-        raise StorageError(f"cannot list {directory}: {error}", path=directory) from error
+        raise error_of("cannot list", directory, error) from error
     return [int(match[1]) for match in map(_file_name.fullmatch, names) if match and int(match[1]) <= INT64_MAX]
 
 
@@ -381,4 +381,4 @@ cdef object _delete(str path):
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StorageError(f"cannot delete {path}: {error}", path=path) from error
+        raise error_of("cannot delete", path, error) from error

@@ -400,7 +400,8 @@ cdef class Fetched:
 
     data: a read-only memoryview, zero-copy over the mapped segment; CRCs are for the receiver to check, as in Kafka.
     next_offset: where to fetch next. file_region: the same bytes as (fd, position, count) for os.sendfile; the fd is
-    open as long as this object lives. The three offsets are the log's at the time of the fetch.
+    open as long as this object lives, and -1 in a process that reads more segments than it may have files open. The
+    three offsets are the log's at the time of the fetch.
     """
 
     cdef readonly object data
@@ -508,7 +509,7 @@ cdef int _take(LogView log, Fetched fetched, int64_t offset, int64_t bound, int6
         if segment.open().read_at(buffer.data, end - at, at) != end - at:
             raise_corrupt(BATCH_SHORT, log.name, offset, segment.path, at)
         fetched.data = memoryview(view_of(buffer, buffer.data, end - at))
-    fetched.file = segment.open()
+    fetched.file = segment.open() if segment.writable or mapping is None else segment.file
     fetched.position = at
     fetched.next_offset = next_offset
     return 0

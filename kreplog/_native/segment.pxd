@@ -36,6 +36,7 @@ cdef class Segment:
     cdef int64_t allocated  # bytes of the file that have their blocks, -1 where none can be had ahead
     cdef OffsetIndex offsets
     cdef TimeIndex times
+    cdef object __weakref__
 
     cdef FileHandle open(self)
     cdef int64_t byte_size(self) except -1
@@ -45,6 +46,7 @@ cdef class Segment:
     cdef int header_at(self, int64_t position, BatchHeader* out) except 1
     cdef int note(self, const BatchHeader* h, int64_t position) except -1
     cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1
+    cdef int make_ready(self, Py_ssize_t length) except -1
     cdef int make_room(self, Py_ssize_t length) except -1
     cdef int trim(self) except -1
     cdef int load_indexes(self) except -1
@@ -58,6 +60,7 @@ cdef class Segment:
     cdef int64_t resync(self, int64_t damaged, int64_t chain) except -1
     cdef int64_t position_near(self, int64_t offset) except -1
     cdef int learn_timestamps(self) except -1
+    cdef int complete(self) except -1
     cdef int seal(self) except -1
     cdef int forget_indexes(self) except -1
     cdef int cut(self, int64_t position) except -1

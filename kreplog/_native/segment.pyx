@@ -14,6 +14,10 @@ Why no reader is hit by SIGBUS, whatever the writer does:
 
 Another program that shortens a file in place (rsync --inplace, copytruncate) is noticed at the next seek, and raises; a
 process that is just then looking at the bytes that vanish is killed by the kernel.
+
+A process may read more segments than it may have files open: the files of segments that need none just then are closed
+once there are many, or where there is no descriptor left for another. A writer's is one where everything is synced, a
+fsync's error being reported to the descriptor that wrote; a reader's is one that is mapped.
 """
 
 cimport cython
@@ -41,8 +45,12 @@ from kreplog._native.state cimport Position
 
 import logging
 import os
+import resource
+import sys
+from weakref import WeakSet
 
-from kreplog.errors import CorruptBatchError, StorageError
+from kreplog._native.files import error_of, on_exhaustion
+from kreplog.errors import CorruptBatchError, ResourceExhaustedError, StorageError
 
 _logger = logging.getLogger("kreplog")
 
@@ -52,6 +60,47 @@ cdef enum:
     MOST_AHEAD = 4 << 20  # and at most; between the two, as much as there is already
     SMALL = 2048  # up to here a copy into the mapped tail is cheaper than a system call
     RESYNC_WINDOW = 16 << 20  # how far ahead a sound batch is looked for in a segment that cannot be mapped
+
+
+cdef object _open = WeakSet()  # segments, from when they opened their file
+cdef Py_ssize_t _most_open = -1  # of them; -1 for half of the descriptors that the process may have
+cdef Py_ssize_t _close_at = 0
+
+
+def keep_open(Py_ssize_t count):
+    """How many segments of this process may have their files open before those that need none are closed."""
+    global _most_open, _close_at
+    _most_open = count
+    _close_at = 0
+
+
+def close_idle_files():
+    """Close the files of segments that need none just then; how many they were."""
+    cdef Segment segment
+    cdef Py_ssize_t closed = 0
+    cdef Py_ssize_t left = 0
+    for segment in list(_open):
+        if segment.file is None:
+            _open.discard(segment)
+        elif segment.synced if segment.writable else segment.mapping is not None:
+            segment.file = None
+            _open.discard(segment)
+            closed += 1
+        else:
+            left += 1
+    _look_at(left)
+    return closed
+
+
+on_exhaustion(close_idle_files)
+
+
+cdef int _look_at(Py_ssize_t left) except -1:
+    """When files are closed next: not for every one that is opened, where all are in use."""
+    global _close_at
+    cdef Py_ssize_t most = _most_open if _most_open >= 0 else resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    _close_at = max(most, left + max(16, left // 16)) if most > 0 else sys.maxsize
+    return 0
 
 
 cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil:
@@ -100,19 +149,25 @@ cdef int remove(str path) except -1:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StorageError(f"cannot delete {path}: {error.strerror}", path=path) from error
+        raise error_of("cannot delete", path, error) from error
     return 0
 
 
 cdef Segment create_segment(
     str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
 ):
-    """A new, empty segment with its three files, none of them left open. Raises StorageError."""
+    """A new, empty segment with its three files, none of them left open.
+
+    Raises StorageError; of a ResourceExhaustedError no file is left."""
     cdef Segment segment = new_segment(directory, partition, base_offset, True, map_size, index_interval)
     open_file(segment.path, O_WRONLY | O_CREAT | O_EXCL)
-    for path in (segment.offsets.path, segment.times.path):  # what an interrupted deletion left may be mapped
-        remove(path)
-        open_file(path, O_WRONLY | O_CREAT | O_EXCL)
+    try:
+        for path in (segment.offsets.path, segment.times.path):  # what an interrupted deletion left may be mapped
+            remove(path)
+            open_file(path, O_WRONLY | O_CREAT | O_EXCL)
+    except ResourceExhaustedError:
+        segment.delete()
+        raise
     segment.exposed = False
     segment.size = 0
     segment.sealed = False
@@ -127,7 +182,10 @@ cdef class Segment:
 
     cdef FileHandle open(self):
         if self.file is None:
+            if len(_open) >= _close_at:
+                close_idle_files()
             self.file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
+            _open.add(self)
         return self.file
 
     cdef int64_t byte_size(self) except -1:
@@ -168,7 +226,7 @@ cdef class Segment:
     cdef int check_whole(self) except -1:
         """Raise StorageError where another program has shortened the file that is mapped."""
         cdef int64_t size
-        if self.mapping is not None:
+        if self.mapping is not None and (self.writable or self.file is not None):
             size = self.open().size()
             if size < self.size:
                 raise StorageError(
@@ -208,21 +266,27 @@ cdef class Segment:
         return 0
 
     cdef int append(self, const uint8_t* data, Py_ssize_t length) except -1:
-        """Write whole, checked batches at the end. Raises StorageError; the segment then stands as before."""
+        """Write whole, checked batches at the end, after `make_ready`. Raises StorageError; the segment then stands as
+        before."""
         cdef BatchHeader h
         cdef Py_ssize_t at = 0
-        if self.size + length > self.allocated >= 0:
-            self.make_room(length)
         if length <= SMALL and self.allocated >= 0 and self.size + length <= self.tail.size:
             memcpy(self.tail.data + self.size, data, length)
         else:
             self.open().write_at(data, length, self.size)
-        self.synced = False
         while at < length:
             read_header(data + at, length - at, &h)
             self.note(&h, self.size + at)
             at += batch_size(&h)
         self.size += length
+        return 0
+
+    cdef int make_ready(self, Py_ssize_t length) except -1:
+        """Have the file open, and room in it for `length` bytes more. Raises StorageError; nothing has changed."""
+        self.open()
+        self.synced = False  # from now on the file stays open
+        if self.size + length > self.allocated >= 0:
+            self.make_room(length)
         return 0
 
     cdef int make_room(self, Py_ssize_t length) except -1:
@@ -245,9 +309,9 @@ cdef class Segment:
             if not file.allocate(self.allocated, wanted - self.allocated):
                 self.allocated = -1
                 return 0
-        self.allocated = wanted
         if self.tail is None:
             self.tail = map_tail(file, max(self.map_size, wanted))
+        self.allocated = wanted
         return 0
 
     cdef int trim(self) except -1:
@@ -270,6 +334,8 @@ cdef class Segment:
             self.times.load(self.mappable)
         except FileNotFoundError as missing:
             reason = f"{os.path.basename(missing.filename)} is missing"
+        except ResourceExhaustedError:
+            raise
         except StorageError as unreadable:
             reason = str(unreadable)
         if reason is None:
@@ -523,14 +589,19 @@ cdef class Segment:
         self.timestamps_known = True
         return 0
 
-    cdef int seal(self) except -1:
-        """No more appends: complete the indexes and let go of what only a growing segment needs."""
+    cdef int complete(self) except -1:
+        """Before `seal`, while appends may yet follow: file and indexes are as those of a sealed segment. Raises
+        StorageError."""
         self.trim()
         self.load_indexes()
         if self.max_timestamp >= 0:
             self.times.push(self.max_timestamp, <int> (self.max_timestamp_offset - self.base_offset))
         self.offsets.save()
         self.times.save()
+        return 0
+
+    cdef int seal(self) except -1:
+        """No more appends: let go of what only a growing segment needs."""
         self.forget_indexes()
         self.sealed = self.exposed = True
         return 0

@@ -17,7 +17,8 @@ import struct
 import time
 
 from kreplog._native.checkpoint import EpochCache
-from kreplog.errors import CorruptCheckpointError, LogClosedError, OffsetOutOfRangeError, StorageError
+from kreplog._native.files import error_of
+from kreplog.errors import CorruptCheckpointError, LogClosedError, OffsetOutOfRangeError
 from kreplog.types import EpochEndOffset
 
 cdef enum:
@@ -158,7 +159,7 @@ cdef class LogView:
         try:
             names = os.listdir(self.path)
         except OSError as error:
-            raise StorageError(f"cannot list {self.path}: {error.strerror}", path=self.path) from error
+            raise error_of("cannot list", self.path, error) from error
         for name in names:
             if len(name) == 24 and name.endswith(".log") and name[:20].isdigit():
                 base = int(name[:20])

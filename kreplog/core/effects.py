@@ -58,7 +58,7 @@ class AppendAsLeader:
 
     strict: an idempotent producer that the log does not know must begin with its first batch.
     Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
-    (nothing written), LogFailedError (the replica is lost).
+    (nothing written), ResourceExhaustedError (nothing written, to be sent again), LogFailedError (the replica is lost).
     """
 
     partition: TopicPartition

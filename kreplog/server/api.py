@@ -91,6 +91,7 @@ class Host(Protocol):
     topics: Topics
     departed: Departed
     logs: ReplicaLogs
+    max_replicas: int
 
     @property
     def replicas(self) -> Runner: ...
@@ -129,7 +130,7 @@ class Api:
             lambda: describing.brokers,
             settings.topic,
             settings.max_partitions,
-            settings.max_broker_partitions,
+            host.max_replicas,
         )
         admin = self._admin
         altering = Altering(store, host.topics, settings.topic)

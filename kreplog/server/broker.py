@@ -40,6 +40,7 @@ from kreplog.server.health import readiness
 from kreplog.server.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.logs import LogSettings, log_state_change, set_up
 from kreplog.server.metrics import CONTENT_TYPE, render
+from kreplog.server.open_files import OpenFiles, raise_limit
 from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.pauses import MeasuredEventLoop
 from kreplog.server.peer_connections import PeerConnections
@@ -51,8 +52,8 @@ from kreplog.server.starting import (
     RecoveryProgress,
     keep_memory,
     limits_of,
+    max_replicas_of,
     open_directories,
-    raise_file_limit,
     tune_interpreter,
 )
 from kreplog.server.store import StoreLink, make_store
@@ -72,6 +73,7 @@ class Broker:
     """One life of a broker. `run` it once; `stop` may be called from the event loop at any time.
 
     ready: set once it listens. address: where, for clients. metrics: where they are told, once it is ready.
+    max_replicas: those that are to be created on a broker, as far as it has descriptors for them.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -122,6 +124,9 @@ class Broker:
         settings = self.settings
         key = None if settings.key_file is None else load_key(settings.key_file)
         self.dialer = Dialer(key)
+        files = OpenFiles.of_process()
+        files.share_out()
+        self.max_replicas = max_replicas_of(settings, files)
         directories = open_directories(settings)
         self.memory = MemoryAccount(settings.max_memory)
         self.logs = ReplicaLogs(
@@ -132,6 +137,7 @@ class Broker:
             complete=len(directories) == len(settings.log_dirs),
             stray_retention_ms=settings.stray_retention_ms,
             memory=self.memory,
+            files=files,
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
         disk_lost = any(directory.is_new for directory in directories)
@@ -166,7 +172,7 @@ class Broker:
             "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
         )
         self.api = Api(self)
-        self.server = Server(self.api.handle, limits_of(settings), self.memory)
+        self.server = Server(self.api.handle, limits_of(settings, files), self.memory)
         bound = []
         for listener in settings.listeners:
             with self._named("listeners", listener):
@@ -478,7 +484,7 @@ def serve(
     os.umask(0o077)  # its logs are made by libraries
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
-    raise_file_limit()
+    raise_limit()
     keep_memory()
     tune_interpreter()
 

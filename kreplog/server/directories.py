@@ -29,7 +29,14 @@ from typing import NamedTuple
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
 from kreplog._native.files import group_number, make_directory
-from kreplog.errors import CorruptCheckpointError, InvalidTopicError, StorageError, UsageError
+from kreplog.errors import (
+    CorruptCheckpointError,
+    InvalidTopicError,
+    ResourceExhaustedError,
+    StorageError,
+    UsageError,
+    is_exhaustion,
+)
 from kreplog.types import TopicPartition, check_partition, check_topic_id
 
 _log = logging.getLogger("kreplog.server")
@@ -290,10 +297,13 @@ class DataDirectory:
 
 
 def read_topic_id(folder: Path) -> str | None:
-    """The topic id in a partition directory, None where there is none that can be read."""
+    """The topic id in a partition directory, None where there is none that can be read. Raises StorageError where the
+    process has no descriptors, which says nothing about it."""
     try:
         lines = (folder / "partition.metadata").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        if is_exhaustion(error):
+            raise ResourceExhaustedError(f"cannot read partition.metadata in {folder}: {error}") from error
         return None
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     return fields.get("topic_id", "").strip() or None

@@ -22,6 +22,7 @@ from time import monotonic
 
 from typing_extensions import Buffer
 
+from kreplog._native.segment import close_idle_files
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.internal import socket_name
@@ -331,6 +332,7 @@ class ListeningSocket:
     def __init__(self, address: Listener, on_accept: Callable[[socket.socket], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_accept = on_accept
+        self._failures = 0
         if address.path:
             self._sock = _listen_at_path(Path(address.path))
             self.address = address
@@ -348,7 +350,15 @@ class ListeningSocket:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # no more descriptors: those who wait wait on
-                _log.error("%s cannot take connections: %s", self.address, error)
+                self._failures += 1
+                if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th
+                    _log.error(
+                        "%s cannot take connections: %s; so it was %d times in this life",
+                        self.address,
+                        error,
+                        self._failures,
+                    )
+                close_idle_files()
                 self._loop.remove_reader(self._sock)
                 self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again)
                 return

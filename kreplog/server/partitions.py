@@ -21,13 +21,24 @@ from pathlib import Path
 from typing import Any
 
 from kreplog._native.batch import end_of
+from kreplog._native.files import error_of
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.memory import MemoryAccount
-from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
+from kreplog.errors import (
+    LogClosedError,
+    LogFailedError,
+    OffsetOutOfRangeError,
+    ReplicaRefusedError,
+    ResourceExhaustedError,
+    StorageError,
+    check,
+    is_exhaustion,
+)
 from kreplog.log import Log
 from kreplog.server.directories import DataDirectory, Offsets
+from kreplog.server.open_files import OpenFiles
 from kreplog.server.strays import Strays
 from kreplog.types import AppendInfo, TopicPartition
 
@@ -67,6 +78,9 @@ PRODUCERS = "producer_ids"
 PRODUCER_BYTES = 440
 """What each idempotent producer that a log remembers is charged; a quarter of the account may be theirs."""
 
+EXHAUSTED_RETRY_S = 0.5
+"""Until what nobody waits for in a step, such as an fsync, is tried again for want of descriptors or memory."""
+
 HELD_FILES = 32
 """So many segments are deleted without a pause for everybody else."""
 
@@ -102,6 +116,7 @@ class ReplicaLogs:
     memory: what idempotent producers are charged to.
     complete: no directory was missing at the start. Without one a replica that is on no disk may have been lost with
     it, so none is made from nothing then. stray_retention_ms: log.stray.retention.ms, -1: strays stay for ever.
+    files: what replicas beyond it do not fit in is refused.
     """
 
     def __init__(
@@ -113,6 +128,7 @@ class ReplicaLogs:
         *,
         complete: bool = True,
         stray_retention_ms: int = -1,
+        files: OpenFiles | None = None,
         memory: MemoryAccount | None = None,
     ) -> None:
         self._memory = memory or MemoryAccount()
@@ -120,6 +136,7 @@ class ReplicaLogs:
         self._config = config
         self._put = put
         self._pool = pool
+        self._files = files or OpenFiles()
         self._lookup_pool = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "kreplog-lookups")
         self._complete = complete
         self._replicas: dict[TopicPartition, _Replica] = {}
@@ -167,6 +184,10 @@ class ReplicaLogs:
                     self._nameless[partition] = directory
                 else:
                     found.append((directory, partition, topic_id))
+        for directory, partition, topic_id in found[self._files.replicas :]:
+            self._broken[partition] = directory, topic_id, self._refusal(partition)
+            _log.error("%s", self._broken[partition][2])
+        del found[self._files.replicas :]
         recovery = _Recovery(len(found), progress)
         with ThreadPoolExecutor(max(1, threads_per_directory * len(self.directories)), "kreplog-recovery") as pool:
             opening = {
@@ -209,9 +230,11 @@ class ReplicaLogs:
         """Carry out one effect on a log; its answer. Throws what the effect's docstring says."""
         try:
             return self._answers[type(effect)](effect)
-        except LogFailedError:
-            self._fail_directory(effect)
+        except LogFailedError as error:
+            self._fail_directory(effect, error)
             raise
+        except OSError as error:
+            raise error_of("cannot use the files of", str(getattr(effect, "partition", "")), error) from error
 
     def _of(self, partition: TopicPartition) -> _Replica:
         replica = self._replicas.get(partition)
@@ -222,15 +245,52 @@ class ReplicaLogs:
     def _open(self, effect: effects.OpenLog) -> effects.OpenedLog:
         partition = effect.partition
         if partition in self._broken:
-            raise self._broken[partition][2]
+            self._open_broken(partition)
         replica = self._replicas.get(partition)
         if replica is None:
             replica = self._make(partition, effect.topic_id)
         check(replica.topic_id == effect.topic_id, f"{partition} is of topic id {replica.topic_id}, not set aside")
         if replica.directory.failed:
             raise LogFailedError(f"{partition}: the log directory {replica.directory.path} has failed")
+        if replica.log.failed and is_exhaustion(replica.log.cause):
+            self._open_anew(partition, replica)
         self._apply(replica, effect.config)
         return effects.OpenedLog(replica.state, replica.log.high_watermark)
+
+    def _open_broken(self, partition: TopicPartition) -> None:
+        """Once more, where it was not the disk that kept it from being opened."""
+        directory, topic_id, error = self._broken[partition]
+        if not isinstance(error, ReplicaRefusedError) and not is_exhaustion(error):
+            raise error
+        self._check_room(partition)
+        log = Log.open(directory.folder(partition), self._config, owned=True)
+        del self._broken[partition]
+        self._add(partition, _Replica(directory, topic_id, log))
+
+    def _open_anew(self, partition: TopicPartition, replica: _Replica) -> None:
+        """A log that takes no more only because a change was interrupted for want of descriptors or memory."""
+        if replica.flushing or replica.syncing:
+            raise ResourceExhaustedError(
+                f"{partition}: a thread still has its log in hand; it is opened anew after that"
+            )
+        log = Log.open(replica.directory.folder(partition), self._config, owned=True)
+        replica.log._abandon()
+        replica.log = log
+        _log.warning(
+            "%s is opened anew after a change that was interrupted, and ends at %d", log.path, log.log_end_offset
+        )
+
+    def _check_room(self, partition: TopicPartition) -> None:
+        if len(self._replicas) >= self._files.replicas:
+            raise self._refusal(partition)
+
+    def _refusal(self, partition: TopicPartition) -> ReplicaRefusedError:
+        return ReplicaRefusedError(
+            f"{partition}: no room: the limit on open files, {self._files.limit}, leaves descriptors for "
+            f"{self._files.replicas} replicas: raise it (ulimit -n, or LimitNOFILE= of the service) and start the "
+            "broker anew, add brokers, or delete topics",
+            partition=str(partition),
+        )
 
     def _make(self, partition: TopicPartition, topic_id: str) -> _Replica:
         """A replica from nothing, in the directory that has the fewest."""
@@ -241,10 +301,16 @@ class ReplicaLogs:
         live = [directory for directory in self.directories if not directory.failed]
         if not live:
             raise StorageError(f"{partition}: every log directory has failed")
+        self._check_room(partition)
         directory = min(live, key=self._held.__getitem__)
         self._set_nameless_aside(partition)
-        folder = directory.make(partition, topic_id)
-        replica = _Replica(directory, topic_id, Log.open(folder, self._config, owned=True))
+        try:
+            folder = directory.make(partition, topic_id)
+            replica = _Replica(directory, topic_id, Log.open(folder, self._config, owned=True))
+        except BaseException:  # half made it must not be found, here or beside one that is made elsewhere
+            with suppress(StorageError):
+                self._run(directory.remove, directory.mark_deleted(partition))
+            raise
         self._add(partition, replica)
         self._made[replica] = None
         return replica
@@ -378,8 +444,8 @@ class ReplicaLogs:
     def _advance_high_watermark(self, effect: effects.AdvanceHighWatermark) -> None:
         try:
             self._of(effect.partition).log.advance_high_watermark(effect.offset)
-        except LogFailedError:  # what is committed is so, whatever becomes of this replica
-            self._fail_directory(effect)
+        except LogFailedError as error:  # what is committed is so, whatever becomes of this replica
+            self._fail_directory(effect, error)
 
     # Strays
 
@@ -409,6 +475,7 @@ class ReplicaLogs:
             raise StorageError(
                 f"{partition}: {stray.path} is still being synced; a restart of the broker takes it back"
             )
+        self._check_room(partition)
         self._set_nameless_aside(partition)
         folder = self.strays.restore(found[-1], partition)
         try:
@@ -468,12 +535,11 @@ class ReplicaLogs:
         replica = self._of(effect.partition)
         if replica.flushing:
             replica.flush_again = True
-            return
-        replica.flushing = True
-        self._start(effect.partition, replica)
+        else:
+            self._start(effect.partition, replica)
 
     def _start(self, partition: TopicPartition, replica: _Replica) -> None:
-        replica.flush_again = False
+        replica.flushing, replica.flush_again = True, False
         future = asyncio.get_running_loop().run_in_executor(self._pool, _flush_log, replica.log)
         future.add_done_callback(lambda done: self._flushed(partition, replica, done))
 
@@ -488,11 +554,17 @@ class ReplicaLogs:
         except LogClosedError:
             return
         except StorageError as error:
-            _log.error("%s: fsync failed: %s", partition, error)
-            self._fail(replica.directory)
+            if is_exhaustion(error):
+                asyncio.get_running_loop().call_later(EXHAUSTED_RETRY_S, self._flush_again, partition, replica)
+            else:
+                _log.error("%s: fsync failed: %s", partition, error)
+                self._fail(replica.directory)
             return
         if replica.flush_again and not replica.directory.failed:
-            replica.flushing = True
+            self._start(partition, replica)
+
+    def _flush_again(self, partition: TopicPartition, replica: _Replica) -> None:
+        if not (replica.flushing or replica.gone or replica.directory.failed or replica.log.closed):
             self._start(partition, replica)
 
     def _note_due(self, replica: _Replica) -> None:
@@ -546,17 +618,27 @@ class ReplicaLogs:
         for replica in taken:
             replica.syncing -= 1
             self._settle(replica)
+        again = []
         for replica, error in itertools.chain.from_iterable(failed):
-            if not replica.gone:  # meanwhile its folder was moved
+            if replica.gone:  # meanwhile its folder was moved
+                continue
+            if is_exhaustion(error):
+                again.append(replica)
+            else:
                 _log.error("%s", error)
                 self._fail(replica.directory)
-        then()
+        if again:
+            await asyncio.sleep(EXHAUSTED_RETRY_S)
+            await self._sync(call, again, then)
+        else:
+            then()
 
     # Failure
 
-    def _fail_directory(self, effect: Any) -> None:
+    def _fail_directory(self, effect: Any, error: LogFailedError) -> None:
+        """A log has failed; not so where the process alone was short of descriptors or memory: it is opened anew."""
         replica = self._replicas.get(effect.partition)
-        if replica is not None:
+        if replica is not None and not is_exhaustion(error):
             asyncio.get_running_loop().call_soon(self._fail, replica.directory)
 
     def _fail(self, directory: DataDirectory) -> None:
@@ -582,7 +664,8 @@ class ReplicaLogs:
                 await loop.run_in_executor(self._pool, self._write_checkpoints, directory)
             except StorageError as error:
                 _log.error("%s: %s", directory.path, error)
-                self._fail(directory)
+                if not is_exhaustion(error):  # else the next ones are
+                    self._fail(directory)
 
     def _write_checkpoints(self, directory: DataDirectory) -> None:
         directory.write_checkpoints(lambda: dict(self._offsets(directory)))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import resource
 import sys
 from time import monotonic
 
@@ -13,6 +11,7 @@ from kreplog._native.memory import keep_freed
 from kreplog.coord.liveness import boot_id
 from kreplog.errors import StorageError
 from kreplog.server.directories import DataDirectory
+from kreplog.server.open_files import OpenFiles
 from kreplog.server.serving import Limits
 from kreplog.server.settings import BrokerSettings
 
@@ -46,13 +45,6 @@ def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
     return found
 
 
-def raise_file_limit() -> None:
-    """As many open files as this process may ask for."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems call it unlimited and take no such number
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def keep_memory() -> None:
     """Do not hand back what frames took: the next ones take it again."""
     keep_freed(KEPT_BYTES)
@@ -69,19 +61,27 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
-def limits_of(settings: BrokerSettings) -> Limits:
-    """What clients may use. The logs need half of the files that this process may have open."""
-    connections, allowed = settings.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-    if connections > allowed:
-        _log.info("max.connections = %d is more than the limit on open files allows: %d it is", connections, allowed)
+def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:
+    """What clients may use."""
     return Limits(
         settings.socket_request_max_bytes,
         settings.max_in_flight,
         settings.max_queued_bytes,
         settings.max_memory,
-        min(connections, allowed),
+        _clamped("max.connections", settings.max_connections, files.connections, files),
         settings.max_idle_ms,
     )
+
+
+def max_replicas_of(settings: BrokerSettings, files: OpenFiles) -> int:
+    """Of this broker, as far as it has descriptors for them."""
+    return _clamped("max.broker.partitions", settings.max_broker_partitions, files.replicas, files)
+
+
+def _clamped(name: str, wanted: int, most: int, files: OpenFiles) -> int:
+    if wanted > most:
+        _log.info("%s = %d is more than the limit on open files, %d, allows: %d it is", name, wanted, files.limit, most)
+    return min(wanted, most)
 
 
 class RecoveryProgress:

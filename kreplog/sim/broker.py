@@ -24,7 +24,15 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.nodes import CONTROLLER
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import CoordinationError, ErrorCode, KreplogError, LogClosedError, StorageError, check
+from kreplog.errors import (
+    CoordinationError,
+    ErrorCode,
+    KreplogError,
+    LogClosedError,
+    StorageError,
+    check,
+    is_exhaustion,
+)
 from kreplog.sim.channels import ControlChannels
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.network import Fate, HeldConnection
@@ -41,6 +49,9 @@ FEW_BYTES = 20_000
 
 FETCH_SLACK_MS = 700
 """What a fetch may take beyond its max_wait before its connection is closed."""
+
+EXHAUSTED_RETRY_MS = 200
+"""Until a flush is tried again for which there was no descriptor or memory."""
 
 CHECKPOINT_MS = 700
 SHUTDOWN_TRIES = 4
@@ -516,14 +527,20 @@ class BrokerProcess:
     def _flushed(self, partition: TopicPartition, log: DiskLog | None) -> None:
         if not self.alive:
             return
-        again = self._flushing.pop(partition)
+        flushed: events.Event | None = None
         try:
             if log is not None:
-                self.replicas.put(events.Flushed(partition, log.flush()))
+                flushed = events.Flushed(partition, log.flush())
         except LogClosedError:
-            pass  # the replica was stopped or deleted
-        except StorageError:
-            self.replicas.put(events.LogFailed(partition))
+            pass  # the replica was stopped, deleted or opened anew
+        except StorageError as error:
+            if is_exhaustion(error):
+                self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._flushed, partition, log)
+                return
+            flushed = events.LogFailed(partition)
+        again = self._flushing.pop(partition)
+        if flushed is not None:
+            self.replicas.put(flushed)
         if again and self.alive:
             self._flush(self.replicas, effects.Flush(partition))
 
@@ -657,6 +674,11 @@ def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
     return log
 
 
+def _read_log(disk: Disk, effect: effects.ReadLog) -> Any:
+    disk.check_resources(effect.partition)
+    return _on(disk, effect.partition).read(effect.offset, effect.limit, effect.max_bytes)
+
+
 _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.OpenLog: _open_log,
     effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(
@@ -668,7 +690,7 @@ _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
     effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
     effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
-    effects.ReadLog: lambda disk, e: _on(disk, e.partition).read(e.offset, e.limit, e.max_bytes),
+    effects.ReadLog: _read_log,
     effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
     effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),
     effects.DeleteStrays: lambda disk, e: disk.delete_stray(e.partition, e.topic_id),

@@ -21,6 +21,7 @@ What must hold, and when it is looked at:
     gap                 ... offset by offset, from where it began                                       at the answer
     out of range        ... and never stands outside the log                                            at the answer
     denied              no client hears that a partition does not exist from a broker that was never told  at the answer
+    failed in vain      a replica is offline only where its disk has failed                            after each step
     deleted unnamed     a replica's files go only when a controller names it for that                   as they go
     deleted             nothing is, but what an operator or retention let go; nothing that is not committed   as it goes
     watermark fell      nor is it told a lower high watermark by the same or a later leader             at the answer
@@ -528,8 +529,11 @@ class Checkers:
             if not set(replica.isr) <= set(replica.assigned_replicas):
                 text = f"leader {broker} has {list(replica.isr)} in sync of {list(replica.assigned_replicas)}"
                 self.violate("isr", text, line)
-        log = self.disks.disk(broker).log(partition)
-        if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE:
+        disk = self.disks.disk(broker)
+        if replica.role is Role.OFFLINE and not disk.failed:
+            self.violate("failed in vain", f"broker {broker} took its replica offline, and its disk works", line)
+        log = disk.log(partition)
+        if log is None or log.topic_id != replica.topic_id or replica.role is Role.OFFLINE or replica.interrupted:
             return
         self._check_deleted(line, broker, replica.log.log_start)
         if not log.high_watermark == replica.high_watermark <= replica.log.leo:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from kreplog.core.effects import LogState
-from kreplog.errors import LogClosedError, LogFailedError, check
+from kreplog.errors import LogClosedError, LogFailedError, ResourceExhaustedError, check
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.native_log import NativeLog
 from kreplog.sim.records import Codec, ModelCodec, NativeCodec
@@ -37,7 +37,9 @@ class ReplicaLog(Protocol):
     """What a broker does with a replica's log: the answers are those of the log effects of `kreplog.core.effects`.
 
     All that write raise LogFailedError once the disk or the log has failed; LogClosedError when this handle is no
-    longer the open one (its process is dead, the replica was stopped).
+    longer the open one (its process is dead, the replica was stopped). While the process has no descriptors or memory
+    all but the high watermark's may raise ResourceExhaustedError, with nothing done; what takes records away may be
+    half done then, raises LogFailedError from it, and so does all that writes to the log until it is opened anew.
     """
 
     @property
@@ -149,7 +151,7 @@ class Observer(Protocol):
 class _Replica:
     """A partition directory: its files, who has them open, and what the disk holds of them for certain."""
 
-    __slots__ = ("durable", "failed", "files", "leo", "log", "lost_from", "topic_id")
+    __slots__ = ("durable", "failed", "files", "interrupted", "leo", "log", "lost_from", "topic_id")
 
     def __init__(self, topic_id: str, files: _Files) -> None:
         self.topic_id = topic_id
@@ -158,6 +160,7 @@ class _Replica:
         self.leo = 0  # while no log is open
         self.durable = 0
         self.failed = False
+        self.interrupted = False
         self.lost_from: int | None = None  # of a torn append that the next start will not find
 
     def durable_point(self) -> None:
@@ -209,7 +212,7 @@ class DiskLog:
         return self.state()
 
     def assign_leader_epoch(self, leader_epoch: int) -> LogState:
-        return self._change(lambda files: files.assign_leader_epoch(leader_epoch))
+        return self._change(lambda files: files.assign_leader_epoch(leader_epoch), at_once=True)
 
     def truncate_to(self, offset: int) -> LogState:
         return self._change(lambda files: files.truncate_to(offset))
@@ -261,11 +264,14 @@ class DiskLog:
     def _begin_write(self) -> bool | None:
         """None: go on. Otherwise this write is torn: do it, say that it failed; the bool tells if a restart finds it.
 
-        Raises LogFailedError.
+        Raises LogFailedError, ResourceExhaustedError.
         """
         if self._replica.failed or self._disk.failed:
             self._replica.failed = True
             raise self._failure("write")
+        if self._replica.interrupted:
+            raise self._failure("write") from self._disk.exhaustion(self.partition)
+        self._disk.check_resources(self.partition)
         if not self._disk._next_write_fails():
             return None
         self._replica.failed = True
@@ -289,9 +295,15 @@ class DiskLog:
         if self._disk.observer is not None and self._files.leo > start:
             self._disk.observer.appended(self._disk.broker, self.partition, self, start)
 
-    def _change(self, change: Callable[[_Files], None], everything: bool = False) -> LogState:
+    def _change(self, change: Callable[[_Files], None], everything: bool = False, at_once: bool = False) -> LogState:
+        """at_once: it is done or not, and never half."""
         files = self._open()
-        tear = self._begin_write()
+        try:
+            tear = self._begin_write()
+        except ResourceExhaustedError:
+            if at_once or not self._disk.interrupts:
+                raise
+            tear, self._replica.interrupted = None, True
         end = files.leo
         self._replica.durable_point()
         change(files)
@@ -302,6 +314,8 @@ class DiskLog:
                 self._disk.observer.truncated(self._disk.broker, self.partition, self, end)
         if tear is not None:
             raise self._failure("write")
+        if self._replica.interrupted:
+            raise self._failure("write") from self._disk.exhaustion(self.partition)
         return self.state()
 
 
@@ -311,7 +325,9 @@ class Disk:
     unclean: a power cut may have taken records since the broker last registered: it says so when it registers, and once
     that is done the engine sets it to False.
     slow_ms: what each write and fsync of it takes in virtual time, for the engine to add. observer: may be set.
-    failed: it takes no writes, until `repair` and a restart. retention_bytes: what retention keeps of each replica.
+    failed: it takes no writes, until `repair` and a restart. exhausted_every: every so many operations find no
+    descriptor or memory, 0 for none; interrupts: what takes records away is half done then. retention_bytes: what
+    retention keeps of each replica.
     """
 
     def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:
@@ -319,6 +335,8 @@ class Disk:
         self.slow_ms = 0
         self.failed = False
         self.unclean = False
+        self.exhausted_every = 0
+        self.interrupts = False
         self.retention_bytes = 0
         self.observer: Observer | None = None
         self.strays: dict[tuple[TopicPartition, str], _Replica] = {}
@@ -326,16 +344,18 @@ class Disk:
         self._replicas: dict[TopicPartition, _Replica] = {}
         self._fail_in: int | None = None
         self._tear: bool | None = None
+        self._operations = 0
 
     # What the broker does
 
     def open(self, partition: TopicPartition, topic_id: str) -> Opened:
         """Open the replica, recovering it, or make it; none of another topic id is there.
 
-        Opening one that is open gives it anew. Raises LogFailedError.
+        Opening one that is open gives it anew. Raises LogFailedError, ResourceExhaustedError.
         """
         if self.failed:
             raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
+        self.check_resources(partition)
         replica = self._replicas.get(partition)
         if replica is None:
             replica = self._replicas[partition] = _Replica(topic_id, self._make(partition, topic_id))
@@ -343,7 +363,7 @@ class Disk:
             replica.settle_torn()
             replica.files.open()
         check(replica.topic_id == topic_id, f"{partition} of topic id {replica.topic_id} was not set aside")
-        replica.failed = False
+        replica.failed = replica.interrupted = False
         log = replica.log = DiskLog(self, partition, replica)
         if self.observer is not None:
             self.observer.opened(self.broker, partition, log)
@@ -427,6 +447,17 @@ class Disk:
                 if replica.log is not None and not replica.failed:
                     replica.files.write_back()
 
+    def check_resources(self, partition: TopicPartition) -> None:
+        """To be called by whatever opens a file. Raises ResourceExhaustedError."""
+        self._operations += 1
+        if self.exhausted_every > 0 and self._operations % self.exhausted_every == 0:
+            raise self.exhaustion(partition)
+
+    def exhaustion(self, partition: TopicPartition) -> ResourceExhaustedError:
+        return ResourceExhaustedError(
+            f"{partition}: broker {self.broker} has no descriptors left", partition=str(partition)
+        )
+
     # What happens to the broker
 
     def shutdown(self) -> None:
@@ -496,7 +527,7 @@ class Disk:
     def _stop(self, replica: _Replica) -> None:
         """Nobody has it open any more; whoever opens or deletes it next sees the disk as it is then."""
         replica.leo = replica.files.leo
-        replica.failed = False
+        replica.failed = replica.interrupted = False
         replica.durable_point()
         replica.log = None
         replica.files.crash()

@@ -51,12 +51,13 @@ KINDS: dict[str, int] = {
     "grow": 1,
     "broker": 1,
     "refuse": 4,
+    "exhaust": 4,
     "forge": 4,
 }
 """Every kind of fault, and how often it comes compared with the others of its seed."""
 
-APART = {"refuse": "refusals", "forge": "forgeries"}
-"""Kinds that have random numbers of their own, by what these are drawn from."""
+APART = {"refuse": ("refusals", 0.4), "exhaust": ("exhaustion", 0.2), "forge": ("forgeries", 0.4)}
+"""Kinds that are drawn by themselves: the name of their random numbers, and the share of the seeds that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,8 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     """The plan of a seed. kinds: those it may have; brokers: how few, how many; log: model, native, both-by-seed."""
     random = Random(f"kreplog-{seed}")
     # Drawn apart: seeds that are known to find a mutation go on to.
-    apart = [(kind, Random(f"kreplog-{stream}-{seed}")) for kind, stream in APART.items() if kind in kinds]
-    apart = [(kind, random_apart) for kind, random_apart in apart if random_apart.random() < 0.4]
+    apart = {kind: Random(f"kreplog-{name}-{seed}") for kind, (name, _) in APART.items() if kind in kinds}
+    apart = {kind: drawn for kind, drawn in apart.items() if drawn.random() < APART[kind][1]}
     count = random.randint(*brokers)
     duration_ms = random.randint(6000, 14000)
     others = [kind for kind in kinds if kind not in APART]
@@ -160,9 +161,9 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         actions=(),
     )
     actions = _draw_actions(random, plan, gap_ms)
-    for kind, random_apart in apart:
+    for kind, drawn in apart.items():
         plan = replace(plan, kinds=(*plan.kinds, kind))
-        actions += _draw_apart(random_apart, kind, plan.duration_ms, len(actions))
+        actions += _draw_apart(drawn, plan, kind, len(actions))
     return replace(plan, actions=tuple(actions))
 
 
@@ -195,10 +196,10 @@ def _draw_actions(random: Random, plan: Plan, gap_ms: float) -> list[Action]:
     return actions
 
 
-def _draw_apart(random: Random, kind: str, end_ms: int, count: int) -> list[Action]:
+def _draw_apart(random: Random, plan: Plan, kind: str, count: int) -> list[Action]:
     """At times and for times of their own, numbered from `count` on."""
     actions = []
     for number in range(count, count + random.randint(1, 8)):
-        at_ms, duration_ms = random.randint(100, end_ms), int(10 ** random.uniform(1.3, 3.5))
+        at_ms, duration_ms = random.randint(100, plan.duration_ms), int(10 ** random.uniform(1.3, 3.5))
         actions.append(Action(number, at_ms, kind, duration_ms, tuple(random.random() for _ in range(6))))
     return actions

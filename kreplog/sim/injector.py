@@ -55,7 +55,7 @@ class Injector:
             cluster.store.resume()
         for machine in list(cluster.machines.values()):
             process = machine.process
-            machine.disk.slow_ms = 0
+            machine.disk.slow_ms = machine.disk.exhausted_every = 0
             if process is not None:
                 process.fuse = None
                 process.link.lose_replies(0)
@@ -477,6 +477,22 @@ class Injector:
         self._note(action, f"the disk of broker {machine.id} fails at its write number {number} from now")
         machine.disk.fail_write(number, torn, kept)
         self._later(action, self._restart_with_new_disk, machine)
+        return True
+
+    def _exhaust(self, action: Action) -> bool:
+        """A broker's process has no descriptors or memory for some of what it does."""
+        disk = self._machine(action.draws[0], action.draws[1]).disk
+        disk.exhausted_every = 1 + int(4 * action.draws[2])
+        disk.interrupts = action.draws[3] < 0.5
+        self._note(
+            action,
+            f"broker {disk.broker} is exhausted at every {disk.exhausted_every}. operation for {action.duration_ms} ms",
+        )
+
+        def end() -> None:
+            disk.exhausted_every = 0
+
+        self._later(action, end)
         return True
 
     def _restart_with_new_disk(self, machine: Machine) -> None:

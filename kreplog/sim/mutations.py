@@ -24,7 +24,7 @@ from kreplog.core.events import Event, WatchFired
 from kreplog.core.failures import FailureDetector
 from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.registration import Registration, State
-from kreplog.core.replication import epochs, isr
+from kreplog.core.replication import epochs, isr, manager, partition
 from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
 from kreplog.core.replication.isr import Replica
 from kreplog.core.replication.manager import ReplicaManager
@@ -422,6 +422,28 @@ def _forgotten_epochs_trusted() -> list[Patch]:
         return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
 
     return [(Partition, "_reconcile", reconcile)]
+
+
+# Exhausted processes
+
+
+@_mutation("exhaustion-fails-logs")
+def _exhaustion_fails_logs() -> list[Patch]:
+    """A replica goes offline as with a failed disk where its process had no descriptors or memory left."""
+    return [(partition, "is_exhaustion", lambda error: False), (manager, "is_exhaustion", lambda error: False)]
+
+
+@_mutation("interrupted-log-trusted")
+def _interrupted_log_trusted() -> list[Patch]:
+    """A follower whose truncation was interrupted takes its log for what it was before, and fetches from its end."""
+    right = Partition._open_anew
+
+    def opened_anew(self: Partition) -> Steps[None]:
+        before = self.log
+        yield from right(self)
+        self.log = before
+
+    return [(Partition, "_open_anew", opened_anew)]
 
 
 # Controller

@@ -110,7 +110,10 @@ def attacked(root: Path, work: Callable[[Outsider, list[Broker]], Awaitable[None
 
             async def in_sync() -> bool:
                 partition = brokers[0].manager.partitions.get(TP)
-                return partition is not None and partition.isr == (0, 1) and TP in brokers[1].manager.partitions
+                known = all(TP in broker.manager.metadata.partitions for broker in brokers)
+                return (
+                    known and partition is not None and partition.isr == (0, 1) and TP in brokers[1].manager.partitions
+                )
 
             await eventually(in_sync)
             await work(outsider, brokers)

@@ -47,7 +47,7 @@ class Deletions:
         except OffsetOutOfRangeError as refusal:
             return DeletedRecords(one.partition, ErrorCode.OFFSET_OUT_OF_RANGE, message=str(refusal)), 0
         except StorageError as failure:
-            partition.go_offline()
+            partition.storage_failed(failure)
             return DeletedRecords(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         return DeletedRecords(one.partition, ErrorCode.NONE, partition.low_watermark()), required
 

@@ -81,9 +81,15 @@ from kreplog.errors import (
     KreplogError,
     LogFailedError,
     OutOfOrderSequenceError,
+    ReplicaRefusedError,
+    ResourceExhaustedError,
     StorageError,
+    is_exhaustion,
 )
 from kreplog.types import NO_EPOCH, Check, Create, EpochEndOffset, StoreOperation, TopicPartition
+
+REFUSALS_MS = 1000
+"""Between two lines about produce requests for which there were no descriptors or memory: clients try again soon."""
 
 DUE_AT_ONCE = 200
 """Requests that are answered in one step because their time is over."""
@@ -142,7 +148,9 @@ class ReplicaManager:
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: deque[Partition] = deque()
         self._unsettled: dict[TopicPartition, None] = {}
+        self._postponed: dict[TopicPartition, PartitionState] = {}  # what there were no descriptors or memory for
         self._next_isr_check_ms = 0
+        self._next_refusal_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         """Take one event. Ends with everything done that it, and what follows from it, asks for; but of what waits and
@@ -182,7 +190,7 @@ class ReplicaManager:
         if self._fetches.has_woken:
             return now_ms
         times = [self._deadlines.next_ms(), *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())]
-        if self._unsettled or self._failures_to_report:
+        if self._unsettled or self._failures_to_report or self._postponed:
             times.append(self._next_isr_check_ms)
         return min((time for time in times if time is not None), default=None)
 
@@ -239,8 +247,12 @@ class ReplicaManager:
             return ProducedPartition(one.partition, error), 0
         try:
             info = yield from partition.append(one.records, now_ms)
-        except LogFailedError as failure:
-            self._go_offline(one.partition)
+        except (LogFailedError, ResourceExhaustedError) as failure:
+            partition.storage_failed(failure)
+            partition.await_missing(now_ms)
+            if now_ms >= self._next_refusal_ms:
+                self._next_refusal_ms = now_ms + REFUSALS_MS
+                yield StateChange("error", f"{one.partition}: cannot append: {failure}")
             return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         except KreplogError as refusal:
             error = refusal.kafka_code
@@ -273,7 +285,7 @@ class ReplicaManager:
             yield from partition.enforce_retention()
         except StorageError as error:
             yield StateChange("error", f"{topic_partition}: {error}")
-            self._go_offline(topic_partition)
+            partition.storage_failed(error)
 
     # What the controller says
 
@@ -380,6 +392,7 @@ class ReplicaManager:
 
     def _apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
         partition = self.partitions.get(told.partition)
+        again = self._postponed.pop(told.partition, None) is not None
         try:
             if self._on_disk.get(told.partition, told.topic_id) != told.topic_id:
                 yield from self._set_aside(told.partition)
@@ -396,17 +409,54 @@ class ReplicaManager:
                 )
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if partition is None:
-                partition = Partition(
-                    self.broker_id, told.partition, told.topic_id, self._config, self.metadata, self._changed
-                )
-                self.partitions[told.partition] = partition
-                self._on_disk[told.partition] = told.topic_id
-                yield from partition.open(told.config)
+                partition = yield from self._open(told)
             return (yield from partition.apply(told, now_ms))
-        except StorageError as error:
-            yield StateChange("error", f"{told.partition}: {error}")
-            self._go_offline(told.partition)
+        except ReplicaRefusedError as error:
+            yield StateChange("error", f"{told.partition}: refused: {error}")
             return ErrorCode.KAFKA_STORAGE_ERROR
+        except StorageError as error:
+            if not again:
+                yield StateChange("error", f"{told.partition}: {error}")
+            opened = self.partitions.get(told.partition)
+            if opened is not None:
+                opened.storage_failed(error)
+            if not is_exhaustion(error):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            self._postpone(told)
+            return ErrorCode.NONE
+
+    def _open(self, told: PartitionState) -> Steps[Partition]:
+        """A replica that was not open; made, where there is none. Raises StorageError; it is open then where it has
+        failed."""
+        topic_partition = told.partition
+        partition = Partition(
+            self.broker_id, topic_partition, told.topic_id, self._config, self.metadata, self._changed
+        )
+        try:
+            yield from partition.open(told.config)
+        except StorageError as error:
+            if isinstance(error, ReplicaRefusedError) or is_exhaustion(error):
+                raise
+            self.partitions[topic_partition] = partition
+            self._on_disk[topic_partition] = told.topic_id
+            raise
+        self.partitions[topic_partition] = partition
+        self._on_disk[topic_partition] = told.topic_id
+        return partition
+
+    def _postpone(self, told: PartitionState) -> None:
+        """Done later, as if the controller had been slow: a replica that it is told has failed is one that it counts on
+        no more until this broker registers anew."""
+        partition = self.partitions.get(told.partition)
+        if partition is not None:
+            partition.step_down()
+        self._postponed[told.partition] = told
+
+    def _apply_postponed(self, now_ms: int) -> Steps[None]:
+        for told in list(self._postponed.values()):
+            error = yield from self._apply(told, now_ms)
+            if error is ErrorCode.KAFKA_STORAGE_ERROR and told.partition not in self.partitions:
+                yield from self._tell_failure(told.partition)
 
     def _is_lost(self, told: PartitionState) -> bool:
         """Counted among those that hold all that is committed, and not on disk: no empty one must take its place."""
@@ -462,6 +512,7 @@ class ReplicaManager:
                 yield StateChange("error", f"{told.partition}: its strays cannot be deleted: {error}")
                 return ErrorCode.KAFKA_STORAGE_ERROR
             self._strays.discard((told.topic_id, told.partition.partition))
+        self._postponed.pop(told.partition, None)
         partition = self.partitions.get(told.partition)
         local_id = partition.topic_id if partition is not None else self._on_disk.get(told.partition)
         if local_id != told.topic_id:  # that replica is not here, whatever bears its name (F41)
@@ -487,6 +538,7 @@ class ReplicaManager:
 
     def _forget(self, topic_partition: TopicPartition) -> Steps[None]:
         """The partition is no longer here: nobody waits for it, fetches for it or reads it."""
+        self._postponed.pop(topic_partition, None)
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             self._stop_fetching(topic_partition)
@@ -541,6 +593,7 @@ class ReplicaManager:
     def _fence(self) -> None:
         """No registration: nobody may count on this broker, so it leads and follows nothing until the next one."""
         self._fenced = True
+        self._postponed.clear()
         for topic_partition in sorted(self.partitions):
             if self.partitions[topic_partition].role in (Role.LEADER, Role.FOLLOWER):
                 self.partitions[topic_partition].step_down()
@@ -564,6 +617,7 @@ class ReplicaManager:
                     yield from partition.tick(now_ms)
                 if partition is None or not partition.needs_tick():
                     del self._unsettled[topic_partition]
+            yield from self._apply_postponed(now_ms)
             for tag in list(self._failures_to_report):
                 yield from self._report(tag)
 

@@ -6,6 +6,9 @@
     FOLLOWER  | LeaderAndIsr naming another                          | takes over what its leader sends, truncates
     OFFLINE   | a failed log                                         | nothing, until the broker is started anew
 
+Where the process has no descriptor or memory left, no log has failed: the operation is refused, and whoever wanted it
+tries again. A log that such an operation left half changed is opened anew at the next tick.
+
 Waiting requests, fetchers and the other partitions are the manager's; isr_change.py judges what the store answers to an
 ISR change. Every generator here is part of a step: its log effects are answered before anything else happens to the
 partition. A partition with `news`, which the manager must react to, puts itself on the list of those that have changed.
@@ -52,8 +55,10 @@ from kreplog.errors import (
     CorruptBatchError,
     ErrorCode,
     FencedLeaderEpochError,
+    LogFailedError,
     OffsetOutOfRangeError,
     StorageError,
+    is_exhaustion,
 )
 from kreplog.types import (
     NO_EPOCH,
@@ -151,6 +156,7 @@ class Partition:
         self.replicas: dict[int, Replica] = {}
         self.pending: IsrChange | None = None
         self.news: set[News] = set()
+        self.interrupted = False
         self._missing_until_ms = 0
         self._settings = config
         self._brokers = brokers
@@ -185,9 +191,12 @@ class Partition:
 
     def apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
         """Carry out one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than what is known here, or asks
-        for what only a new leader epoch can bring."""
+        for what only a new leader epoch can bring. Raises StorageError; of an exhausted process it can be applied
+        again."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.interrupted:
+            yield from self._open_anew()
         if self._is_stale(told.state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
         wanted = self._role_in(told.state)
@@ -295,6 +304,36 @@ class Partition:
         """The log has failed: nothing of it is believed any more, until the broker is started anew."""
         if self.role is not Role.OFFLINE:
             self._set_role(Role.OFFLINE)
+
+    def storage_failed(self, error: StorageError) -> bool:
+        """An operation on the log has failed, and the log with it, unless the process alone was short of something.
+        Whether the same can be tried again, the log being what it was."""
+        if not is_exhaustion(error):
+            self.go_offline()
+            return False
+        if isinstance(error, LogFailedError):
+            self.interrupted = True
+            self._tell(News.UNSETTLED)
+        return not self.interrupted
+
+    def _open_anew(self) -> Steps[None]:
+        """Recovery finishes the change that was interrupted, and takes no records but those that were to be cut off. A
+        follower fetches again only now: where it asks from tells its leader what it has. Raises StorageError."""
+        opened: OpenedLog = yield OpenLog(self.topic_partition, self.topic_id, self.config)
+        if self.role is Role.LEADER and opened.state.leo != self.log.leo:
+            raise LogFailedError(
+                f"{self.topic_partition}: it ends at {opened.state.leo} when opened anew, and ended at {self.log.leo}"
+            )
+        self.interrupted = False
+        self.log = opened.state
+        watermark = max(opened.high_watermark, self.log.log_start, min(self.high_watermark, self.log.leo))
+        self.high_watermark = opened.high_watermark
+        if watermark > self.high_watermark:
+            yield from self._set_high_watermark(watermark)
+        self.flushed = min(self.flushed, self.log.leo)
+        yield from self._flush_tail()
+        if self.role is Role.FOLLOWER:
+            self._tell(News.ROLE)
 
     def _tell(self, news: News) -> None:
         if not self.news:
@@ -542,7 +581,14 @@ class Partition:
     # The ISR
 
     def tick(self, now_ms: int) -> Steps[None]:
-        """Drop who lags, and try again what the store has not answered."""
+        """Drop who lags, and try again what the store has not answered, or what the process had no resources for."""
+        if self.interrupted and self.role is not Role.OFFLINE:
+            try:
+                yield from self._open_anew()
+            except StorageError as error:
+                yield StateChange("error", f"{self.topic_partition}: cannot be opened anew: {error}")
+                self.storage_failed(error)
+                return
         if self.role is not Role.LEADER:
             return
         if self.pending is not None:
@@ -559,7 +605,9 @@ class Partition:
 
     def needs_tick(self) -> bool:
         """Whether time alone can change anything here: somebody in sync is behind, somebody else could join, or a write
-        has no outcome."""
+        has no outcome, or a log has to be opened anew."""
+        if self.interrupted:
+            return self.role is not Role.OFFLINE
         if self.role is not Role.LEADER:
             return False
         if self.pending is not None or (self.eligible and self.in_sync_enough()):
@@ -699,8 +747,7 @@ class Partition:
             return (yield from self._take_records(data))
         except StorageError as error:
             yield StateChange("error", f"{self.topic_partition}: {error}")
-            self.go_offline()
-            return FetchOutcome.REMOVE
+            return FetchOutcome.BACK_OFF if self.storage_failed(error) else FetchOutcome.REMOVE
 
     def _is_late(self, request: FetchPartition) -> bool:
         return request.current_leader_epoch != self.leader_epoch or request.fetch_offset != self.log.leo

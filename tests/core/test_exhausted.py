@@ -1,0 +1,190 @@
+"""A process without descriptors or memory fails no log: what was refused is done again, and nothing counts as lost."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from kreplog.core.effects import (
+    AppendAsFollower,
+    AppendAsLeader,
+    AssignLeaderEpoch,
+    DeleteRecordsBefore,
+    EnforceRetention,
+    OpenLog,
+    Send,
+    SubmitMulti,
+    TruncateTo,
+)
+from kreplog.core.events import RetentionDue, Tick
+from kreplog.core.messages import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    LeaderAndIsrResponse,
+    ProducePartition,
+    ProduceRequest,
+    StopReplica,
+    StopReplicaRequest,
+)
+from kreplog.core.replication.partition import Role
+from kreplog.errors import (
+    ErrorCode,
+    LogFailedError,
+    ReplicaRefusedError,
+    ResourceExhaustedError,
+    StorageError,
+    is_exhaustion,
+)
+from kreplog.types import NO_EPOCH
+from tests.core.shell import TP, Shell, batch
+from tests.core.test_following import Brokers, role
+
+EXHAUSTED = ResourceExhaustedError("no descriptors are left")
+
+
+def interrupted() -> LogFailedError:
+    error = LogFailedError("half done")
+    error.__cause__ = EXHAUSTED
+    return error
+
+
+def reported(shell: Shell) -> bool:
+    return any(isinstance(one, SubmitMulti) for one in shell.effects)
+
+
+def later(shell: Shell) -> None:
+    shell.now_ms += 5000
+    shell.step(Tick())
+
+
+def produced(shell: Shell, value: str) -> Any:
+    shell.effects.clear()
+    shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch(value)),)))
+    (reply,) = [one for one in shell.effects if type(one).__name__ == "Reply"]
+    return reply.response.partitions[0]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_the_cause_says_whether_the_disk_is_to_blame(number: int) -> None:
+    raised = StorageError("cannot list")
+    raised.__cause__ = OSError(number, "no")
+    failed = LogFailedError("failed")
+    failed.__cause__ = raised
+    assert is_exhaustion(failed) and is_exhaustion(raised) and is_exhaustion(EXHAUSTED)
+    raised.__cause__ = OSError(errno.EIO, "no")
+    assert not is_exhaustion(failed)
+    assert not is_exhaustion(None)
+
+
+def test_a_leader_refuses_what_it_has_no_descriptor_for_and_leads_on() -> None:
+    shell = Shell()
+    shell.know(1)
+    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.fails[AppendAsLeader] = EXHAUSTED
+    assert produced(shell, "a").error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert role(shell) is Role.LEADER and not reported(shell)
+    assert shell.partition.awaits_missing(shell.now_ms), "what the producer sent after it must not come before it"
+    assert produced(shell, "a").error is ErrorCode.NONE
+    assert shell.content() == ["a"]
+
+
+def test_a_follower_backs_off_and_fetches_the_same_again() -> None:
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers.write(1, "a")
+    brokers[2].fails[AppendAsFollower] = EXHAUSTED
+    brokers.fetch(2)
+    assert role(brokers[2]) is Role.FOLLOWER and brokers[2].content() == []
+    brokers.catch_up(2)
+    assert brokers[2].content() == ["a"] and not reported(brokers[2])
+
+
+def test_a_follower_whose_truncation_was_interrupted_fetches_only_once_its_log_is_open_anew() -> None:
+    """Where it asks from tells its leader what it has, which it does not know meanwhile."""
+    brokers = Brokers(1, 2)
+    brokers.tell(2, 1, (1, 2))
+    brokers.write(2, "lost")
+    brokers.tell(1, 2, (1, 2))
+    brokers.write(1, "a")
+    brokers[2].logs[TP].truncate_to(0)
+    brokers[2].fails[TruncateTo] = interrupted()
+    brokers.fetch(2)
+    assert brokers[2].partition.interrupted and role(brokers[2]) is Role.FOLLOWER
+    sent = len([one for one in brokers[2].effects if isinstance(one, Send)])
+    brokers[2].fails[OpenLog] = EXHAUSTED
+    later(brokers[2])
+    assert brokers[2].partition.interrupted
+    assert len([one for one in brokers[2].effects if isinstance(one, Send)]) == sent
+    later(brokers[2])
+    assert not brokers[2].partition.interrupted
+    brokers.catch_up(2)
+    assert brokers[2].content() == ["a"] == brokers[1].content() and not reported(brokers[2])
+
+
+@pytest.mark.parametrize("error", [EXHAUSTED, interrupted()])
+def test_a_leader_whose_retention_or_deletion_found_no_descriptor_leads_on(error: StorageError) -> None:
+    shell = Shell()
+    shell.know(1)
+    shell.tell(1, 1, (1,), replicas=(1,))
+    produced(shell, "a")
+    shell.fails[EnforceRetention] = error
+    shell.step(RetentionDue(TP))
+    later(shell)
+    assert role(shell) is Role.LEADER and not shell.partition.interrupted
+    shell.fails[DeleteRecordsBefore] = error
+    shell.request(DeleteRecordsRequest(1000, (DeleteRecordsPartition(TP, 1),)))
+    later(shell)
+    assert role(shell) is Role.LEADER and not shell.partition.interrupted
+    assert produced(shell, "b").error is ErrorCode.NONE
+    assert shell.content()[-1] == "b" and not any("offline" in line for line in shell.said)
+
+
+def test_a_leader_that_lost_records_when_it_was_opened_anew_has_failed() -> None:
+    shell = Shell()
+    shell.know(1)
+    shell.tell(1, 1, (1,), replicas=(1,))
+    produced(shell, "a")
+    shell.fails[EnforceRetention] = interrupted()
+    shell.step(RetentionDue(TP))
+    shell.logs[TP].truncate_to(0)
+    later(shell)
+    assert role(shell) is Role.OFFLINE
+
+
+@pytest.mark.parametrize("effect", [OpenLog, AssignLeaderEpoch])
+def test_a_role_that_there_is_no_descriptor_for_is_taken_later(effect: type) -> None:
+    """The controller hears of no failure: it would not count on the replica until the broker registers anew."""
+    shell = Shell()
+    shell.know(1)
+    shell.fails[effect] = EXHAUSTED
+    answer = shell.tell(1, 1, (1,), replicas=(1,))
+    assert isinstance(answer, LeaderAndIsrResponse) and dict(answer.partitions) == {TP: ErrorCode.NONE}
+    assert TP not in shell.manager.partitions or role(shell) is Role.IDLE
+    assert shell.manager.next_wakeup(shell.now_ms) is not None
+    later(shell)
+    assert role(shell) is Role.LEADER and not reported(shell)
+    assert produced(shell, "a").error is ErrorCode.NONE
+
+
+def test_what_was_put_off_is_not_done_once_the_replica_was_stopped() -> None:
+    shell = Shell()
+    shell.know(1)
+    shell.fails[AssignLeaderEpoch] = EXHAUSTED
+    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.request(StopReplicaRequest(9, 1, shell.epoch, (StopReplica(TP, "id", 2, False),)))
+    later(shell)
+    assert role(shell) is Role.IDLE
+
+
+def test_a_replica_that_does_not_fit_is_refused_and_may_be_deleted() -> None:
+    shell = Shell()
+    shell.know(1)
+    shell.fails[OpenLog] = ReplicaRefusedError("no room")
+    answer = shell.tell(1, 1, (1,), replicas=(1,))
+    assert dict(answer.partitions) == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert TP not in shell.manager.partitions
+    assert any("no room" in line for line in shell.said) and not reported(shell)
+    answer = shell.ask(StopReplicaRequest(9, 1, shell.epoch, (StopReplica(TP, "id", NO_EPOCH, True),)))
+    assert dict(answer.partitions) == {TP: ErrorCode.NONE}

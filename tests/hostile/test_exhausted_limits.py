@@ -1,0 +1,138 @@
+"""Running out of descriptors is not a failing disk: what waits waits, what does not fit is refused, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, LogConfig
+from kreplog._native.segment import close_idle_files
+from kreplog.errors import ResourceExhaustedError
+from tests.faults.forked import result_of
+
+CONFIG = LogConfig(segment_bytes=600)
+VALUE = b"v" * 50
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Every descriptor that this process may have is in use meanwhile. Run it in a forked process: the limit stays."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    close_idle_files()  # those of logs that this process has from elsewhere
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        for file in held:
+            os.close(file)
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.read()]
+
+
+def append_until_refused(log: Log) -> int:
+    """Appends until a descriptor is needed; so many were taken."""
+    for taken in range(1000):
+        try:
+            log.append(VALUE + b"%d" % log.log_end_offset)
+        except ResourceExhaustedError:
+            return taken
+    raise AssertionError("no append needed a descriptor")
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_log_whose_roll_finds_no_descriptor_goes_on(folder: Path, replicated: bool) -> None:
+    config = LogConfig(segment_bytes=600, replicated=replicated)
+
+    def run() -> int:
+        with Log.open(folder / "t-0", config) as log:
+            log.append(VALUE + b"0")
+            with no_descriptors():
+                append_until_refused(log)
+                end = log.log_end_offset
+                with pytest.raises(ResourceExhaustedError):
+                    log.append(VALUE)
+                assert not log.failed
+                assert log.log_end_offset == end, "what was refused is not in the log"
+            for _ in range(50):
+                log.append(VALUE + b"%d" % log.log_end_offset)
+            log.flush()
+            return int(log.log_end_offset)
+
+    end = result_of(run)
+    with Log.open(folder / "t-0", config) as log:
+        log.advance_high_watermark(end)
+        assert values(log) == [VALUE + b"%d" % offset for offset in range(end)]
+        assert len(log.segments) > 3
+        assert not log.verify().damages
+
+
+def test_a_flush_that_finds_no_descriptor_is_made_later(folder: Path) -> None:
+    def run() -> None:
+        with Log.open(folder / "t-0", CONFIG) as log:
+            for _ in range(40):
+                log.append(VALUE)
+            with no_descriptors():
+                try:
+                    log.flush()
+                except ResourceExhaustedError:
+                    assert log.recovery_point < 40, "it was not flushed"
+            assert not log.failed
+            log.flush()
+            assert log.recovery_point == 40
+
+    result_of(run)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_log_of_more_segments_than_descriptors_is_read(folder: Path, read_only: bool) -> None:
+    with Log.open(folder / "t-0", CONFIG) as log:
+        while len(log.segments) < 200:
+            log.append(VALUE)
+        count = log.log_end_offset
+
+    def run() -> int:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        with Log.open(folder / "t-0", CONFIG, read_only=read_only) as log:
+            assert len(values(log)) == count
+            for offset in range(0, count, 5):
+                assert len(log.fetch(offset, 1).data)
+            if not read_only:
+                log.append(VALUE)
+            return len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+
+    assert result_of(run) < 64
+
+
+def test_an_appender_keeps_what_found_no_descriptor(folder: Path) -> None:
+    """Their offsets were given to the caller, so no other records may come to stand there."""
+
+    def run() -> None:
+        with Log.open(folder / "t-0", CONFIG) as log:
+            with log.appender(batch_bytes=200, linger_ms=1) as out:
+                offsets = [out.append(VALUE + b"0")]
+                with no_descriptors():
+                    refused = 0
+                    while not refused:
+                        try:
+                            offsets.append(out.append(VALUE + b"%d" % len(offsets)))
+                        except ResourceExhaustedError:
+                            refused += 1
+                    with pytest.raises(ResourceExhaustedError):
+                        out.flush()
+                offsets += [out.append(VALUE + b"%d" % len(offsets)) for _ in range(1)]
+            assert offsets == list(range(len(offsets)))
+            assert values(log) == [VALUE + b"%d" % offset for offset in offsets]
+
+    result_of(run)
