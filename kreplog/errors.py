@@ -272,10 +272,17 @@ class ConnectionLossError(CoordinationError):
 def is_exhaustion(error: BaseException | None) -> bool:
     """Whether an operation failed only because the process had no descriptor or memory left (EMFILE, ENFILE, ENOMEM):
     the disk is not to blame, whoever raised it and whatever was raised from it."""
+    return _is_caused_by(error, ResourceExhaustedError, (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an operation failed for want of room on the disk (ENOSPC, EDQUOT): the disk itself is in order."""
+    return _is_caused_by(error, DiskFullError, (errno.ENOSPC, errno.EDQUOT))
+
+
+def _is_caused_by(error: BaseException | None, kind: type[StorageError], numbers: tuple[int, ...]) -> bool:
     while error is not None:
-        if isinstance(error, ResourceExhaustedError):
-            return True
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        if isinstance(error, kind) or (isinstance(error, OSError) and error.errno in numbers):
             return True
         error = error.__cause__
     return False

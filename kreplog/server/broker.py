@@ -45,6 +45,7 @@ from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.pauses import MeasuredEventLoop
 from kreplog.server.peer_connections import PeerConnections
 from kreplog.server.peers import Peer
+from kreplog.server.room import have_room
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server, Within
 from kreplog.server.settings import BrokerSettings, Listener
@@ -68,12 +69,16 @@ _log = logging.getLogger("kreplog.server")
 SHUTDOWN_RETRY_S = 0.2
 SHUTDOWN_TIMEOUT_S = 5.0
 
+ROOM_CHECK_S = 2.0
+"""Between two looks at file systems that were full."""
+
 
 class Broker:
     """One life of a broker. `run` it once; `stop` may be called from the event loop at any time.
 
     ready: set once it listens. address: where, for clients. metrics: where they are told, once it is ready.
-    max_replicas: those that are to be created on a broker, as far as it has descriptors for them.
+    max_replicas: those that are to be created on a broker, as far as it has descriptors for them. starts_anew: once
+    `run` has returned: it has ended to begin another life at once.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -83,6 +88,7 @@ class Broker:
         self.address: Address = ("", 0)
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
+        self.starts_anew = False
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(8, "kreplog-files")
         self._client_id = f"broker-{self.id}"
@@ -101,6 +107,7 @@ class Broker:
             self._loop.create_task(self._checkpoint(), name="kreplog-checkpoints"),
             self._loop.create_task(self._retain(), name="kreplog-retention"),
             self._loop.create_task(self._expire_producers(), name="kreplog-producers"),
+            self._loop.create_task(self._await_room(), name="kreplog-room"),
         ]
         for task in tasks:
             task.add_done_callback(self._task_ended)
@@ -116,6 +123,7 @@ class Broker:
 
     def stop(self) -> None:
         """Begin to stop; `run` returns when that is done."""
+        self.starts_anew = False
         self._stop.set()
 
     # Start
@@ -127,7 +135,7 @@ class Broker:
         files = OpenFiles.of_process()
         files.share_out()
         self.max_replicas = max_replicas_of(settings, files)
-        directories = open_directories(settings)
+        directories, self._full = open_directories(settings)
         self.memory = MemoryAccount(settings.max_memory)
         self.logs = ReplicaLogs(
             directories,
@@ -399,6 +407,18 @@ class Broker:
             await asyncio.sleep(self.settings.checkpoint_interval_ms / 1000)  # ended by cancelling the task
             await self.logs.write_checkpoints()
 
+    async def _await_room(self) -> None:
+        """Where a log directory was full, and there is room again in all that were: end this life for another, which
+        recovers the logs there and registers anew, so that the controller counts on their replicas again."""
+        while not self.starts_anew:
+            await asyncio.sleep(ROOM_CHECK_S)  # ended by cancelling the task
+            full = [*self._full, *(one.path for one in self.logs.directories if one.is_full)]
+            if full and await self._loop.run_in_executor(None, partial(have_room, full)) and not self._stop.is_set():
+                names = ", ".join(map(str, full))
+                _log.warning("there is room again in %s: the broker starts anew and recovers the logs there", names)
+                self.stop()
+                self.starts_anew = True
+
     async def _retain(self) -> None:
         """Have the core look at every replica that keeps not everything: one after the other, with others between."""
         while True:
@@ -480,7 +500,8 @@ class Broker:
 def serve(
     settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
 ) -> None:
-    """Run a broker in this process until SIGTERM or SIGINT. Raises as Broker.run."""
+    """Run a broker in this process until SIGTERM or SIGINT: several lives of it, where a full disk has room again.
+    Raises as Broker.run."""
     os.umask(0o077)  # its logs are made by libraries
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
@@ -488,7 +509,7 @@ def serve(
     keep_memory()
     tune_interpreter()
 
-    async def main() -> None:
+    async def life() -> bool:
         broker = Broker(settings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -499,6 +520,9 @@ def serve(
         if broker.ready.is_set() and on_ready is not None:
             on_ready(broker)
         await running
+        return broker.starts_anew
 
-    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
-        runner.run(main())
+    goes_on = True
+    while goes_on:
+        with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
+            goes_on = runner.run(life())

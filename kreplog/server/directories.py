@@ -69,13 +69,15 @@ class DataDirectory:
 
     id: of the directory, never another's. was_clean: the last life ended cleanly, or there was none. unclean: it did
     not, and the host has been booted since, so what was not fsynced may be lost. is_new: nobody knows of a former life,
-    so what was here may be lost with a disk. failed: set by the owner, who then asks for no more. Thread-safe.
+    so what was here may be lost with a disk. failed: set by the owner, who then asks for no more. is_full: set by the
+    owner where something failed for want of room. Thread-safe.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
     def __init__(self, path: str, broker_id: int, boot: str, group: str | None = None) -> None:
         self.path = Path(path).absolute()
         self.failed = False
+        self.is_full = False
         self._boot = boot
         self._lock = threading.Lock()
         try:
@@ -290,8 +292,11 @@ class DataDirectory:
     def close(self, clean: bool) -> None:
         """Let go of it. clean: every log in it was closed and nothing is lost."""
         if clean and not self.failed:
-            self.know_safe()
-            atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')
+            try:
+                self.know_safe()
+                atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')
+            except (OSError, StorageError) as error:
+                _log.error("the log directory %s is not marked as closed cleanly: %s", self.path, error)
         fcntl.flock(self._file, fcntl.LOCK_UN)  # which closing is not, while a child between fork and exec has it too
         os.close(self._file)
 

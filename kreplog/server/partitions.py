@@ -34,6 +34,7 @@ from kreplog.errors import (
     ResourceExhaustedError,
     StorageError,
     check,
+    is_disk_full,
     is_exhaustion,
 )
 from kreplog.log import Log
@@ -307,7 +308,8 @@ class ReplicaLogs:
         try:
             folder = directory.make(partition, topic_id)
             replica = _Replica(directory, topic_id, Log.open(folder, self._config, owned=True))
-        except BaseException:  # half made it must not be found, here or beside one that is made elsewhere
+        except BaseException as error:  # half made it must not be found, here or beside one that is made elsewhere
+            directory.is_full = directory.is_full or is_disk_full(error)
             with suppress(StorageError):
                 self._run(directory.remove, directory.mark_deleted(partition))
             raise
@@ -558,7 +560,7 @@ class ReplicaLogs:
                 asyncio.get_running_loop().call_later(EXHAUSTED_RETRY_S, self._flush_again, partition, replica)
             else:
                 _log.error("%s: fsync failed: %s", partition, error)
-                self._fail(replica.directory)
+                self._fail(replica.directory, error)
             return
         if replica.flush_again and not replica.directory.failed:
             self._start(partition, replica)
@@ -626,7 +628,7 @@ class ReplicaLogs:
                 again.append(replica)
             else:
                 _log.error("%s", error)
-                self._fail(replica.directory)
+                self._fail(replica.directory, error)
         if again:
             await asyncio.sleep(EXHAUSTED_RETRY_S)
             await self._sync(call, again, then)
@@ -639,15 +641,15 @@ class ReplicaLogs:
         """A log has failed; not so where the process alone was short of descriptors or memory: it is opened anew."""
         replica = self._replicas.get(effect.partition)
         if replica is not None and not is_exhaustion(error):
-            asyncio.get_running_loop().call_soon(self._fail, replica.directory)
+            asyncio.get_running_loop().call_soon(self._fail, replica.directory, error)
 
-    def _fail(self, directory: DataDirectory) -> None:
+    def _fail(self, directory: DataDirectory, error: Exception) -> None:
         if directory.failed:
             return
         directory.failed = True
-        _log.error(
-            "the log directory %s has failed: its replicas go offline until the broker is restarted", directory.path
-        )
+        directory.is_full = directory.is_full or is_disk_full(error)
+        until = "there is room again" if directory.is_full else "the broker is restarted"
+        _log.error("the log directory %s has failed: its replicas go offline until %s", directory.path, until)
         for partition, replica in list(self._replicas.items()):
             if replica.directory is directory:
                 self._put(events.LogFailed(partition))
@@ -664,8 +666,8 @@ class ReplicaLogs:
                 await loop.run_in_executor(self._pool, self._write_checkpoints, directory)
             except StorageError as error:
                 _log.error("%s: %s", directory.path, error)
-                if not is_exhaustion(error):  # else the next ones are
-                    self._fail(directory)
+                if not (is_exhaustion(error) or is_disk_full(error)):  # else the next ones may be written
+                    self._fail(directory, error)
 
     def _write_checkpoints(self, directory: DataDirectory) -> None:
         directory.write_checkpoints(lambda: dict(self._offsets(directory)))

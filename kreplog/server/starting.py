@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from pathlib import Path
 from time import monotonic
 
 from kreplog._native.memory import keep_freed
 from kreplog.coord.liveness import boot_id
-from kreplog.errors import StorageError
+from kreplog.errors import StorageError, is_disk_full
 from kreplog.server.directories import DataDirectory
 from kreplog.server.open_files import OpenFiles
 from kreplog.server.serving import Limits
@@ -29,10 +30,12 @@ COLLECT_AFTER = 10_000, 20, 25
 SWITCH_S = 0.0005
 
 
-def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
-    """Lock the log directories, leaving out what cannot be used if any can be. Raises UsageError, StorageError."""
+def open_directories(settings: BrokerSettings) -> tuple[list[DataDirectory], list[Path]]:
+    """Lock the log directories, leaving out what cannot be used if any can be; those, and of what was left out what is
+    full. Raises UsageError, StorageError."""
     boot = boot_id()
     found: list[DataDirectory] = []
+    full: list[Path] = []
     failure: StorageError | None = None
     for path in settings.log_dirs:
         try:
@@ -40,9 +43,11 @@ def open_directories(settings: BrokerSettings) -> list[DataDirectory]:
         except StorageError as error:
             _log.error("%s; its replicas are offline", error)
             failure = error
+            if is_disk_full(error):
+                full.append(Path(path).absolute())
     if not found and failure is not None:
         raise failure
-    return found
+    return found, full
 
 
 def keep_memory() -> None:

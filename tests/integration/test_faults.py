@@ -125,8 +125,12 @@ def test_a_disk_is_full(cluster: LocalCluster, view: View) -> None:
         eventually(lambda: view.serves_none(load.partitions, 2), "its replicas do not go offline")
         load.goes_on()
         assert pid_of(cluster, 2) == process and 2 in view.registered()
+        assert examined(cluster)[0][2]["state"] == "degraded"
         ballast.unlink()
-        come_back(cluster, view, load, 2)
+        view.await_replicated(load.topic)
+        assert pid_of(cluster, 2) == process
+        load.goes_on()
+        assert examined(cluster)[0][2]["state"] == "serving"
     judge(cluster, load)
 
 
