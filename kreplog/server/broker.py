@@ -413,7 +413,9 @@ class Broker:
         while not self.starts_anew:
             await asyncio.sleep(ROOM_CHECK_S)  # ended by cancelling the task
             full = [*self._full, *(one.path for one in self.logs.directories if one.is_full)]
-            if full and await self._loop.run_in_executor(None, partial(have_room, full)) and not self._stop.is_set():
+            if not full:
+                continue
+            if await self._loop.run_in_executor(None, have_room, full) and not self._stop.is_set():
                 names = ", ".join(map(str, full))
                 _log.warning("there is room again in %s: the broker starts anew and recovers the logs there", names)
                 self.stop()

@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +83,7 @@ def loop_disk(where: Path, image: Path, megabytes: int) -> Iterator[None]:
     with image.open("wb") as file:
         file.truncate(megabytes << 20)
     subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    mounted = subprocess.run(["mount", "-o", "loop", str(image), str(where)], capture_output=True)
+    mounted = subprocess.run(["mount", "-o", "loop,errors=remount-ro", str(image), str(where)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip(f"no loop device can be mounted: {mounted.stderr.decode(errors='replace').strip()}")
     try:
@@ -103,10 +105,30 @@ def fill(directory: Path) -> Path:
     return ballast
 
 
-def load_on(cluster: LocalCluster, topic: str, partitions: int = 4, **settings: int) -> Load:
+def break_disk(where: Path) -> None:
+    """Have the ext4 there see an error, on which it makes itself read-only, and wait until all that was mapped is
+    clean: a store into a page of it is a write again. Skips the test where the kernel offers no such thing."""
+    found = subprocess.run(["findmnt", "-n", "-o", "SOURCE", str(where)], check=True, capture_output=True, text=True)
+    trigger = Path("/sys/fs/ext4", Path(found.stdout.strip()).name, "trigger_fs_error")
+    try:
+        trigger.write_text("1")
+    except OSError as error:
+        pytest.skip(f"no error of the file system can be had: {error}")
+    os.sync()
+
+
+def load_on(cluster: LocalCluster, topic: str, partitions: int = 4, replicas: int = 3, **settings: int) -> Load:
     """A topic with three replicas, and clients that are ready to work on it."""
     with admin_of(cluster.bootstrap()) as admin:
-        admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 3}}, wait_for_metadata=True)
+        topics = {topic: {"num_partitions": partitions, "replication_factor": replicas}}
+        admin.create_topics(topics, wait_for_metadata=True)
     with View(cluster) as view:
         topic_id = nodes.decode_topic(nodes.topic(topic), view.dump()[nodes.topic(topic)]).topic_id
     return Load(cluster.bootstrap(), topic, topic_id, partitions, **settings)
+
+
+def examined(cluster: LocalCluster) -> tuple[list[dict[str, Any]], list[str]]:
+    """What `kreplog cluster status` says of the brokers, and of what makes the cluster degraded."""
+    command = [sys.executable, "-m", "kreplog", "cluster", "status", str(cluster.directory), "--json"]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return answer["brokers"], answer["degraded"]

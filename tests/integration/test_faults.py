@@ -5,13 +5,9 @@ These are the quick forms: one cluster for all of them. The full bars are in tes
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,7 +18,7 @@ from kreplog.sim.history import Ok, Read, Watermark
 from kreplog.types import TopicPartition
 from tests.integration import faults
 from tests.integration.clusters import end, eventually, kill, pid_of
-from tests.integration.faults import SHORT, load_on, stopped
+from tests.integration.faults import SHORT, examined, load_on, stopped
 from tests.integration.judging import judge
 from tests.integration.view import View
 from tests.integration.workload import UNKNOWN_OFFSET, Load
@@ -132,13 +128,6 @@ def test_a_disk_is_full(cluster: LocalCluster, view: View) -> None:
         load.goes_on()
         assert examined(cluster)[0][2]["state"] == "serving"
     judge(cluster, load)
-
-
-def examined(cluster: LocalCluster) -> tuple[list[dict[str, Any]], list[str]]:
-    """What `kreplog cluster status` says of the brokers, and of what makes the cluster degraded."""
-    command = [sys.executable, "-m", "kreplog", "cluster", "status", str(cluster.directory), "--json"]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
-    return answer["brokers"], answer["degraded"]
 
 
 def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:

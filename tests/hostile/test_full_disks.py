@@ -1,0 +1,86 @@
+"""Full disks and disks that made themselves read-only: a broker says so, loses nothing and comes back where it can."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
+
+from kreplog.errors import DiskFullError, StorageError
+from kreplog.server import room
+from kreplog.server.local_cluster import LocalCluster
+from tests.integration import faults
+from tests.integration.clusters import end, eventually, pid_of
+from tests.integration.faults import SHORT, examined, load_on
+from tests.integration.judging import judge
+from tests.integration.view import View
+
+CANNOT_MOUNT = faults.cannot_mount()
+
+pytestmark = pytest.mark.skipif(bool(CANNOT_MOUNT), reason=CANNOT_MOUNT)
+
+
+def test_a_broker_alone_comes_back_once_its_only_disk_has_room(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "cluster", [0], 0, [one for one in SHORT if "insync" not in one])
+    with ExitStack() as stack:
+        stack.enter_context(faults.small_disk(cluster.home(0) / "data", 64))
+        stack.callback(end, cluster)
+        cluster.start()
+        process = pid_of(cluster, 0)
+        with View(cluster) as view, load_on(cluster, "alone", partitions=2, replicas=1) as load:
+            load.goes_on()
+            ballast = faults.fill(cluster.home(0) / "data")
+            eventually(lambda: examined(cluster)[0][0]["state"] == "degraded", "it does not say that it is degraded")
+            assert any("without a leader" in one for one in examined(cluster)[1])
+            ballast.unlink()
+            view.await_replicated(load.topic)
+            assert pid_of(cluster, 0) == process
+            load.goes_on()
+        judge(cluster, load)
+        assert examined(cluster)[0][0]["state"] == "serving" and not examined(cluster)[1]
+
+
+def test_a_disk_that_made_itself_read_only_costs_its_replicas_alone(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "cluster", [0, 1, 2], 0, SHORT)
+    disk = cluster.home(1) / "data"
+    with ExitStack() as stack:
+        stack.enter_context(faults.loop_disk(disk, tmp_path / "image", 64))
+        stack.callback(end, cluster)
+        cluster.start()
+        process = pid_of(cluster, 1)
+        with View(cluster) as view, load_on(cluster, "read-only") as load:
+            load.goes_on()
+            faults.break_disk(disk)
+            eventually(lambda: view.serves_none(load.partitions, 1), "its replicas do not go offline")
+            load.goes_on()
+            assert pid_of(cluster, 1) == process and 1 in view.registered()
+            broker = examined(cluster)[0][1]
+            assert broker["state"] == "degraded" and str(disk) in broker["detail"]
+            log = (cluster.home(1) / "logs" / "server.log").read_text()
+            assert "Read-only file system" in log and "go offline until the broker is restarted" in log
+
+
+def test_room_is_seen_by_what_is_free_and_by_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with faults.small_disk(tmp_path / "small", 8):
+        assert room.has_room(tmp_path / "small")
+        ballast = faults.fill(tmp_path / "small")
+        assert not room.has_room(tmp_path / "small")
+        monkeypatch.setattr(room, "SHARE", 0.0)
+        assert not room.has_room(tmp_path / "small"), "as under a quota, which is none of statvfs"
+        ballast.unlink()
+        assert room.has_room(tmp_path / "small") and not list((tmp_path / "small").iterdir())
+    assert not room.has_room(tmp_path / "missing")
+
+
+def test_what_a_full_disk_raised_is_found_behind_what_was_raised_from_it() -> None:
+    from kreplog.errors import LogFailedError, is_disk_full
+
+    failed = LogFailedError("it takes no more")
+    failed.__cause__ = DiskFullError("no space")
+    assert is_disk_full(failed) and is_disk_full(OSError(28, "no space"))
+    assert (
+        not is_disk_full(StorageError("broken")) and not is_disk_full(OSError(5, "broken")) and not is_disk_full(None)
+    )
