@@ -16,7 +16,7 @@ import kreplog
 from kreplog import Log
 from kreplog.core import effects, events
 from kreplog.errors import LogFailedError, ReplicaRefusedError, ResourceExhaustedError, StorageError, is_exhaustion
-from kreplog.server import directories, partitions
+from kreplog.server import partitions
 from kreplog.server.directories import DataDirectory, read_topic_id
 from kreplog.server.open_files import UNLIMITED, OpenFiles
 from kreplog.types import TopicPartition
@@ -204,7 +204,7 @@ def test_no_topic_id_is_read_only_where_there_is_none(tmp_path: Path) -> None:
     def refuse(*_: Any, **_settings: Any) -> Any:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    with refusing(directories.Path, "read_text", refuse), pytest.raises(ResourceExhaustedError, match=r"metadata"):
+    with refusing(Path, "read_text", refuse), pytest.raises(ResourceExhaustedError, match=r"metadata"):
         read_topic_id(tmp_path)
 
 
