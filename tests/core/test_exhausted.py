@@ -155,6 +155,20 @@ def test_a_leader_that_lost_records_when_it_was_opened_anew_has_failed() -> None
     assert role(shell) is Role.OFFLINE
 
 
+def test_a_leader_keeps_what_a_half_done_append_wrote() -> None:
+    """It told the producer nothing of it, which sends it again; followers have to fetch it."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers[1].fails[AppendAsLeader] = interrupted()
+    brokers.write(1, "a")
+    brokers[1].logs[TP].append_as_leader(batch("a"), 1, False)
+    later(brokers[1])
+    assert role(brokers[1]) is Role.LEADER and not is_interrupted(brokers[1])
+    brokers.catch_up(2)
+    assert brokers[2].content() == ["a"] == brokers[1].content()
+    assert brokers[1].partition.high_watermark == 1 == brokers[2].partition.high_watermark
+
+
 @pytest.mark.parametrize("effect", [OpenLog, AssignLeaderEpoch])
 def test_a_role_that_there_is_no_descriptor_for_is_taken_later(effect: type) -> None:
     """The controller hears of no failure: it would not count on the replica until the broker registers anew."""
