@@ -353,10 +353,11 @@ cdef class SegmentedLog(LogView):
         ):
             self.roll_segment()
             segment = self.active
-        try:
-            segment.make_ready(length)
-        except BaseException as error:
-            self.refuse(error)
+        if segment.synced or segment.file is None or segment.size + length > segment.allocated >= 0:
+            try:
+                segment.make_ready(length)
+            except BaseException as error:
+                self.refuse(error)
         try:
             segment.append(data, length)
         except BaseException as error:

@@ -438,9 +438,9 @@ def _interrupted_log_trusted() -> list[Patch]:
     """A follower whose truncation was interrupted takes its log for what it was before, and fetches from its end."""
     right = Partition._open_anew
 
-    def opened_anew(self: Partition) -> Steps[None]:
+    def opened_anew(self: Partition, now_ms: int) -> Steps[None]:
         before = self.log
-        yield from right(self)
+        yield from right(self, now_ms)
         self.log = before
 
     return [(Partition, "_open_anew", opened_anew)]

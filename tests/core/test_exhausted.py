@@ -54,16 +54,18 @@ def reported(shell: Shell) -> bool:
     return any(isinstance(one, SubmitMulti) for one in shell.effects)
 
 
+def is_interrupted(shell: Shell) -> bool:
+    return shell.partition.interrupted
+
+
 def later(shell: Shell) -> None:
     shell.now_ms += 5000
     shell.step(Tick())
 
 
 def produced(shell: Shell, value: str) -> Any:
-    shell.effects.clear()
-    shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch(value)),)))
-    (reply,) = [one for one in shell.effects if type(one).__name__ == "Reply"]
-    return reply.response.partitions[0]
+    """What is answered at once to a produce under acks=1."""
+    return shell.ask(ProduceRequest(1, 1000, (ProducePartition(TP, batch(value)),))).partitions[0]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -111,14 +113,14 @@ def test_a_follower_whose_truncation_was_interrupted_fetches_only_once_its_log_i
     brokers[2].logs[TP].truncate_to(0)
     brokers[2].fails[TruncateTo] = interrupted()
     brokers.fetch(2)
-    assert brokers[2].partition.interrupted and role(brokers[2]) is Role.FOLLOWER
+    assert is_interrupted(brokers[2]) and role(brokers[2]) is Role.FOLLOWER
     sent = len([one for one in brokers[2].effects if isinstance(one, Send)])
     brokers[2].fails[OpenLog] = EXHAUSTED
     later(brokers[2])
-    assert brokers[2].partition.interrupted
+    assert is_interrupted(brokers[2])
     assert len([one for one in brokers[2].effects if isinstance(one, Send)]) == sent
     later(brokers[2])
-    assert not brokers[2].partition.interrupted
+    assert not is_interrupted(brokers[2])
     brokers.catch_up(2)
     assert brokers[2].content() == ["a"] == brokers[1].content() and not reported(brokers[2])
 
@@ -132,11 +134,11 @@ def test_a_leader_whose_retention_or_deletion_found_no_descriptor_leads_on(error
     shell.fails[EnforceRetention] = error
     shell.step(RetentionDue(TP))
     later(shell)
-    assert role(shell) is Role.LEADER and not shell.partition.interrupted
+    assert role(shell) is Role.LEADER and not is_interrupted(shell)
     shell.fails[DeleteRecordsBefore] = error
     shell.request(DeleteRecordsRequest(1000, (DeleteRecordsPartition(TP, 1),)))
     later(shell)
-    assert role(shell) is Role.LEADER and not shell.partition.interrupted
+    assert role(shell) is Role.LEADER and not is_interrupted(shell)
     assert produced(shell, "b").error is ErrorCode.NONE
     assert shell.content()[-1] == "b" and not any("offline" in line for line in shell.said)
 
@@ -151,6 +153,20 @@ def test_a_leader_that_lost_records_when_it_was_opened_anew_has_failed() -> None
     shell.logs[TP].truncate_to(0)
     later(shell)
     assert role(shell) is Role.OFFLINE
+
+
+def test_a_leader_keeps_what_a_half_done_append_wrote() -> None:
+    """It told the producer nothing of it, which sends it again; followers have to fetch it."""
+    brokers = Brokers(1, 2)
+    brokers.tell(1, 1, (1, 2))
+    brokers[1].fails[AppendAsLeader] = interrupted()
+    brokers.write(1, "a")
+    brokers[1].logs[TP].append_as_leader(batch("a"), 1, False)
+    later(brokers[1])
+    assert role(brokers[1]) is Role.LEADER and not is_interrupted(brokers[1])
+    brokers.catch_up(2)
+    assert brokers[2].content() == ["a"] == brokers[1].content()
+    assert brokers[1].partition.high_watermark == 1 == brokers[2].partition.high_watermark
 
 
 @pytest.mark.parametrize("effect", [OpenLog, AssignLeaderEpoch])

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
-from kreplog.errors import DiskFullError, StorageError
+from kreplog.errors import DiskFullError, LogFailedError, StorageError, is_disk_full
 from kreplog.server import room
 from kreplog.server.local_cluster import LocalCluster
 from tests.integration import faults
@@ -76,11 +76,7 @@ def test_room_is_seen_by_what_is_free_and_by_a_write(tmp_path: Path, monkeypatch
 
 
 def test_what_a_full_disk_raised_is_found_behind_what_was_raised_from_it() -> None:
-    from kreplog.errors import LogFailedError, is_disk_full
-
     failed = LogFailedError("it takes no more")
     failed.__cause__ = DiskFullError("no space")
     assert is_disk_full(failed) and is_disk_full(OSError(28, "no space"))
-    assert (
-        not is_disk_full(StorageError("broken")) and not is_disk_full(OSError(5, "broken")) and not is_disk_full(None)
-    )
+    assert not any(map(is_disk_full, (StorageError("broken"), OSError(5, "broken"), None)))

@@ -196,7 +196,7 @@ class Partition:
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self.interrupted:
-            yield from self._open_anew()
+            yield from self._open_anew(now_ms)
         if self._is_stale(told.state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
         wanted = self._role_in(told.state)
@@ -316,16 +316,21 @@ class Partition:
             self._tell(News.UNSETTLED)
         return not self.interrupted
 
-    def _open_anew(self) -> Steps[None]:
-        """Recovery finishes the change that was interrupted, and takes no records but those that were to be cut off. A
-        follower fetches again only now: where it asks from tells its leader what it has. Raises StorageError."""
+    def _open_anew(self, now_ms: int) -> Steps[None]:
+        """Recovery finishes the change that was interrupted: it takes no records but those that were to be cut off, and
+        keeps those of an append that was half done. A follower fetches again only now: where it asks from tells its
+        leader what it has. Raises StorageError."""
         opened: OpenedLog = yield OpenLog(self.topic_partition, self.topic_id, self.config)
-        if self.role is Role.LEADER and opened.state.leo != self.log.leo:
+        end_before = self.log.leo
+        if self.role is Role.LEADER and opened.state.leo < end_before:
             raise LogFailedError(
-                f"{self.topic_partition}: it ends at {opened.state.leo} when opened anew, and ended at {self.log.leo}"
+                f"{self.topic_partition}: it ends at {opened.state.leo} when opened anew, and ended at {end_before}"
             )
         self.interrupted = False
         self.log = opened.state
+        if self.role is Role.LEADER and self.log.leo > end_before:
+            isr.leader_appended(self.replicas.values(), end_before, now_ms)
+            self._tell(News.APPENDED)
         watermark = max(opened.high_watermark, self.log.log_start, min(self.high_watermark, self.log.leo))
         self.high_watermark = opened.high_watermark
         if watermark > self.high_watermark:
@@ -584,7 +589,7 @@ class Partition:
         """Drop who lags, and try again what the store has not answered, or what the process had no resources for."""
         if self.interrupted and self.role is not Role.OFFLINE:
             try:
-                yield from self._open_anew()
+                yield from self._open_anew(now_ms)
             except StorageError as error:
                 yield StateChange("error", f"{self.topic_partition}: cannot be opened anew: {error}")
                 self.storage_failed(error)
