@@ -211,6 +211,8 @@ def enforce_retention(SegmentedLog log, now_ms=None):
                 break
             total -= segment.byte_size()
             count += 1
+        if count:
+            check_descriptors(log)
         drop_segments(log, count)
         return count
     finally:
@@ -226,14 +228,12 @@ cdef int64_t newest_of(Segment segment) except? -1:
 
 
 cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
-    """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError, and
-    ResourceExhaustedError before anything has changed."""
+    """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError."""
     cdef Segment segment
     cdef list gone = log._segments[:count]
     cdef int64_t start
     if count == 0:
         return 0
-    check_descriptors(log)
     log.keep_snapshot()
     start = (<Segment> log._segments[count]).base_offset
     log._segments = log._segments[count:]

@@ -375,8 +375,11 @@ cdef class SegmentedLog(LogView):
         try:
             self.epochs.assign(epoch, self.position.leo)
             self.flush_epochs()
+        except ResourceExhaustedError:
+            self.epochs.truncate_from_end(self.position.leo)
+            raise
         except BaseException as error:
-            self.refuse(error)
+            self.fail(error)
         self.current_epoch = epoch
         self.publish_epochs()
         return 0

@@ -184,6 +184,22 @@ def test_a_role_that_there_is_no_descriptor_for_is_taken_later(effect: type) -> 
     assert produced(shell, "a").error is ErrorCode.NONE
 
 
+def test_a_leader_that_waits_to_be_opened_anew_leads_on_when_it_hears_of_its_own_epoch_again() -> None:
+    """To step down would end its epoch, in which nobody leads twice."""
+    shell = Shell()
+    shell.know(1)
+    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.fails[EnforceRetention] = interrupted()
+    shell.step(RetentionDue(TP))
+    shell.fails[OpenLog] = EXHAUSTED
+    answer = shell.tell(1, 1, (1,), replicas=(1,), version=1)
+    assert dict(answer.partitions) == {TP: ErrorCode.NONE} and role(shell) is Role.LEADER
+    answer = shell.tell(1, 2, (1,), replicas=(1,), version=2)
+    assert dict(answer.partitions) == {TP: ErrorCode.NONE} and role(shell) is Role.IDLE
+    later(shell)
+    assert role(shell) is Role.LEADER and shell.partition.leader_epoch == 2
+
+
 def test_what_was_put_off_is_not_done_once_the_replica_was_stopped() -> None:
     shell = Shell()
     shell.know(1)

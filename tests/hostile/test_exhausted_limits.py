@@ -95,6 +95,22 @@ def test_a_flush_that_finds_no_descriptor_is_made_later(folder: Path) -> None:
     result_of(run)
 
 
+def test_an_epoch_that_finds_no_descriptor_has_not_begun(folder: Path) -> None:
+    def run() -> None:
+        with Log.open(folder / "t-0", LogConfig(replicated=True)) as log:
+            log.assign_leader_epoch(3)
+            log.append(VALUE)
+            with no_descriptors(), pytest.raises(ResourceExhaustedError):
+                log.assign_leader_epoch(4)
+            assert list(log.leader_epochs) == [(3, 0)]
+            log.assign_leader_epoch(4)
+            assert list(log.leader_epochs) == [(3, 0), (4, 1)]
+        with Log.open(folder / "t-0", LogConfig(replicated=True)) as log:
+            assert list(log.leader_epochs) == [(3, 0), (4, 1)]
+
+    result_of(run)
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_log_of_more_segments_than_descriptors_is_read(folder: Path, read_only: bool) -> None:
     with Log.open(folder / "t-0", CONFIG) as log:

@@ -195,8 +195,6 @@ class Partition:
         again."""
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if self.interrupted:
-            yield from self._open_anew(now_ms)
         if self._is_stale(told.state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
         wanted = self._role_in(told.state)
@@ -212,6 +210,8 @@ class Partition:
                 self._adopt(told.state)
             yield from self._reconsider()
             return ErrorCode.NONE
+        if self.interrupted:
+            yield from self._open_anew(now_ms)
         self._adopt(told.state)
         self.leader = told.state.leader
         self.leader_epoch = told.state.leader_epoch
