@@ -19,6 +19,7 @@ from kreplog._native.batch import build
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogFailedError, LogLockedError, StorageError, UsageError
 from kreplog.server.directories import DataDirectory, read_topic_id
 from kreplog.server.partitions import Progress, ReplicaLogs
@@ -52,6 +53,7 @@ class Life:
         complete: bool = True,
         progress: Progress | None = None,
         stray_retention_ms: int = -1,
+        memory: MemoryAccount | None = None,
     ) -> ReplicaLogs:
         directories = [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)]
         self.logs = ReplicaLogs(
@@ -61,6 +63,7 @@ class Life:
             self.pool,
             complete=complete,
             stray_retention_ms=stray_retention_ms,
+            memory=memory,
         )
         self.logs.load(2, progress)
         return self.logs
