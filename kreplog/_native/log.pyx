@@ -377,6 +377,7 @@ cdef class SegmentedLog(LogView):
             self.flush_epochs()
         except ResourceExhaustedError:
             self.epochs.truncate_from_end(self.position.leo)
+            self.last_epoch = self.epochs.latest_epoch
             raise
         except BaseException as error:
             self.fail(error)

@@ -36,6 +36,7 @@ from kreplog.core.effects import (
     TruncateTo,
 )
 from kreplog.core.events import Event, OffsetFound, Received, Registered, StoreReplied
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import LeaderAndIsrRequest, PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
@@ -58,9 +59,17 @@ def values(records: Any) -> list[str]:
 class Shell:
     """Broker `broker_id`, registered under epoch 1. `effects`: all that were not answered, in order; `said`: its
     state-change log; `fails`: the error that the next log effect of this type throws; `elected`: the
-    controller epoch that the store is at, None while it does not answer."""
+    controller epoch that the store is at, None while it does not answer; `memory`: what is remembered for clients is
+    charged to it."""
 
-    def __init__(self, broker_id: int = 1, config: ReplicationConfig | None = None, epoch: int = 1) -> None:
+    def __init__(
+        self,
+        broker_id: int = 1,
+        config: ReplicationConfig | None = None,
+        epoch: int = 1,
+        memory: MemoryAccount | None = None,
+    ) -> None:
+        self.memory = memory
         self.config = config or ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_max_ms=1000)
         self.logs: dict[TopicPartition, ModelLog] = {}
         self.topic_ids: dict[TopicPartition, str] = {}
@@ -77,7 +86,9 @@ class Shell:
 
     def start(self, epoch: int) -> None:
         """A new process over the same logs."""
-        self.manager = ReplicaManager(self.broker_id, self.config, dict(self.topic_ids), strays=self.strays)
+        self.manager = ReplicaManager(
+            self.broker_id, self.config, dict(self.topic_ids), strays=self.strays, memory=self.memory
+        )
         self.step(Registered(epoch, epoch))
         self.epoch = epoch
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kreplog.core.controller.limits import PartitionCounts
+from kreplog.core.effects import Reply
+from kreplog.core.events import Tick
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest
+from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducePartition, ProduceRequest
+from kreplog.core.replication import fetches
 from kreplog.core.replication.sessions import ACCOUNT, PARTITION_BYTES, SESSION_BYTES, FetchContext, FetchSessions
 from kreplog.errors import ErrorCode, InvalidPartitionsError
 from kreplog.types import TopicPartition
+from tests.core.shell import TP, Shell, batch
 
 
 def test_partitions_of_a_cluster_and_of_a_broker_are_bounded() -> None:
@@ -44,6 +48,58 @@ def test_sessions_are_charged_and_refused() -> None:
     follower = sessions.begin(request(2, 20), 0)
     assert isinstance(follower, FetchContext) and follower.session_id
     assert len(sessions) == 1 and memory.held[ACCOUNT] == SESSION_BYTES + 20 * PARTITION_BYTES
+
+
+FETCH_BYTES = 2500
+"""What a parked fetch of one partition is charged."""
+
+
+def parked_fetches(shell: Shell) -> int:
+    assert shell.memory is not None
+    return shell.memory.held[fetches.ACCOUNT]
+
+
+def park(shell: Shell, reply_to: str, replica_id: int = CONSUMER) -> Reply | None:
+    """Send a fetch at the end of the log, which may wait; the reply where it comes at once."""
+    wanted = FetchRequest(replica_id, 1, 500, 1, 1 << 20, (FetchPartition(TP, "id", 1, 0),))
+    replies = [one for one in shell.request(wanted, reply_to) if isinstance(one, Reply)]
+    return replies[0] if replies else None
+
+
+def leader_with_room_for_two() -> Shell:
+    shell = Shell(memory=MemoryAccount(2 * 2 * FETCH_BYTES))
+    shell.know(1, 2)
+    shell.tell(1, 1, (1,), replicas=(1, 2))
+    assert park(shell, "first") is None and park(shell, "second") is None
+    assert parked_fetches(shell) == 2 * FETCH_BYTES
+    return shell
+
+
+def test_parked_fetches_are_charged_and_beyond_the_bound_answered_at_once() -> None:
+    """With what there is: a consumer fetches again. A follower's waits all the same, since its leader owes it that."""
+    shell = leader_with_room_for_two()
+    reply = park(shell, "third")
+    assert reply is not None
+    ((partition,), error) = reply.response.partitions, reply.response.error
+    assert (error, partition.error, len(partition.records)) == (ErrorCode.NONE, ErrorCode.NONE, 0)
+    assert parked_fetches(shell) == 2 * FETCH_BYTES
+    assert park(shell, "follower", 2) is None
+    assert parked_fetches(shell) == 3 * FETCH_BYTES
+
+
+def test_parked_fetches_that_get_records_are_charged_no_more() -> None:
+    shell = leader_with_room_for_two()
+    effects = shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch("a")),)), "producer")
+    assert {one.reply_to for one in effects if isinstance(one, Reply)} == {"first", "second", "producer"}
+    assert parked_fetches(shell) == 0
+
+
+def test_parked_fetches_that_time_out_are_charged_no_more() -> None:
+    shell = leader_with_room_for_two()
+    shell.now_ms = 500
+    assert {one.reply_to for one in shell.step(Tick()) if isinstance(one, Reply)} == {"first", "second"}
+    assert parked_fetches(shell) == 0
+    assert park(shell, "later") is None
 
 
 def test_what_is_remembered_takes_half_of_the_account() -> None:

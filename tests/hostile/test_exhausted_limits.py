@@ -105,6 +105,9 @@ def test_an_epoch_that_finds_no_descriptor_has_not_begun(folder: Path) -> None:
             assert list(log.leader_epochs) == [(3, 0)]
             log.assign_leader_epoch(4)
             assert list(log.leader_epochs) == [(3, 0), (4, 1)]
+            with no_descriptors(), pytest.raises(ResourceExhaustedError):
+                log.assign_leader_epoch(5)
+            log.append(VALUE)
         with Log.open(folder / "t-0", LogConfig(replicated=True)) as log:
             assert list(log.leader_epochs) == [(3, 0), (4, 1)]
 

@@ -19,6 +19,7 @@ from kreplog._native.batch import build
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogFailedError, LogLockedError, StorageError, UsageError
 from kreplog.server.directories import DataDirectory, read_topic_id
 from kreplog.server.open_files import OpenFiles
@@ -54,6 +55,7 @@ class Life:
         progress: Progress | None = None,
         stray_retention_ms: int = -1,
         files: OpenFiles | None = None,
+        memory: MemoryAccount | None = None,
     ) -> ReplicaLogs:
         directories = [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)]
         self.logs = ReplicaLogs(
@@ -64,6 +66,7 @@ class Life:
             complete=complete,
             stray_retention_ms=stray_retention_ms,
             files=files,
+            memory=memory,
         )
         self.logs.load(2, progress)
         return self.logs
