@@ -108,6 +108,7 @@ def test_an_epoch_that_finds_no_descriptor_has_not_begun(folder: Path) -> None:
             with no_descriptors(), pytest.raises(ResourceExhaustedError):
                 log.assign_leader_epoch(5)
             log.append(VALUE)
+            assert list(log.leader_epochs) == [(3, 0), (4, 1)]
         with Log.open(folder / "t-0", LogConfig(replicated=True)) as log:
             assert list(log.leader_epochs) == [(3, 0), (4, 1)]
 
