@@ -14,8 +14,9 @@ imported when first needed.
 import zlib
 from importlib import import_module
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from kreplog._native.cursor cimport load32
 
@@ -38,6 +39,7 @@ cdef bytes _LZ4_END = b"\x00\x00\x00\x00"
 cdef Py_ssize_t _LZ4_BLOCK = 64 * 1024
 cdef int _LZ4_ACCELERATION = 2  # 14 % faster on random JSON and the same on flights; up to 5 % larger on source text
 cdef Py_ssize_t _ZSTD_BLOCK = 128 * 1024
+cdef Py_ssize_t _PIECE_BYTES = 4 << 20  # of what one call of a package makes that copies it while other threads wait
 
 
 cpdef bytes compress(int codec, data):
@@ -131,32 +133,66 @@ cpdef Py_ssize_t inflated_bound(int codec, data) except -1:
 
 
 cdef bytes _lz4_decompress(view, Py_ssize_t max_size):
-    """By the streaming call: told how much room it has, it is five times as fast as lz4.frame.decompress."""
+    """By the streaming call: given how much room there is, it is five times as fast as lz4.frame.decompress."""
     cdef const uint8_t[::1] piece = view
     cdef Py_ssize_t length = piece.shape[0]
     cdef Py_ssize_t room = max(1, min(_lz4_bound(&piece[0] if length else NULL, length), max_size))
+    cdef Py_ssize_t size = 0
+    cdef bytes out
+    cdef list pieces = []
+    context = lz4.frame.create_decompression_context()
     try:
-        out, _, whole = lz4.frame.decompress_chunk(lz4.frame.create_decompression_context(), view, max_length=room)
+        while True:
+            out, used, whole = lz4.frame.decompress_chunk(context, view, max_length=min(room - size, _PIECE_BYTES))
+            size += len(out)
+            pieces.append(out)
+            if whole or size == room or not out:
+                break
+            view = view[used:]
     except RuntimeError as error:
         raise _corrupt("lz4", str(error)) from None
-    if not whole or len(out) > max_size:
+    if not whole or size > max_size:
         _refuse("lz4", max_size)
-    return out
+    return _joined(pieces)
 
 
 cdef bytes _gzip_decompress(view, Py_ssize_t max_size):
+    cdef Py_ssize_t room = max_size + 1  # one byte more than allowed, since zlib takes 0 for no limit
+    cdef Py_ssize_t asked
+    cdef list pieces = []
     inflater = zlib.decompressobj(wbits=_GZIP_WBITS)
     try:
-        # One byte more than allowed, since zlib takes 0 for no limit.
-        out = inflater.decompress(view, max_size + 1)
+        while not inflater.eof:
+            asked = min(room, _PIECE_BYTES)
+            out = inflater.decompress(inflater.unconsumed_tail if pieces else view, asked)
+            room -= len(out)
+            pieces.append(out)
+            if not room:
+                _refuse("gzip", max_size)
+            if len(out) < asked and not inflater.eof:
+                raise _corrupt("gzip", "cut short")
     except zlib.error as error:
         raise _corrupt("gzip", str(error)) from None
-    if len(out) > max_size:
-        _refuse("gzip", max_size)
-    if not inflater.eof:
-        raise _corrupt("gzip", "cut short")
     if inflater.unused_data:
         raise _corrupt("gzip", "bytes follow its end")
+    return _joined(pieces)
+
+
+cdef bytes _joined(list pieces):
+    """As b"".join, which would hold up every other thread while it copies."""
+    cdef Py_ssize_t at = 0, length
+    cdef const char* source
+    cdef char* target
+    cdef bytes out
+    if len(pieces) == 1:
+        return pieces[0]
+    out = PyBytes_FromStringAndSize(NULL, sum(map(len, pieces)))
+    target = out
+    for piece in pieces:
+        source, length = piece, len(piece)
+        with nogil:
+            memcpy(target + at, source, length)
+        at += length
     return out
 
 

@@ -51,6 +51,7 @@ from kreplog.server.serving import Exchange, Server, Within
 from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.starting import (
     RecoveryProgress,
+    freeze_heap,
     keep_memory,
     limits_of,
     max_replicas_of,
@@ -148,6 +149,7 @@ class Broker:
             files=files,
         )
         await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
+        freeze_heap()
         disk_lost = any(directory.is_new for directory in directories)
         on_disk, strays = self.logs.on_disk(), self.logs.strays.keys()
         self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays, self.memory)

@@ -17,6 +17,7 @@ import socket
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -26,12 +27,16 @@ from kreplog._native.segment import close_idle_files
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.internal import socket_name
+from kreplog.server.pauses import call_in_share, has_time
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
 
 _log = logging.getLogger("kreplog.server")
 
 BACKLOG = 512
+ACCEPTS_AT_ONCE = 8
+"""Connections of one listener before others get their turn."""
+
 READS_AT_ONCE = 8
 """Reads of one connection before others get their turn."""
 
@@ -160,7 +165,7 @@ class Connection:
             if not self._held:
                 self._read()
             elif not self._handing:
-                self._loop.call_soon(self._hand_over, ())
+                self._go_on()
 
     def _read(self) -> None:
         if not self._reading and not self._paused and not self.closed:
@@ -191,11 +196,16 @@ class Connection:
             self._handing = False
         if held and not self._paused and not self.closed:
             self._stop_reading()
-            self._loop.call_soon(self._hand_over, ())
+            self._go_on()
         else:
             self._read()
 
+    def _go_on(self) -> None:
+        call_in_share(self._loop, partial(self._hand_over, ()))
+
     def _readable(self) -> None:
+        if not has_time(self._loop):
+            return
         try:
             for _ in range(READS_AT_ONCE):
                 buffer = self._frames.buffer()
@@ -257,10 +267,16 @@ class Connection:
             self._flush()
         elif not self._flush_due and not self._writing:
             self._flush_due = True
-            self._loop.call_soon(self._flush)  # what else is sent in this turn of the loop goes with it
+            self._loop.call_soon(self._flush_in_turn)  # what else is sent in this turn of the loop goes with it
+
+    def _flush_in_turn(self) -> None:
+        if has_time(self._loop):
+            self._flush_due = False
+            self._flush()
+        else:
+            self._loop.call_soon(self._flush_in_turn)
 
     def _flush(self) -> None:
-        self._flush_due = False
         out = self._out
         try:
             while out and not self.closed:
@@ -344,7 +360,9 @@ class ListeningSocket:
         self._loop.add_reader(self._sock, self._acceptable)
 
     def _acceptable(self) -> None:
-        for _ in range(BACKLOG):
+        if not has_time(self._loop):
+            return
+        for _ in range(ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):

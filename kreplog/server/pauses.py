@@ -1,17 +1,26 @@
 """Pauses of the event loop: how long everything else waits while one turn of it runs.
 
 A turn is what the loop does between two looks at its sockets: the selector sees the end of the one and the start of the
-next, so a pause is measured whatever caused it, for two looks at the clock a turn.
+next, so a pause is measured whatever caused it, for two looks at the clock a turn. Sockets have SOCKETS_S of each turn,
+so that a thousand clients do not hold up timers and the store for a thousand requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
+from collections import deque
+from collections.abc import Callable
 from time import monotonic
 
 LONG_PAUSE_S = 0.1
 """A pause above this counts as long: no request of at most 1 MB causes one."""
+
+SOCKETS_S = 0.02
+"""Of a turn, for sockets; those that are ready and were left are the first of the next turn."""
+
+SHARE_S = 0.01
+"""Of a turn, for requests that came together with others and were left for a later turn."""
 
 
 class Pauses:
@@ -58,7 +67,53 @@ class MeasuredEventLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.pauses = Pauses()
+        self._shared: deque[Callable[[], object]] = deque()
+        self._share_due = False
+        self._turn = self._sockets_until = 0.0
         super().__init__(_MeasuringSelector(self.pauses))
+
+    def has_time(self) -> bool:
+        """Whether a socket is served in this turn; the first of a turn always is."""
+        if self._turn != self.pauses.began_at:
+            self._turn = self.pauses.began_at
+            self._sockets_until = monotonic() + SOCKETS_S
+            return True
+        return monotonic() < self._sockets_until
+
+    def call_in_share(self, callback: Callable[[], object]) -> None:
+        """Call it in the next turn, as call_soon does, or in a later one: all such calls of one turn together take
+        SHARE_S, first come, first served."""
+        self._shared.append(callback)
+        self._plan_share()
+
+    def _plan_share(self) -> None:
+        if self._shared and not self._share_due:
+            self._share_due = True
+            self.call_soon(self._run_share)
+
+    def _run_share(self) -> None:
+        ends_at = monotonic() + SHARE_S
+        try:
+            for _ in range(len(self._shared)):
+                self._shared.popleft()()
+                if monotonic() > ends_at:
+                    break
+        finally:
+            self._share_due = False
+            self._plan_share()
+
+
+def has_time(loop: asyncio.AbstractEventLoop) -> bool:
+    """As MeasuredEventLoop's; always, where it is another kind of loop."""
+    return not isinstance(loop, MeasuredEventLoop) or loop.has_time()
+
+
+def call_in_share(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """As MeasuredEventLoop's; call_soon, where it is another kind of loop."""
+    if isinstance(loop, MeasuredEventLoop):
+        loop.call_in_share(callback)
+    else:
+        loop.call_soon(callback)
 
 
 def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses:

@@ -24,7 +24,7 @@ TOLD_EVERY_S = 2.0
 KEPT_BYTES = 8 << 20
 """Room for the frame that a follower appends and for the one that comes in meanwhile."""
 
-COLLECT_AFTER = 10_000, 20, 25
+COLLECT_AFTER = 10_000, 5, 100
 """Objects more than at the last collection of the youngest; of those, before all that are younger, and before all."""
 
 SWITCH_S = 0.0005
@@ -64,6 +64,13 @@ def tune_interpreter() -> None:
     """
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
+
+
+def freeze_heap() -> None:
+    """What there is now is looked through no more: modules and replicas stay, and a collection stops the event loop."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:

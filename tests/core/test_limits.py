@@ -8,7 +8,14 @@ from kreplog.core.controller.limits import PartitionCounts
 from kreplog.core.effects import Reply
 from kreplog.core.events import Tick
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducePartition, ProduceRequest
+from kreplog.core.messages import (
+    CONSUMER,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+)
 from kreplog.core.replication import fetches
 from kreplog.core.replication.sessions import ACCOUNT, PARTITION_BYTES, SESSION_BYTES, FetchContext, FetchSessions
 from kreplog.errors import ErrorCode, InvalidPartitionsError
@@ -80,8 +87,10 @@ def test_parked_fetches_are_charged_and_beyond_the_bound_answered_at_once() -> N
     shell = leader_with_room_for_two()
     reply = park(shell, "third")
     assert reply is not None
-    ((partition,), error) = reply.response.partitions, reply.response.error
-    assert (error, partition.error, len(partition.records)) == (ErrorCode.NONE, ErrorCode.NONE, 0)
+    response = reply.response
+    assert isinstance(response, FetchResponse) and response.error is ErrorCode.NONE
+    (partition,) = response.partitions
+    assert (partition.error, len(partition.records)) == (ErrorCode.NONE, 0)
     assert parked_fetches(shell) == 2 * FETCH_BYTES
     assert park(shell, "follower", 2) is None
     assert parked_fetches(shell) == 3 * FETCH_BYTES

@@ -63,8 +63,8 @@ def repeated(item: bytes, room: int = MOST_BYTES - 1000) -> list[bytes]:
 
 
 def unknown_names(size: int) -> list[str]:
-    """Distinct, as many as fit in a frame where each takes `size` bytes besides its name of 6."""
-    return [f"u{number:05d}" for number in range((MOST_BYTES - 1000) // (size + 6))]
+    """Distinct, as many as fit in a frame where each takes `size` bytes besides its name of 7."""
+    return [f"u{number:06d}" for number in range((MOST_BYTES - 1000) // (size + 7))]
 
 
 def int32(value: int) -> bytes:
@@ -99,6 +99,11 @@ def fetched(number: int, offset: int = 0) -> bytes:
     return struct.pack(">iqqi", number, offset, 0, 1 << 20)
 
 
+def new_topic(name: str, partitions: int, replicas: int = 1) -> bytes:
+    """An entry of CreateTopics."""
+    return text(name) + struct.pack(">ih", partitions, replicas) + array([]) + array([])
+
+
 def floods(topic: str) -> Iterator[Flood]:
     """Each API that clients have, with as many entries as fit: of one name or partition, or of none that exist."""
     name = text(topic)
@@ -124,11 +129,10 @@ def floods(topic: str) -> Iterator[Flood]:
                 array([name + array(repeated(int32(0) + int32(-1) + int32(0)))]))  # fmt: skip
     yield Flood("delete-records", key.DELETE_RECORDS, 0,
                 array([name + array(repeated(int32(0) + int64(0)))]) + int32(1000))  # fmt: skip
-    created = text("n") + struct.pack(">ih", 1, 1) + array([]) + array([])
-    yield Flood("create-topics-repeated", key.CREATE_TOPICS, 2, array(repeated(created)) + int32(100) + b"\1")
-    many = [text(f"new{one}") + struct.pack(">ih", 100, 1) + array([]) + array([]) for one in range(40_000)]
+    yield Flood("create-topics-repeated", key.CREATE_TOPICS, 2, array(repeated(new_topic("n", 1))) + int32(100) + b"\1")
+    many = [new_topic(f"new{one}", 100) for one in range(40_000)]
     yield Flood("create-topics-many", key.CREATE_TOPICS, 2, array(many) + int32(100) + b"\1")
-    large = [text(f"new{one}") + struct.pack(">ih", 2**31 - 1, 3) + array([]) + array([]) for one in range(50)]
+    large = [new_topic(f"new{one}", 2**31 - 1, 3) for one in range(50)]
     yield Flood("create-topics-large", key.CREATE_TOPICS, 2, array(large) + int32(100) + b"\1")
     placed = array(repeated(int32(0) + array([int32(0)])))
     created = text("n") + struct.pack(">ih", -1, -1) + placed + array([])

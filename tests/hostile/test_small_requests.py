@@ -30,6 +30,7 @@ from tests.hostile.floods import (
     floods,
     int32,
     list_offsets,
+    new_topic,
     produce,
     text,
     wide_floods,
@@ -60,7 +61,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 
 
 def create(victim: Victim, topic: str, partitions: int) -> None:
-    entry = text(topic) + struct.pack(">ih", partitions, 1) + array([]) + array([])
+    entry = new_topic(topic, partitions)
     made = Flood("create", ApiKey.CREATE_TOPICS, 2, array([entry]) + int32(60_000) + b"\0")
     assert victim.ask(made.frame()) is not None
 
@@ -222,14 +223,14 @@ def test_invented_producer_ids_are_bounded(victim: Victim) -> None:
 
 
 def test_partitions_are_bounded(victim: Victim) -> None:
-    entry = text("beyond") + struct.pack(">ih", 900, 1) + array([]) + array([])
+    entry = new_topic("beyond", 900)
     frame = Flood("create", ApiKey.CREATE_TOPICS, 2, array([entry]) + int32(60_000) + b"\0").frame()
     answer = victim.ask(frame)
     assert answer is not None and b"max.partitions" in answer
 
 
 def test_replicas_are_created_and_deleted_a_few_at_a_time(victim: Victim) -> None:
-    entry = text("paced") + struct.pack(">ih", 500, 1) + array([]) + array([])
+    entry = new_topic("paced", 500)
     made = Flood("create", ApiKey.CREATE_TOPICS, 2, array([entry]) + int32(60_000) + b"\0").frame()
     gone = Flood("delete", ApiKey.DELETE_TOPICS, 1, array([text("paced")]) + int32(60_000)).frame()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from kreplog.server.broker import Broker
 from kreplog.server.pauses import MeasuredEventLoop, Pauses, pauses_of
 from kreplog.server.settings import load
-from kreplog.server.starting import SWITCH_S
+from kreplog.server.starting import tune_interpreter
 
 PATIENCE_S = 120
 UNITS = 100
@@ -56,8 +57,8 @@ class Victim:
         )
         self._ready = threading.Event()
         self._failure: BaseException | None = None
-        self._switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_S)
+        self._tuned = sys.getswitchinterval(), gc.get_threshold()
+        tune_interpreter()
         self._thread = threading.Thread(target=self._run, name="victim", daemon=True)
         self._thread.start()
         self._ready.wait(PATIENCE_S)
@@ -116,7 +117,10 @@ class Victim:
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.broker.stop)
         self._thread.join(PATIENCE_S)
-        sys.setswitchinterval(self._switch_s)
+        switch_s, threshold = self._tuned
+        sys.setswitchinterval(switch_s)
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
         if self._failure is not None:
             raise self._failure
 

@@ -42,6 +42,18 @@ def test_round_trip(codec: int, size: int, kind: str) -> None:
             decompress(codec, packed, size - 1)
 
 
+@pytest.mark.parametrize("size", [4 << 20, (4 << 20) + 1, 8 << 20, (8 << 20) + 1])
+def test_round_trip_of_more_than_one_piece(codec: int, size: int) -> None:
+    data = (PLAIN * (size // len(PLAIN) + 1))[:size]
+    packed = compress(codec, data)
+    assert decompress(codec, packed, size) == data
+    with pytest.raises(CorruptBatchError, match=f"{size - 1} bytes allowed"):
+        decompress(codec, packed, size - 1)
+    if codec != NONE:
+        with pytest.raises(CorruptBatchError):
+            decompress(codec, packed[:-1], size)
+
+
 def test_ids_are_those_of_the_batch_attributes() -> None:
     assert CODECS == {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

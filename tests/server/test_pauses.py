@@ -1,0 +1,139 @@
+"""One turn of the event loop takes a bounded time from sockets, and from requests that came together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from kreplog.server.network import Connection
+from kreplog.server.pauses import SHARE_S, SOCKETS_S, MeasuredEventLoop, call_in_share
+from tests.server.loop import MOST_S
+from tests.server.test_network import framed
+
+
+class Turns:
+    """What was done in each turn of `loop`."""
+
+    def __init__(self, loop: MeasuredEventLoop) -> None:
+        self._pauses = loop.pauses
+        self._began: list[float] = []
+        self.done: list[list[object]] = []
+
+    def note(self, thing: object, *, busy_s: float) -> None:
+        if not self._began or self._began[-1] != self._pauses.began_at:
+            self._began.append(self._pauses.began_at)
+            self.done.append([])
+        self.done[-1].append(thing)
+        ends_at = monotonic() + busy_s
+        while monotonic() <= ends_at:
+            pass
+
+    async def until(self, count: int) -> None:
+        while sum(map(len, self.done)) < count:
+            await asyncio.sleep(0)
+
+
+def run(work: Callable[[Turns], Awaitable[Any]]) -> None:
+    async def bounded() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredEventLoop)
+        async with asyncio.timeout(MOST_S):
+            await work(Turns(loop))
+
+    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
+        runner.run(bounded())
+
+
+@pytest.fixture
+def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
+    pairs = [socket.socketpair() for _ in range(4)]
+    yield pairs
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+
+
+def test_sockets_that_are_left_in_a_long_turn_come_first_in_the_next(
+    pairs: list[tuple[socket.socket, socket.socket]],
+) -> None:
+    async def work(turns: Turns) -> None:
+        for number, (ours, theirs) in enumerate(pairs):
+            note = partial(turns.note, number, busy_s=SOCKETS_S)
+            Connection(ours, 1 << 20, lambda frame, note=note: note(), lambda: None)  # type: ignore[misc]
+            theirs.sendall(framed(b"first"))
+        await turns.until(1)
+        (first,) = turns.done[0]
+        pairs[int(str(first))][1].sendall(framed(b"again"))
+        await turns.until(5)
+        assert turns.done == [[first], *([one] for one in range(4) if one != first), [first]]
+
+    run(work)
+
+
+def test_sockets_are_served_in_each_turn_whatever_else_it_does(
+    pairs: list[tuple[socket.socket, socket.socket]],
+) -> None:
+    async def work(turns: Turns) -> None:
+        for ours, theirs in pairs:
+            Connection(ours, 1 << 20, lambda frame: turns.note("socket", busy_s=SOCKETS_S), lambda: None)
+            theirs.sendall(framed(b"one"))
+        while len(turns.done) < 6:
+            turns.note("other", busy_s=2 * SOCKETS_S)
+            await asyncio.sleep(0)
+        assert sorted(map(len, turns.done)) == [1, 1, 2, 2, 2, 2]
+
+    run(work)
+
+
+def test_answers_that_take_long_are_sent_in_several_turns(
+    pairs: list[tuple[socket.socket, socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(turns: Turns) -> None:
+        flush = Connection._flush
+
+        def slow(connection: Connection) -> None:
+            turns.note(connection, busy_s=SOCKETS_S)
+            flush(connection)
+
+        monkeypatch.setattr(Connection, "_flush", slow)
+        connections = [Connection(ours, 1 << 20, lambda frame: None, lambda: None) for ours, _ in pairs]
+        for connection in connections:
+            connection.send([b"one"])
+            connection.send([b", two"])
+        await turns.until(4)
+        assert turns.done == [[one] for one in connections]
+        assert [theirs.recv(100) for _, theirs in pairs] == [b"one, two"] * 4
+
+    run(work)
+
+
+def test_what_goes_on_in_later_turns_takes_its_share_of_each() -> None:
+    """In order, whatever one of them raises; one that adds itself again has its next turn after the others."""
+
+    async def work(turns: Turns) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: None)
+
+        def again() -> None:
+            turns.note("again", busy_s=0)
+            call_in_share(loop, lambda: turns.note("last", busy_s=0))
+
+        def broken() -> None:
+            turns.note("broken", busy_s=0)
+            raise RuntimeError("broken")
+
+        call_in_share(loop, again)
+        call_in_share(loop, lambda: turns.note("long", busy_s=SHARE_S))
+        call_in_share(loop, lambda: turns.note("short", busy_s=0))
+        call_in_share(loop, broken)
+        call_in_share(loop, lambda: turns.note("after", busy_s=0))
+        await turns.until(6)
+        assert turns.done == [["again", "long"], ["short", "broken"], ["after", "last"]]
+
+    run(work)
