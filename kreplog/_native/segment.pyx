@@ -570,9 +570,9 @@ cdef class Segment:
                 position = self.locate(offset, INT64_MAX, &h)
             except CorruptBatchError:
                 self.suspect = True
-            else:
-                if self.timestamps_known:  # the indexes did not fit, and were rebuilt
-                    return 0
+            if self.timestamps_known:  # the indexes did not fit, and were rebuilt
+                return 0
+            if not self.suspect:
                 if position < self.size and not self.crc_holds(position, &h):
                     self.suspect = True
                 elif position >= self.size or h.max_timestamp != self.times.timestamp_at(self.times.count - 1):

@@ -232,6 +232,7 @@ class Database:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA journal_size_limit = 16777216")
         if self._one("PRAGMA user_version")[0] == 0:
+            sync_names_above(self._path)
             with self.writing():
                 if self._one("PRAGMA user_version")[0] == 0:
                     for statement in _SCHEMA.split(";\n"):
@@ -277,11 +278,20 @@ def make_file(path: Path) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.fchmod(file, 0o600)
         os.close(file)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+
+def sync_names_above(path: Path) -> None:
+    """Make durable that `path` is there: its name, and those of all directories that it is in.
+
+    For a first use, whoever made which of them: who did may have been killed before it synced them. Raises OSError.
+    """
+    for folder in path.absolute().parents:
+        with suppress(PermissionError):  # then this user has made nothing in it
+            file = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
 
 def _chunks(paths: Sequence[str]) -> Iterator[Sequence[str]]:

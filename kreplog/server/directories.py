@@ -29,6 +29,7 @@ from typing import NamedTuple
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
 from kreplog._native.files import group_number, make_directory
+from kreplog.coord.database import sync_names_above
 from kreplog.errors import (
     CorruptCheckpointError,
     InvalidTopicError,
@@ -106,6 +107,8 @@ class DataDirectory:
         self.was_clean = clean.exists() or former is None
         self.is_new = former is None
         self.unclean = not self.was_clean and former != self._boot
+        if self.is_new:
+            sync_names_above(self.path)
         if clean.exists():
             clean.unlink()
             _sync(self.path)

@@ -5,10 +5,6 @@ Arguments: directory, mode, first seed, seeds; or directory, mode, the name of a
 operations of each life, the system call that it dies at (in the opening that recovers from the death before, too), when
 images are made (at each death, and now and then between operations), and what each image holds.
 
-An image follows one of two rules about metadata. "unordered" is what POSIX promises: a file's bytes and size are
-durable when it is fsynced, a directory's names when that is, and the rest in any combination. "ordered" is a journal as
-ext4's: an fsync of anything makes all sizes and names before it durable; other files' bytes may be there or not.
-
 What must hold of each image: it opens, every record that was flushed and not since truncated or deleted is there, every
 record is one that was written, in the epoch it was written in, and no offset is missing between the first and the last.
 """
@@ -21,9 +17,7 @@ import os
 import pickle
 import random
 import shutil
-import stat
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,10 +27,8 @@ from kreplog import Log, LogConfig
 from tests.faults import content
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of
-from tests.faults.power_loss import SECTOR, torn
 from tests.faults.script import CONFIG, TIMESTAMP, State, survey
-
-ROOT = "the root"
+from tests.faults.shadow import Shadow
 
 DEATHS = (
     (faults.ALL_WRITES, faults.KILL_BEFORE),
@@ -46,116 +38,6 @@ DEATHS = (
 
 CUT_SLACK = 16
 """A truncation may drop so many records below the offset it was given: it never splits a batch."""
-
-
-@dataclass
-class Shadow:
-    """What is durable of the files below `root`, kept in `home` so that it outlives the process that is killed.
-
-    Inodes are held by a hard link, so that none is reused under another name.
-    """
-
-    root: Path
-    home: Path
-
-    def __post_init__(self) -> None:
-        for name in ("held", "durable", "names"):
-            (self.home / name).mkdir(parents=True, exist_ok=True)
-
-    def synced(self, fd: int) -> None:
-        """Note a successful fsync of `fd`. Called from C, which would swallow an exception: one ends the process."""
-        try:
-            self._note(fd)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-
-    def _note(self, fd: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-        if not path.is_relative_to(self.root):
-            return
-        facts = os.fstat(fd)
-        if stat.S_ISDIR(facts.st_mode):
-            self._put(f"names/{ROOT if path == self.root else path.name}", self._listing(path))
-        else:
-            self._put(f"durable/{facts.st_ino}", Path(f"/proc/self/fd/{fd}").read_bytes())
-        self._put("journal", self.tree())
-
-    def tree(self) -> dict[str, tuple[int, int]]:
-        """(inode, size) of every file now, by its path below the root."""
-        found = {}
-        for folder in (self.root, *(entry for entry in self.root.iterdir() if entry.is_dir())):
-            for name, inode in self._listing(folder).items():
-                path = folder / name
-                if path.is_file():
-                    found[str(path.relative_to(self.root))] = inode, path.stat().st_size
-        return found
-
-    def _listing(self, folder: Path) -> dict[str, int]:
-        names = {entry.name: entry.inode() for entry in os.scandir(folder)}
-        for name, inode in names.items():
-            held = self.home / "held" / str(inode)
-            if (folder / name).is_file() and not held.exists():
-                os.link(folder / name, held)
-        return names
-
-    def _put(self, name: str, value: object) -> None:
-        temporary = self.home / "temporary"
-        temporary.write_bytes(pickle.dumps(value))
-        os.replace(temporary, self.home / name)
-
-    def _get(self, name: str, default: object) -> object:
-        try:
-            return pickle.loads((self.home / name).read_bytes())
-        except FileNotFoundError:
-            return default
-
-    def image(self, rng: random.Random, ordered: bool) -> dict[str, bytes]:
-        """The files that a loss of power now may leave."""
-        return self._ordered(rng) if ordered else self._unordered(rng)
-
-    def _durable(self, inode: int) -> bytes:
-        data = self._get(f"durable/{inode}", b"")
-        assert isinstance(data, bytes)
-        return data
-
-    def _cached(self, inode: int) -> bytes:
-        held = self.home / "held" / str(inode)
-        return held.read_bytes() if held.exists() else b""
-
-    def _ordered(self, rng: random.Random) -> dict[str, bytes]:
-        journal = self._get("journal", {})
-        assert isinstance(journal, dict)
-        lazy = rng.random() < 0.3  # nothing but what was synced
-        out = {}
-        for name, (inode, size) in journal.items():
-            durable = bytearray(self._durable(inode)[:size].ljust(size, b"\0"))
-            cached = self._cached(inode)[:size]
-            for at in range(0, 0 if lazy else len(cached), SECTOR):
-                if rng.random() < 0.5:
-                    durable[at : at + SECTOR] = cached[at : at + SECTOR]
-            out[name] = bytes(durable)
-        return out
-
-    def _unordered(self, rng: random.Random) -> dict[str, bytes]:
-        least = rng.random() < 0.3
-        folders = self._get(f"names/{ROOT}", {})
-        assert isinstance(folders, dict)
-        durable_names: dict[str, int] = {}
-        for folder in sorted((self.home / "names").iterdir()):
-            listing = pickle.loads(folder.read_bytes())
-            within = "" if folder.name == ROOT else f"{folder.name}/"
-            files = {name: inode for name, inode in listing.items() if (self.home / "held" / str(inode)).exists()}
-            durable_names |= {f"{within}{name}": inode for name, inode in files.items()}
-        current = {name: inode for name, (inode, _) in self.tree().items()}
-        out = {}
-        for name in sorted({*durable_names, *current}):
-            was, now = durable_names.get(name), current.get(name)
-            inode = was if least or (was != now and rng.random() < 0.5) else now
-            if inode is not None:
-                durable = self._durable(inode)
-                out[name] = durable if least else torn(durable, self._cached(inode), rng)
-        return {name: data for name, data in out.items() if "/" not in name or name.split("/")[0] in folders}
 
 
 @dataclass

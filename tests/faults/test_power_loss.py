@@ -52,6 +52,23 @@ def test_power_loss_after_thousands_of_deaths(
     lives(folder, shim, mode, 1000, 700, figure)
 
 
+def brokers(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    output = run_driver("broker_power_loss", folder, first, seeds, shim=shim, timeout_s=60 + 15 * seeds)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) > seeds // 2 and int(match[3]) >= 2 * seeds, output
+    figure(match[0])
+
+
+def test_power_loss_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    """Topics and flushed records, with checkpoints and the store: killed as it starts, creates, appends and stops."""
+    brokers(folder, shim, 0, 10, figure)
+
+
+@pytest.mark.long
+def test_power_loss_of_hundreds_of_brokers(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    brokers(folder, shim, 1000, 200, figure)
+
+
 def test_power_cut_of_a_real_file_system(tmp_path: Path) -> None:
     """An ext4 image copied at one instant, then mounted as after a power cut: no model of what fsync means."""
     namespace = ["unshare", "--mount", "--propagation", "private"]

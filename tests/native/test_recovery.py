@@ -6,12 +6,15 @@ records, as they were before the damage: a log may know less only where the dama
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -523,3 +526,53 @@ def test_epochs_that_a_loss_of_power_took_are_found_in_the_batches(folder: Path,
         (path / "leader-epoch-checkpoint").write_bytes(left)
     with Log.open(path) as log:
         assert (log.log_end_offset, log.leader_epochs) == (11, [(1, 0), (2, 10)])
+
+
+def test_indexes_and_log_damaged_together_kill_no_reader(folder: Path) -> None:
+    """A look that rebuilds the indexes may end in damage of the log: an index entry that is gone then was used."""
+    sound = make(folder / "sound" / NAME, batches=20, per_batch=3, config=replace(CONFIG, segment_bytes=900))
+    target = folder / "damaged"
+
+    def look(seed: int) -> None:
+        rng = random.Random(seed)
+        path = sound.copy(target)
+        for file in sorted(path.glob("0*")):
+            if rng.random() < 0.6:
+                file.write_bytes(damaged(file, rng))
+        kept = LogConfig(index_interval_bytes=rng.choice([0, 4096]))
+        ways: list[Callable[[Log], object]] = [
+            lambda log: log.offset_for_timestamp(NOW + rng.randrange(40)),
+            lambda log: log.segments,
+            lambda log: list(log.read(rng.randrange(40))),
+            lambda log: log.fetch(rng.randrange(40)),
+            lambda log: log.offset_ranges(0, log.log_end_offset, 200),
+            lambda log: log.verify(),
+        ]
+        for read_only in (True, False):
+            try:
+                with Log.open(path, kept, read_only=read_only) as log:
+                    for way in rng.sample(ways, len(ways)):
+                        with contextlib.suppress(errors.KreplogError):
+                            way(log)
+            except errors.KreplogError:
+                pass
+
+    def damaged(file: Path, rng: random.Random) -> bytes:
+        data = bytearray(file.read_bytes())
+        if file.suffix == ".log":
+            if data and rng.random() < 0.7:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            return bytes(data[: rng.randint(0, len(data))] if rng.random() < 0.2 else data)
+        positions = sorted(rng.sample([at for at, _ in sound.batches if at < 900], rng.randint(0, 4)))
+        offsets = sorted(rng.sample(range(40), len(positions)))
+        if file.suffix == ".index":
+            return b"".join(struct.pack(">ii", *one) for one in zip(offsets, positions, strict=True))
+        return b"".join(struct.pack(">qi", NOW + rng.randrange(40), one) for one in offsets)
+
+    def all_of(first: int) -> None:
+        logging.disable(logging.CRITICAL)
+        for seed in range(first, first + 200):
+            look(seed)
+
+    for first in range(0, 1000, 200):
+        result_of(partial(all_of, first))
