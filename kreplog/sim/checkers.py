@@ -21,6 +21,7 @@ What must hold, and when it is looked at:
     gap                 ... offset by offset, from where it began                                       at the answer
     out of range        ... and never stands outside the log                                            at the answer
     denied              no client hears that a partition does not exist from a broker that was never told  at the answer
+    memory              what is held for fetchers is charged, and within its bound                     after each step
     failed in vain      a replica is offline only where its disk has failed                            after each step
     deleted unnamed     a replica's files go only when a controller names it for that                   as they go
     deleted             nothing is, but what an operator or retention let go; nothing that is not committed   as it goes
@@ -39,11 +40,14 @@ whose last records are gone a new leader may know nothing. New settings count fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
+from kreplog.core.memory import NO_LIMIT
+from kreplog.core.messages import CONSUMER
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
@@ -203,6 +207,7 @@ class Checkers:
         self._registrations: dict[int, int] = {}
         self._controller_epoch = 0
         self._seen: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
+        self._consumers_bytes: dict[int, int] = {}
         self._positions: dict[tuple[str, TopicPartition, str], int] = {}
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
         self._counts = {"acked": 0, "read": 0}
@@ -510,6 +515,8 @@ class Checkers:
 
     def stepped(self, broker: int, manager: ReplicaManager) -> None:
         """After each step of a broker's replication core."""
+        if manager.memory.limit < NO_LIMIT:
+            self._check_memory(broker, manager)
         for partition, replica in manager.partitions.items():
             now = (replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log, replica)
             key = (broker, partition)
@@ -521,6 +528,22 @@ class Checkers:
                     line = self.line(partition, replica.topic_id)
                     text = f"broker {broker} went back from leader epoch {before[1]} to {replica.leader_epoch}"
                     self.violate("two leaders", text, line)
+
+    def _check_memory(self, broker: int, manager: ReplicaManager) -> None:
+        held: Counter[str] = Counter()
+        consumers = 0
+        for account, replica_id, size in manager.charges():
+            held[account] += size
+            consumers += size if replica_id <= CONSUMER else 0
+        if held != manager.memory.held:
+            text = (
+                f"broker {broker} holds {dict(held)} bytes for fetchers, its account says {dict(manager.memory.held)}"
+            )
+            self.violate("memory", text, None)
+        if consumers > self._consumers_bytes.get(broker, 0) and held.total() > manager.memory.limit // 2:
+            text = f"broker {broker} took more for a consumer: {held.total()} bytes of {manager.memory.limit} are held"
+            self.violate("memory", text, None)
+        self._consumers_bytes[broker] = consumers
 
     def _look_at(self, broker: int, partition: TopicPartition, replica: Partition) -> None:
         line = self.line(partition, replica.topic_id)

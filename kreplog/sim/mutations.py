@@ -22,6 +22,7 @@ from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import LogState, OpenedLog, Steps
 from kreplog.core.events import Event, WatchFired
 from kreplog.core.failures import FailureDetector
+from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.registration import Registration, State
 from kreplog.core.replication import epochs, isr, manager, partition
@@ -30,6 +31,8 @@ from kreplog.core.replication.isr import Replica
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
+from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.sim.model_log import ModelLog
 from kreplog.types import NO_EPOCH, EpochEndOffset, LeaderAndIsr, StoreOperation, TopicPartition
@@ -425,6 +428,30 @@ def _forgotten_epochs_trusted() -> list[Patch]:
 
 
 # Exhausted processes
+
+
+@_mutation("memory-without-bound")
+def _memory_without_bound() -> list[Patch]:
+    """Consumers' sessions and fetches are remembered though there is no room in the account."""
+
+    def remember(self: MemoryAccount, kind: str, size: int, *, force: bool = False) -> bool:
+        return right(self, kind, size, force=True)
+
+    right = MemoryAccount.remember
+    return [(MemoryAccount, "remember", remember)]
+
+
+@_mutation("closed-session-stays-charged")
+def _closed_session_stays_charged() -> list[Patch]:
+    """A session that ends is not taken off the account: after enough of them nobody gets one."""
+
+    def close(self: FetchSessions, session: Any) -> None:
+        held = self._memory.held[SESSIONS]
+        right(self, session)
+        self._memory.remember(SESSIONS, held - self._memory.held[SESSIONS], force=True)
+
+    right = FetchSessions._close
+    return [(FetchSessions, "_close", close)]
 
 
 @_mutation("exhaustion-fails-logs")

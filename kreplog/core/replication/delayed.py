@@ -170,6 +170,9 @@ class ParkedFetches:
     def __contains__(self, fetch: DelayedFetch) -> bool:
         return fetch in self._fetches
 
+    def __iter__(self) -> Iterator[DelayedFetch]:
+        return iter(self._fetches)
+
     def add(self, fetch: DelayedFetch) -> None:
         self._fetches[fetch] = None
         if fetch.context.session_id:

@@ -18,6 +18,7 @@ from kreplog.core.replication.delayed import DelayedFetch, ParkedFetches
 from kreplog.core.replication.deletions import Deletions
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import ErrorCode, StorageError
 from kreplog.types import TopicPartition
@@ -82,6 +83,13 @@ class Fetches:
             return None
         self._parked.add(fetch)
         return fetch
+
+    def charges(self) -> Iterator[tuple[str, int, int]]:
+        """(account, replica id, bytes) of all that is remembered for fetchers, as they are charged."""
+        for replica_id, size in self._sessions.charges():
+            yield SESSIONS, replica_id, size
+        for fetch in self._parked:
+            yield ACCOUNT, fetch.request.replica_id, _size_of(fetch)
 
     def begin_step(self) -> None:
         """Of each step of the core: only so many fetches look again in it."""

@@ -133,6 +133,7 @@ class ReplicaManager:
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._correlations = itertools.count(1)
         self._commit_queues: dict[TopicPartition, CommitQueue] = {}
+        self.memory = memory or MemoryAccount()
         self._deletions = Deletions(self.partitions, self.metadata)
         self._listings = OffsetListings(self.partitions, self.metadata)
         self._fetches = Fetches(
@@ -141,7 +142,7 @@ class ReplicaManager:
             self._deletions,
             config.max_incremental_fetch_session_cache_slots,
             self._session_ids(),
-            memory or MemoryAccount(),
+            self.memory,
         )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
         self._failures = itertools.count(1)
@@ -151,6 +152,10 @@ class ReplicaManager:
         self._postponed: dict[TopicPartition, PartitionState] = {}  # what there were no descriptors or memory for
         self._next_isr_check_ms = 0
         self._next_refusal_ms = 0
+
+    def charges(self) -> Iterator[tuple[str, int, int]]:
+        """(account, replica id, bytes) of all that is remembered for fetchers, as they are charged to `memory`."""
+        return self._fetches.charges()
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         """Take one event. Ends with everything done that it, and what follows from it, asks for; but of what waits and

@@ -189,6 +189,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._followers) + len(self._consumers)
 
+    def charges(self) -> Iterator[tuple[int, int]]:
+        """(replica id, bytes) of each session, as they are charged."""
+        for session in chain(self._consumers.values(), self._followers.values()):
+            yield session.replica_id, SESSION_BYTES + PARTITION_BYTES * len(session.held)
+
     def begin(self, request: FetchRequest, now_ms: int) -> FetchContext | ErrorCode:
         """Take in a request. FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH: the fetcher must begin anew.
 
