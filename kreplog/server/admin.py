@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import assignment
 from kreplog.core.controller import topics as operations
-from kreplog.core.controller.limits import PartitionCounts
+from kreplog.core.controller.limits import PartitionLimits
 from kreplog.errors import (
     BadVersionError,
     CoordinationError,
@@ -126,7 +128,7 @@ class Admin:
         self._topics = topics
         self._brokers = brokers
         self._default = default
-        self._limits = max_partitions, max_broker_partitions
+        self._limits = PartitionLimits(max_partitions, max_broker_partitions)
         self._ids = range(0)
         self._ids_lock = asyncio.Lock()
 
@@ -168,14 +170,14 @@ class Admin:
                 f"{len(request.topics)} new topics in one request: {MAX_NEW_PARTITIONS} are allowed"
             )
         topics, repeated = by_name(request.topics, _name_of)
-        counts = self._counts()
+        self._recount()
         asked = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in topics)
         results = [
             await answer_one(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_topic(topic, asked, counts, request.validate_only),
+                else self._create_topic(topic, asked, request.validate_only),
             )
             async for topic in in_slices(topics)
         ]
@@ -184,12 +186,26 @@ class Admin:
             await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, 1))
         return {"topics": results}
 
-    def _counts(self) -> PartitionCounts:
-        """Of the partitions that this broker knows of."""
-        existing = (state.replicas for view in self._topics.all.values() for state in view.partitions.values())
-        return PartitionCounts(existing, *self._limits)
+    def _recount(self) -> None:
+        existing = {
+            name: [state.replicas for state in view.partitions.values()] for name, view in self._topics.all.items()
+        }
+        self._limits.recount(existing, _now_ms())
 
-    async def _create_topic(self, topic: Any, asked: int, counts: PartitionCounts, validate_only: bool) -> Fields:
+    @contextmanager
+    def _counted(self, topic: str, placed: Mapping[int, Sequence[int]], validate_only: bool) -> Iterator[None]:
+        """New partitions count from before they are created, and no more where they are not. Raises
+        InvalidPartitionsError."""
+        number = self._limits.add(topic, min(placed), placed.values(), _now_ms())
+        created = False
+        try:
+            yield
+            created = not validate_only
+        finally:
+            if not created:
+                self._limits.withdraw(number)
+
+    async def _create_topic(self, topic: Any, asked: int, validate_only: bool) -> Fields:
         """asked: partitions of all topics of the request."""
         _check_new(asked)
         brokers = self._placeable()
@@ -209,14 +225,14 @@ class Admin:
         writes = operations.create_topic_operations(topic.name, topic_id, placed, config, brokers)
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
-        counts.add(placed.values())
-        if not validate_only:
-            try:
-                await self._store.multi(writes)
-            except NodeExistsError as error:
-                raise RefusedError(
-                    ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already, or is still being deleted"
-                ) from error
+        with self._counted(topic.name, placed, validate_only):
+            if not validate_only:
+                try:
+                    await self._store.multi(writes)
+                except NodeExistsError as error:
+                    raise RefusedError(
+                        ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already, or is still being deleted"
+                    ) from error
         return {
             "topic_id": topic_id,
             "num_partitions": len(placed),
@@ -253,13 +269,13 @@ class Admin:
 
     async def create_partitions(self, request: Any) -> Fields:
         topics, repeated = by_name(request.topics, _name_of)
-        limits = self._counts()
+        self._recount()
         results = [
             await answer_one(
                 {"name": topic.name},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_partitions(topic, limits, request.validate_only),
+                else self._create_partitions(topic, request.validate_only),
             )
             async for topic in in_slices(topics)
         ]
@@ -269,7 +285,7 @@ class Admin:
             await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, counts[name]))
         return {"results": results}
 
-    async def _create_partitions(self, topic: Any, counts: PartitionCounts, validate_only: bool) -> Fields:
+    async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
         current = await stored_topic(self._store, topic.name)
         first = max(current.partitions) + 1
         if topic.count <= first:
@@ -300,9 +316,9 @@ class Admin:
             directory: operations.add_partitions_operations(topic.name, current, placed, brokers, directory=directory)
             for directory in (True, False)
         }
-        counts.add(placed.values())
-        if not validate_only:
-            await self._in_directory(writes.__getitem__)
+        with self._counted(topic.name, placed, validate_only):
+            if not validate_only:
+                await self._in_directory(writes.__getitem__)
         return {}
 
     # Replicas and leaders
@@ -472,3 +488,7 @@ def _check_new(partitions: int) -> None:
 def _code_of(error: KreplogError) -> int:
     """Kafka's code; for a store that could not be asked one after which clients try again."""
     return int(ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code)
+
+
+def _now_ms() -> int:
+    return int(monotonic() * 1000)

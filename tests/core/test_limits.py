@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kreplog.core.controller.limits import PartitionCounts
+from kreplog.core.controller.limits import EXPECTED_FOR_MS, PartitionLimits
 from kreplog.core.effects import Reply
 from kreplog.core.events import Tick
 from kreplog.core.memory import MemoryAccount
@@ -24,14 +24,36 @@ from tests.core.shell import TP, Shell, batch
 
 
 def test_partitions_of_a_cluster_and_of_a_broker_are_bounded() -> None:
-    counts = PartitionCounts([(1, 2), (2, 1)], 5, 4)
-    counts.add([(1, 2)])
+    limits = PartitionLimits(5, 4)
+    limits.recount({"a": [(1, 2), (2, 1)]}, 0)
+    number = limits.add("b", 0, [(1, 2)], 0)
     with pytest.raises(InvalidPartitionsError, match=r"max\.partitions"):
-        counts.add([(3,)] * 3)
-    counts.add([(3,)])
+        limits.add("c", 0, [(3,)] * 3, 0)
+    limits.add("c", 0, [(3,)], 0)
+    limits.recount({"a": [(1, 2)] * 4}, 0)
+    limits.withdraw(number)
+    with pytest.raises(InvalidPartitionsError, match=r"max\.partitions"):
+        limits.add("d", 0, [(1,)], 0)
+    limits = PartitionLimits(100, 4)
+    limits.recount({"a": [(1, 2)] * 4}, 0)
     with pytest.raises(InvalidPartitionsError, match=r"broker 1 .*max\.broker\.partitions"):
-        PartitionCounts([(1, 2)] * 4, 100, 4).add([(1,)])
-    counts.add([(3,)])
+        limits.add("b", 0, [(1,)], 0)
+    limits.add("b", 0, [(3,)], 0)
+
+
+def test_what_was_created_is_counted_once_also_before_the_metadata_has_it() -> None:
+    limits = PartitionLimits(4, 100)
+    limits.recount({"a": [(1,)]}, 0)
+    limits.add("a", 1, [(1,)], 0)
+    limits.add("b", 0, [(1,)] * 2, 0)
+    for existing in ({"a": [(1,)]}, {"a": [(1,)] * 2}, {"a": [(1,)] * 2, "b": [(1,)] * 2}):
+        limits.recount(existing, 1)
+        with pytest.raises(InvalidPartitionsError, match="and the 4 that there are"):
+            limits.add("c", 0, [(1,)], 1)
+    limits.recount({}, 1)
+    limits.add("c", 0, [(1,)] * 4, 1)
+    limits.recount({}, EXPECTED_FOR_MS + 1)
+    limits.add("d", 0, [(1,)] * 4, EXPECTED_FOR_MS + 1)
 
 
 def request(replica_id: int, count: int, session: int = 0, epoch: int = 0) -> FetchRequest:

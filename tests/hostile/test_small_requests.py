@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -227,6 +228,26 @@ def test_partitions_are_bounded(victim: Victim) -> None:
     frame = Flood("create", ApiKey.CREATE_TOPICS, 2, array([entry]) + int32(60_000) + b"\0").frame()
     answer = victim.ask(frame)
     assert answer is not None and b"max.partitions" in answer
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 60_000])
+def test_partitions_are_bounded_however_many_create_them_at_once(tmp_path: Path, timeout_ms: int) -> None:
+    """No request sees the topics of the others, which are on their way through the store and the controller."""
+    victim = Victim(tmp_path, **{"max.partitions": 100})
+    try:
+        frames = [
+            Flood("create", ApiKey.CREATE_TOPICS, 2, array([new_topic(f"t{one}", 30)]) + int32(timeout_ms) + b"\0")
+            for one in range(12)
+        ]
+        socks = [victim.connect() for _ in frames]
+        for sock, flood in zip(socks, frames, strict=True):
+            sock.sendall(flood.frame())
+        answers = [receive(sock) or b"" for sock in socks]
+        for sock in socks:
+            sock.close()
+        assert sum(b"max.partitions" in answer for answer in answers) == 9
+    finally:
+        victim.close()
 
 
 def test_replicas_are_created_and_deleted_a_few_at_a_time(victim: Victim) -> None:

@@ -1,30 +1,59 @@
 """How many partitions there may be, in the cluster and on each broker (KIP-578).
 
-Every broker counts by the metadata that it has, so requests that several brokers take at the same moment may together
-go beyond a limit by what one of them creates.
+Every broker counts by the metadata that it has and by what it has itself created since, so requests that several
+brokers take at the same moment may together go beyond a limit: each broker by what there was room for.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from kreplog.errors import InvalidPartitionsError
 
+EXPECTED_FOR_MS = 60_000
+"""So long is counted what was created and the metadata lacks: it never has what is deleted first."""
 
-class PartitionCounts:
-    """Partitions of the cluster and replicas of its brokers. max_partitions: of the cluster. max_broker_partitions:
-    replicas of one broker."""
 
-    def __init__(self, existing: Iterable[Sequence[int]], max_partitions: int, max_broker_partitions: int) -> None:
+class _Created(NamedTuple):
+    """first: number of the first of these partitions of the topic. assignments: the replicas of each."""
+
+    topic: str
+    first: int
+    assignments: list[Sequence[int]]
+    until_ms: int
+
+
+class PartitionLimits:
+    """Partitions of the cluster and replicas of its brokers, as one broker counts them. max_partitions: of the cluster.
+    max_broker_partitions: replicas of one broker."""
+
+    def __init__(self, max_partitions: int, max_broker_partitions: int) -> None:
         self._max_partitions = max_partitions
         self._max_broker_partitions = max_broker_partitions
         self._partitions = 0
         self._replicas: Counter[int] = Counter()
-        self._count(existing)
+        self._created: dict[int, _Created] = {}
+        self._numbers = itertools.count()
 
-    def add(self, assignments: Iterable[Sequence[int]]) -> None:
-        """Count new partitions, given as their replicas. Raises InvalidPartitionsError, with nothing counted."""
+    def recount(self, existing: Mapping[str, Sequence[Sequence[int]]], now_ms: int) -> None:
+        """existing: the replicas of each partition of each topic that the metadata has."""
+        self._partitions = 0
+        self._replicas.clear()
+        for assignments in existing.values():
+            self._count(assignments)
+        for number, created in list(self._created.items()):
+            last = created.first + len(created.assignments) - 1
+            if len(existing.get(created.topic, ())) > last or now_ms >= created.until_ms:
+                del self._created[number]
+            else:
+                self._count(created.assignments)
+
+    def add(self, topic: str, first: int, assignments: Iterable[Sequence[int]], now_ms: int) -> int:
+        """Count new partitions of a topic, from number `first` on, before they are created; what is returned withdraws
+        them. Raises InvalidPartitionsError, with nothing counted."""
         new = list(assignments)
         more = Counter(broker for replicas in new for broker in replicas)
         if self._partitions + len(new) > self._max_partitions:
@@ -39,6 +68,17 @@ class PartitionCounts:
                     f"than the {self._max_broker_partitions} of max.broker.partitions: add brokers, or raise it"
                 )
         self._count(new)
+        number = next(self._numbers)
+        self._created[number] = _Created(topic, first, new, now_ms + EXPECTED_FOR_MS)
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """What `add` returned this number for was not created."""
+        created = self._created.pop(number, None)
+        if created is not None:
+            self._partitions -= len(created.assignments)
+            for replicas in created.assignments:
+                self._replicas.subtract(replicas)
 
     def _count(self, assignments: Iterable[Sequence[int]]) -> None:
         for replicas in assignments:
