@@ -117,9 +117,11 @@ cdef int scan(const uint8_t* data, int64_t start, int64_t end, int64_t until, Sc
 def verify(LogView log, start, stop, progress):
     """Check every byte of [start, stop); see Log.verify."""
     cdef int64_t generation
+    cdef int64_t log_start
     cdef int _attempt
     for _attempt in range(ATTEMPTS):
         generation = log.steady_generation()
+        log_start = log.position.log_start_offset
         if log.read_only:
             log.relist()
         try:
@@ -127,7 +129,9 @@ def verify(LogView log, start, stop, progress):
         except FileNotFoundError:
             continue
         log.refresh()
-        if not report.damages or log.position.generation == generation:
+        if not report.damages or (
+            log.position.generation == generation and log.position.log_start_offset == log_start
+        ):
             return report
     raise StorageError(
         f"{log.name}: {log.path} keeps changing; nothing steady was verified in {ATTEMPTS} passes",

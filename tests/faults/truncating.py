@@ -26,6 +26,7 @@ from tests.faults.readers import HAS_ARROW
 
 READERS = 3
 CONFIG = LogConfig(segment_bytes=128 << 10, index_interval_bytes=2048, batch_bytes=4096, retention_bytes=1 << 20)
+ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 TRANSIENT = (errors.OffsetOutOfRangeError,)
 """What a reader may be refused by: the offset that it asks for is truncated or deleted by now."""
 
@@ -133,7 +134,7 @@ def main(directory: Path, seconds: float, seed: int) -> None:
     readers = [start(partial(read, path, seed + n, until)) for n in range(1, READERS + 1)]
     truncations = 0
     generation = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until and all(os.waitid(os.P_PID, pid, ENDED) is None for pid, _ in readers):
         generation += 1
         before = log.log_end_offset
         log = write(log, rng, generation)

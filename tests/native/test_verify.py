@@ -91,3 +91,21 @@ def test_of_a_piece_that_is_missing(filled: Path, tmp_path: Path, monkeypatch: p
     together, _ = report(copy, 2, monkeypatch)
     assert together == alone
     assert [damage.position for damage in alone.damages] == [first]
+
+
+def test_segments_that_are_deleted_meanwhile_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log start offset moves up first, so what a reader's listing lacks then is below it."""
+    with Log.open(tmp_path / "t-0", LogConfig(segment_bytes=1000)) as log:
+        log.append_many([bytes(100)] * 50)
+        kept = log.segments[2].base_offset
+        listdir = os.listdir
+
+        def listed(path: str) -> list[str]:
+            monkeypatch.setattr(os, "listdir", listdir)
+            log.delete_records_before(kept)
+            return listdir(path)
+
+        with Log.open(tmp_path / "t-0", read_only=True) as reader:
+            monkeypatch.setattr(os, "listdir", listed)
+            found = reader.verify()
+    assert not found.damages and found.start_offset == kept
