@@ -119,8 +119,10 @@ class Line:
     """All that is known of one partition of one topic id.
 
     values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
-    or eligible by the store. lost: brokers whose power failed and who have not got back what they held. leaders,
-    committers: broker by leader epoch. excused: why nothing is held against it any more, "" while all is.
+    or eligible by the store. lost: brokers whose power failed and who have not got back what they held: until a broker
+    leads in a later epoch, a fetch that was under way then still counts. leaders, committers: broker by leader epoch.
+    led_epoch: the newest that a broker has led in, which is later than the store has it. excused: why nothing is held
+    against it any more, "" while all is.
     configs: all settings its topic ever had, the newest last; a leader may be told late of some that are older than
     the partition. released: below it everything may be deleted; all_asked: and whatever a leader deletes is.
     durable_end: all below was committed with flush.messages=1.
@@ -141,6 +143,7 @@ class Line:
         self.lost: dict[int, Lost] = {}
         self.leaders: dict[int, int] = {}
         self.committers: dict[int, int] = {}
+        self.led_epoch = -1
         self.excused = ""
         self._places: dict[tuple[int, int], int] = {}
         self._newest: dict[int, int] = {}
@@ -380,7 +383,7 @@ class Checkers:
                     text = f"broker {broker} is {among} and ends at {leo}, but all below {line.end} is committed"
                     self.violate("lacks committed", text, line, leo)
                 continue
-            if lost is not None and (leo >= lost.end or lost.leader_epoch < self._epoch_of(line)):
+            if lost is not None and (leo >= lost.end or lost.leader_epoch < line.led_epoch):
                 del line.lost[broker]
             if durable < line.durable_end:
                 text = f"committed below {line.durable_end}, but broker {broker} has fsynced it below {durable} only"
@@ -549,6 +552,7 @@ class Checkers:
         line = self.line(partition, replica.topic_id)
         if replica.role is Role.LEADER:
             self._one_leader(line, replica.leader_epoch, broker)
+            line.led_epoch = max(line.led_epoch, replica.leader_epoch)
             if not set(replica.isr) <= set(replica.assigned_replicas):
                 text = f"leader {broker} has {list(replica.isr)} in sync of {list(replica.assigned_replicas)}"
                 self.violate("isr", text, line)
