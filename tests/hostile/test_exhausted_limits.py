@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import Log, LogConfig
-from kreplog._native.segment import close_idle_files
+from kreplog._native.segment import close_idle_files, keep_open
 from kreplog.errors import ResourceExhaustedError
 from tests.faults.forked import result_of
 
@@ -156,3 +158,37 @@ def test_an_appender_keeps_what_found_no_descriptor(folder: Path) -> None:
             assert values(log) == [VALUE + b"%d" % offset for offset in offsets]
 
     result_of(run)
+
+
+def test_threads_share_files_that_others_close(folder: Path) -> None:
+    """Threads append to some logs, and read others, while each has the idle files of all of them closed."""
+
+    def run() -> list[str]:
+        sys.setswitchinterval(1e-6)
+        keep_open(1)
+        logs = [Log.open(folder / f"t-{number}", LogConfig(segment_bytes=4096)) for number in range(4)]
+        for log in logs:
+            log.append_many([VALUE * 20] * 100)
+            log.flush()
+        failures: list[str] = []
+
+        def work(log: Log, appends: bool) -> None:
+            try:
+                for turn in range(3000):
+                    if appends:
+                        log.append(VALUE * 20)
+                        log.flush()
+                    else:
+                        log.fetch(turn % 100, max_bytes=1)
+                        close_idle_files()
+            except BaseException as error:
+                failures.append(repr(error))
+
+        threads = [threading.Thread(target=work, args=(log, appends)) for log in logs for appends in (True, False)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return failures
+
+    assert result_of(run) == []
