@@ -245,7 +245,9 @@ class Server:
                 self._refuse_broker(sock, str(at), str(error))
             return
         if len(self._handshakes) >= MAX_HANDSHAKES:
-            next(iter(self._handshakes)).cancel()
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]  # now: it ends in the next turn, after others were accepted in this one
+            oldest.cancel()
         sock.setblocking(False)
         task = self._loop.create_task(self._authenticate(sock, key, endpoint_name((at.host, at.port))))
         self._handshakes[task] = None
