@@ -60,6 +60,12 @@ _OWN_MEMORY = (bytes, bytearray)
 Frame = bytes | bytearray
 
 
+def own_bytes(buffers: Iterable[Buffer]) -> int:
+    """How much memory they take."""
+    views = [memoryview(buffer) for buffer in buffers]
+    return sum(view.nbytes for view in views if isinstance(view.obj, _OWN_MEMORY))
+
+
 class Memory:
     """What connections may hold together: of frames that are not whole yet, and of answers not taken yet.
 
@@ -240,8 +246,7 @@ class Connection:
     def _charge(self) -> None:
         """What a peer holds that is neither in the middle of a request nor slow is not worth counting."""
         if self._memory is not None and not self.closed:
-            waiting = sum(len(view) for view in self._out if isinstance(view.obj, _OWN_MEMORY))
-            size = self._frames.reserved + waiting + sum(map(len, self._held)) + self._held_bytes
+            size = self._frames.reserved + own_bytes(self._out) + sum(map(len, self._held)) + self._held_bytes
             self._charged = size > 0
             self._memory.charge(self, size)
 

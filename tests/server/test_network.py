@@ -455,6 +455,42 @@ def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) ->
     run(work)
 
 
+def test_answers_behind_a_request_that_waits_are_bounded() -> None:
+    """By connection: no more is read from it. And together: who has held memory for longest is closed."""
+
+    async def work() -> None:
+        limit = 16 << 20
+        echo = Echo(Limits(1 << 20, 100, 4 << 20, limit))
+        with echo.connect() as sock, echo.connect() as other:
+            sock.sendall(request(0))
+            await until(lambda: len(echo.seen) == 1)
+            for number in range(1, 5):
+                sock.sendall(request(number))
+                await until(lambda number=number: len(echo.seen) > number)  # type: ignore[misc]
+                echo.seen[number].answer([bytes(1 << 20)])
+            sock.sendall(request(5) + request(6))
+            await is_served(other, echo, 1)
+            assert {exchange.header.correlation_id for exchange in echo.seen} == {0, 1, 2, 3, 4, 5}
+            assert 4 << 20 <= echo.server.memory.held < 5 << 20
+            echo.seen[0].answer([b"first"])
+            assert await receive(sock, 5 + (4 << 20)) == b"first" + bytes(4 << 20)
+            await until(lambda: echo.seen[-1].header.correlation_id == 6)
+            assert echo.server.memory.held == 0
+        with contextlib.ExitStack() as stack:
+            for _ in range(10):
+                echo.seen.clear()
+                stack.enter_context(contextlib.closing(echo.connect())).sendall(request(1) + request(2))
+                await until(lambda: len(echo.seen) == 2)
+                echo.seen[1].answer([bytes(4 << 20)])
+                assert echo.server.memory.held <= limit
+            await until(lambda: echo.server.connections == 4)
+        await until(lambda: echo.server.connections == 0)
+        assert echo.server.memory.held == 0
+        echo.server.close()
+
+    run(work)
+
+
 def test_records_of_segments_count_as_nobodys_memory(tmp_path: Path) -> None:
     async def work() -> None:
         (tmp_path / "segment").write_bytes(bytes(8 << 20))
