@@ -144,7 +144,7 @@ class ReplicaManager:
             self._session_ids(),
             self.memory,
         )
-        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
+        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(self._is_waiting)
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: deque[Partition] = deque()
@@ -211,7 +211,7 @@ class ReplicaManager:
             case FetchRequest():
                 fetch = yield from self._fetches.begin(reply_to, request, now_ms)
                 if fetch is not None:
-                    self._deadlines.push(fetch.deadline_ms, fetch)
+                    self._deadlines.push(fetch.deadline_ms, fetch, 1 + len(fetch.request.partitions))
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
@@ -238,7 +238,7 @@ class ReplicaManager:
                 if not partition.is_committed(next_offset):
                     self._commit_queues.setdefault(one.partition, CommitQueue()).push(next_offset, produce, index)
         if produce.waiting:
-            self._deadlines.push(produce.deadline_ms, produce)
+            self._deadlines.push(produce.deadline_ms, produce, len(produce.answers))
         elif request.acks != 0:
             yield Reply(reply_to, produce.response)
 
@@ -268,6 +268,9 @@ class ReplicaManager:
             one.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
         )
         return answer, info.last_offset + 1
+
+    def _is_waiting(self, waiting: DelayedProduce | DelayedFetch | DelayedDeletion) -> bool:
+        return waiting in self._fetches if isinstance(waiting, DelayedFetch) else bool(waiting.waiting)
 
     def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
         answers = []
