@@ -70,7 +70,7 @@ class Memory:
     """What connections may hold together: of frames that are not whole yet, and of answers not taken yet.
 
     Where the account is exceeded those that have held some for longest are closed: whoever sends and reads holds it but
-    for moments.
+    for moments. A quarter is theirs whatever else is charged: what a broker must remember never keeps all clients out.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
@@ -84,7 +84,7 @@ class Memory:
             self._holders[connection] = size
         else:
             self._holders.pop(connection, None)
-        while self._account.exceeded and self._holders:
+        while self._account.exceeded and self._account.held[ACCOUNT] > self._account.limit // 4:
             victim = next(iter(self._holders))
             _log.warning(
                 "%s is closed: it has held memory for longest, %d bytes, and all connections together %d of %d",

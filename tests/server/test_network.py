@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server import network
 from kreplog.server.network import Connection, Frame, ListeningSocket
@@ -451,6 +452,28 @@ def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) ->
             assert echo.server.memory.held <= limit
             assert grown < 2 * limit
         echo.server.close()
+
+    run(work)
+
+
+def test_what_is_remembered_for_long_closes_no_connection() -> None:
+    """Producers that are in the logs are charged whatever room there is; connections have a quarter all the same."""
+
+    async def work() -> None:
+        limit = 4 << 20
+        account = MemoryAccount(limit)
+        account.held["producer_ids"] = limit
+        server = Server(lambda exchange, frame: None, Limits(limit, 100, limit), account)
+        address = server.listen(ANYWHERE)
+        with contextlib.ExitStack() as stack:
+            for _ in range(20):
+                sock = stack.enter_context(socket.create_connection((address.host, address.port)))
+                sock.sendall(struct.pack(">i", limit) + bytes(100_000))
+                await until(lambda: server.memory.held > 0)
+                assert server.memory.held <= limit // 4
+            await until(lambda: server.memory.held > limit // 8)
+        await until(lambda: server.connections == 0)
+        server.close()
 
     run(work)
 
