@@ -14,7 +14,7 @@ import pytest
 
 from kreplog import Log, LogConfig
 from kreplog._native.segment import close_idle_files, keep_open
-from kreplog.errors import ResourceExhaustedError
+from kreplog.errors import LogFailedError, ResourceExhaustedError
 from tests.faults.forked import result_of
 
 CONFIG = LogConfig(segment_bytes=600)
@@ -22,8 +22,8 @@ VALUE = b"v" * 50
 
 
 @contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Every descriptor that this process may have is in use meanwhile. Run it in a forked process: the limit stays."""
+def no_descriptors() -> Iterator[list[int]]:
+    """Every descriptor that this process may have is in use meanwhile: those yielded are to spare. Run it in a forked process: the limit stays."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     close_idle_files()  # those of logs that this process has from elsewhere
     held = []
@@ -33,7 +33,7 @@ def no_descriptors() -> Iterator[None]:
     except OSError:
         pass
     try:
-        yield
+        yield held
     finally:
         for file in held:
             os.close(file)
@@ -158,6 +158,33 @@ def test_an_appender_keeps_what_found_no_descriptor(folder: Path) -> None:
             assert values(log) == [VALUE + b"%d" % offset for offset in offsets]
 
     result_of(run)
+
+
+def test_what_an_append_wrote_and_could_not_sync_is_not_called_refused(folder: Path) -> None:
+    """Its roll finds the descriptors that it needs, the fsync after it one too few: an append made again would be a
+    second one."""
+
+    def run() -> list[tuple[str, int]]:
+        log = Log.open(folder / "t-0", LogConfig(segment_bytes=600, flush_messages=1))
+        log.append(VALUE * 6)
+        outcomes = []
+        with no_descriptors() as held:
+            for _ in range(4):
+                try:
+                    log.append(VALUE * 6)
+                except ResourceExhaustedError:
+                    outcomes.append(("refused", log.log_end_offset))
+                except LogFailedError:
+                    outcomes.append(("failed", log.log_end_offset))
+                os.close(held.pop())
+        return outcomes
+
+    outcomes = result_of(run)
+    assert outcomes[0] == ("refused", 1) and outcomes[-1] == ("failed", 2)
+    assert {end for outcome, end in outcomes if outcome == "refused"} == {1}
+    with Log.open(folder / "t-0") as log:
+        assert values(log) == [VALUE * 6] * 2
+        log.append(VALUE)
 
 
 def test_threads_share_files_that_others_close(folder: Path) -> None:
