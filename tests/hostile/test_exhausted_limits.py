@@ -23,7 +23,9 @@ VALUE = b"v" * 50
 
 @contextmanager
 def no_descriptors() -> Iterator[list[int]]:
-    """Every descriptor that this process may have is in use meanwhile: those yielded are to spare. Run it in a forked process: the limit stays."""
+    """Every descriptor that this process may have is in use meanwhile: those yielded are to spare.
+
+    Run it in a forked process: the limit stays."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     close_idle_files()  # those of logs that this process has from elsewhere
     held = []

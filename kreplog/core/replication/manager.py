@@ -144,7 +144,9 @@ class ReplicaManager:
             self._session_ids(),
             self.memory,
         )
-        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(self._is_waiting)
+        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(
+            lambda one: one in self._fetches if isinstance(one, DelayedFetch) else bool(one.waiting)
+        )
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: deque[Partition] = deque()
@@ -268,9 +270,6 @@ class ReplicaManager:
             one.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
         )
         return answer, info.last_offset + 1
-
-    def _is_waiting(self, waiting: DelayedProduce | DelayedFetch | DelayedDeletion) -> bool:
-        return waiting in self._fetches if isinstance(waiting, DelayedFetch) else bool(waiting.waiting)
 
     def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
         answers = []
