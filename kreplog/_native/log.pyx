@@ -551,7 +551,10 @@ cdef class SegmentedLog(LogView):
             except ResourceExhaustedError:
                 pass  # nobody was promised it: it stays due, and the next append tries again
         if offset - self.position.recovery_point >= self.flush_messages:
-            self.flush_to(offset, False)
+            try:
+                self.flush_to(offset, False)
+            except ResourceExhaustedError as error:
+                self.fail(error)  # it is written: whoever took it for refused would append it again
         return 0
 
     cdef int flush_to(self, int64_t offset, bint sealed_only) except -1:

@@ -47,7 +47,7 @@ import logging
 import os
 import resource
 import sys
-from weakref import WeakSet
+from weakref import ref
 
 from kreplog._native.files import error_of, on_exhaustion
 from kreplog.errors import CorruptBatchError, ResourceExhaustedError, StorageError
@@ -62,7 +62,7 @@ cdef enum:
     RESYNC_WINDOW = 16 << 20  # how far ahead a sound batch is looked for in a segment that cannot be mapped
 
 
-cdef object _open = WeakSet()  # segments, from when they opened their file
+cdef set _open = set()  # references to segments, from when they opened their file; each change of it is atomic
 cdef Py_ssize_t _most_open = -1  # of them; -1 for half of the descriptors that the process may have
 cdef Py_ssize_t _close_at = 0
 
@@ -79,12 +79,13 @@ def close_idle_files():
     cdef Segment segment
     cdef Py_ssize_t closed = 0
     cdef Py_ssize_t left = 0
-    for segment in list(_open):
-        if segment.file is None:
-            _open.discard(segment)
+    for reference in _open.copy():  # other threads open and close some meanwhile
+        segment = reference()
+        if segment is None or segment.file is None:
+            _open.discard(reference)
         elif segment.synced if segment.writable else segment.mapping is not None:
             segment.file = None
-            _open.discard(segment)
+            _open.discard(reference)
             closed += 1
         else:
             left += 1
@@ -181,12 +182,13 @@ cdef Segment create_segment(
 cdef class Segment:
 
     cdef FileHandle open(self):
-        if self.file is None:
+        cdef FileHandle file = self.file
+        if file is None:
             if len(_open) >= _close_at:
                 close_idle_files()
-            self.file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
-            _open.add(self)
-        return self.file
+            file = self.file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
+            _open.add(ref(self, _open.discard))
+        return file  # which another thread may have taken from the segment as idle
 
     cdef int64_t byte_size(self) except -1:
         """Bytes of whole batches; the file's size until recovery or an append has said otherwise."""
@@ -283,8 +285,13 @@ cdef class Segment:
 
     cdef int make_ready(self, Py_ssize_t length) except -1:
         """Have the file open, and room in it for `length` bytes more. Raises StorageError; nothing has changed."""
-        self.open()
+        cdef bint synced = self.synced
         self.synced = False  # from now on the file stays open
+        try:
+            self.open()
+        except BaseException:
+            self.synced = synced
+            raise
         if self.size + length > self.allocated >= 0:
             self.make_room(length)
         return 0

@@ -60,11 +60,17 @@ _OWN_MEMORY = (bytes, bytearray)
 Frame = bytes | bytearray
 
 
+def own_bytes(buffers: Iterable[Buffer]) -> int:
+    """How much memory they take."""
+    views = [memoryview(buffer) for buffer in buffers]
+    return sum(view.nbytes for view in views if isinstance(view.obj, _OWN_MEMORY))
+
+
 class Memory:
     """What connections may hold together: of frames that are not whole yet, and of answers not taken yet.
 
     Where the account is exceeded those that have held some for longest are closed: whoever sends and reads holds it but
-    for moments.
+    for moments. A quarter is theirs whatever else is charged: what a broker must remember never keeps all clients out.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
@@ -78,7 +84,7 @@ class Memory:
             self._holders[connection] = size
         else:
             self._holders.pop(connection, None)
-        while self._account.exceeded and self._holders:
+        while self._account.exceeded and self._account.held[ACCOUNT] > self._account.limit // 4:
             victim = next(iter(self._holders))
             _log.warning(
                 "%s is closed: it has held memory for longest, %d bytes, and all connections together %d of %d",
@@ -240,8 +246,7 @@ class Connection:
     def _charge(self) -> None:
         """What a peer holds that is neither in the middle of a request nor slow is not worth counting."""
         if self._memory is not None and not self.closed:
-            waiting = sum(len(view) for view in self._out if isinstance(view.obj, _OWN_MEMORY))
-            size = self._frames.reserved + waiting + sum(map(len, self._held)) + self._held_bytes
+            size = self._frames.reserved + own_bytes(self._out) + sum(map(len, self._held)) + self._held_bytes
             self._charged = size > 0
             self._memory.charge(self, size)
 

@@ -19,7 +19,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.counters import Requests
 from kreplog.server.internal import authenticate, check_peer_user, endpoint_name
-from kreplog.server.network import Connection, Frame, ListeningSocket, Memory
+from kreplog.server.network import Connection, Frame, ListeningSocket, Memory, own_bytes
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
@@ -37,14 +37,16 @@ class Exchange:
     encode: makes the whole frame of a response that a core gives; set by whoever handed the request to the core. Any of
     answer, reply and close ends the exchange; what comes after counts no more. began: when, by the loop's clock.
     follower: it is another broker that asks. offload: has a large response encoded in a thread; None for a small one.
+    held_bytes: of its answer, while that waits for the answer to an earlier request.
     """
 
-    __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header", "offload")
+    __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header", "held_bytes", "offload")
 
     def __init__(self, client: Client, header: RequestHeader, began: float) -> None:
         self.header = header
         self.began = began
         self.follower = False
+        self.held_bytes = 0
         self.encode: Callable[[Any], Sequence[Any]] | None = None
         self.offload: Callable[[Callable[[], Sequence[Any]], Exchange], None] | None = None
         self._client = client
@@ -62,7 +64,7 @@ class Exchange:
         """With this frame; with nothing at all if it is empty."""
         if self._buffers is None:
             self._buffers = buffers
-            self._client.send_answers()
+            self._client.send_answers(self)
 
     def reply(self, response: Any) -> None:
         """With a core's response. One that cannot be written costs the connection, never the core that gave it."""
@@ -130,6 +132,7 @@ class Client:
         self._server = server
         self._under_way: deque[Exchange] = deque()
         self._holds = 0
+        self._held_bytes = 0
         memory = None if internal else server.memory
         self._connection = Connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
         self._connection.on_drained = self._relieve
@@ -170,7 +173,7 @@ class Client:
         return (
             self._holds > 0
             or len(self._under_way) >= limits.max_in_flight
-            or self._connection.queued_bytes >= limits.max_queued_bytes
+            or self._connection.queued_bytes + self._held_bytes >= limits.max_queued_bytes
         )
 
     def hold(self, size: int) -> None:
@@ -183,14 +186,24 @@ class Client:
         self._connection.hold(-size)
         self._relieve()
 
-    def send_answers(self) -> None:
-        """Those that have come, up to the first that has not."""
+    def send_answers(self, answered: Exchange) -> None:
+        """Those that have come, up to the first that has not. answered: has just come."""
         waiting = self._under_way
+        if waiting and waiting[0] is not answered:
+            self._hold_answer(answered, own_bytes(answered.take_answer() or ()))
         while waiting and (buffers := waiting[0].take_answer()) is not None:
             exchange = waiting.popleft()
+            if exchange.held_bytes:
+                self._hold_answer(exchange, 0)
             self._server.requests.answered(exchange.header.api_key, exchange.follower, exchange.began)
             self._connection.send(buffers)
         self._relieve()
+
+    def _hold_answer(self, exchange: Exchange, size: int) -> None:
+        more = size - exchange.held_bytes
+        exchange.held_bytes = size
+        self._held_bytes += more
+        self._connection.hold(more)
 
     def _relieve(self) -> None:
         if not self._has_too_much():
@@ -245,7 +258,9 @@ class Server:
                 self._refuse_broker(sock, str(at), str(error))
             return
         if len(self._handshakes) >= MAX_HANDSHAKES:
-            next(iter(self._handshakes)).cancel()
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]  # now: it ends in the next turn, after others were accepted in this one
+            oldest.cancel()
         sock.setblocking(False)
         task = self._loop.create_task(self._authenticate(sock, key, endpoint_name((at.host, at.port))))
         self._handshakes[task] = None

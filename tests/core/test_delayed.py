@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducedPartition
-from kreplog.core.replication.delayed import CommitQueue, Deadlines, DelayedFetch, DelayedProduce, ParkedFetches
+from kreplog.core.replication.delayed import (
+    LEAST_ANSWERED,
+    CommitQueue,
+    Deadlines,
+    DelayedFetch,
+    DelayedProduce,
+    ParkedFetches,
+)
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
@@ -48,12 +55,24 @@ def test_an_error_or_the_end_of_its_time_settles_it_once() -> None:
 
 
 def test_deadlines_come_due_in_order() -> None:
-    deadlines: Deadlines[str] = Deadlines()
+    deadlines: Deadlines[str] = Deadlines(lambda waiting: True)
     for at, name in ((30, "c"), (10, "a"), (10, "b")):
         deadlines.push(at, name)
     assert deadlines.next_ms() == 10
     assert list(deadlines.due(10)) == ["a", "b"] and list(deadlines.due(29)) == []
     assert list(deadlines.due(30)) == ["c"] and deadlines.next_ms() is None
+
+
+def test_deadlines_of_what_was_answered_are_forgotten_long_before_they_are_due() -> None:
+    waits: set[int] = set()
+    deadlines: Deadlines[int] = Deadlines(waits.__contains__)
+    for number in range(50):
+        waits.add(number)
+        deadlines.push(1000 - number, number)
+    for number in range(50, 10_000):
+        deadlines.push(2**31, number, 1 + number % 3)
+        assert len(deadlines) <= 50 + LEAST_ANSWERED + 1
+    assert [deadlines.next_ms(), *deadlines.due(1000)] == [951, *reversed(range(50))]
 
 
 def fetch(sessions: FetchSessions, replica_id: int, epoch: int, *partitions: TopicPartition) -> DelayedFetch:

@@ -663,3 +663,15 @@ def test_who_catches_up_and_who_will_be_assigned_in_the_end() -> None:
     shell.ask(LeaderAndIsrRequest(9, 1, 1, (told,)))
     assert shell.partition.catching_up == (3, 4)
     assert shell.partition.reassigned_replicas == (3, 4)
+
+
+def test_answered_requests_are_not_kept_until_their_deadlines() -> None:
+    """Which are the clients': a produce may have weeks, and is answered in milliseconds; a fetch a minute."""
+    shell = leader(isr=(1, 2))
+    for number in range(2500):
+        shell.step(Received("consumer", fetch(-1, number, max_wait_ms=60_000)))
+        shell.step(Received("producer", produce("a", timeout_ms=2**31 - 1)))
+        shell.step(Received("follower", fetch(2, number + 1)))
+    assert len(answers(shell)) == 2500
+    assert {one.error for one in answers(shell)} == {ErrorCode.NONE}
+    assert len(shell.manager._deadlines) <= 1010

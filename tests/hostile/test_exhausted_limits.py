@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kreplog import Log, LogConfig
-from kreplog._native.segment import close_idle_files
-from kreplog.errors import ResourceExhaustedError
+from kreplog._native.segment import close_idle_files, keep_open
+from kreplog.errors import LogFailedError, ResourceExhaustedError
 from tests.faults.forked import result_of
 
 CONFIG = LogConfig(segment_bytes=600)
@@ -20,8 +22,10 @@ VALUE = b"v" * 50
 
 
 @contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Every descriptor that this process may have is in use meanwhile. Run it in a forked process: the limit stays."""
+def no_descriptors() -> Iterator[list[int]]:
+    """Every descriptor that this process may have is in use meanwhile: those yielded are to spare.
+
+    Run it in a forked process: the limit stays."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     close_idle_files()  # those of logs that this process has from elsewhere
     held = []
@@ -31,7 +35,7 @@ def no_descriptors() -> Iterator[None]:
     except OSError:
         pass
     try:
-        yield
+        yield held
     finally:
         for file in held:
             os.close(file)
@@ -156,3 +160,64 @@ def test_an_appender_keeps_what_found_no_descriptor(folder: Path) -> None:
             assert values(log) == [VALUE + b"%d" % offset for offset in offsets]
 
     result_of(run)
+
+
+def test_what_an_append_wrote_and_could_not_sync_is_not_called_refused(folder: Path) -> None:
+    """Its roll finds the descriptors that it needs, the fsync after it one too few: an append made again would be a
+    second one."""
+
+    def run() -> list[tuple[str, int]]:
+        log = Log.open(folder / "t-0", LogConfig(segment_bytes=600, flush_messages=1))
+        log.append(VALUE * 6)
+        outcomes = []
+        with no_descriptors() as held:
+            for _ in range(4):
+                try:
+                    log.append(VALUE * 6)
+                except ResourceExhaustedError:
+                    outcomes.append(("refused", log.log_end_offset))
+                except LogFailedError:
+                    outcomes.append(("failed", log.log_end_offset))
+                os.close(held.pop())
+        return outcomes
+
+    outcomes = result_of(run)
+    assert outcomes[0] == ("refused", 1) and outcomes[-1] == ("failed", 2)
+    assert {end for outcome, end in outcomes if outcome == "refused"} == {1}
+    with Log.open(folder / "t-0") as log:
+        assert values(log) == [VALUE * 6] * 2
+        log.append(VALUE)
+
+
+def test_threads_share_files_that_others_close(folder: Path) -> None:
+    """Threads append to some logs, and read others, while each has the idle files of all of them closed."""
+
+    def run() -> list[str]:
+        sys.setswitchinterval(1e-6)
+        keep_open(1)
+        logs = [Log.open(folder / f"t-{number}", LogConfig(segment_bytes=4096)) for number in range(4)]
+        for log in logs:
+            log.append_many([VALUE * 20] * 100)
+            log.flush()
+        failures: list[str] = []
+
+        def work(log: Log, appends: bool) -> None:
+            try:
+                for turn in range(3000):
+                    if appends:
+                        log.append(VALUE * 20)
+                        log.flush()
+                    else:
+                        log.fetch(turn % 100, max_bytes=1)
+                        close_idle_files()
+            except BaseException as error:
+                failures.append(repr(error))
+
+        threads = [threading.Thread(target=work, args=(log, appends)) for log in logs for appends in (True, False)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return failures
+
+    assert result_of(run) == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kreplog.server.channels import control_header
 from kreplog.server.internal import Address, Dialer, connect, create_key, load_key
 from kreplog.server.local_cluster import LocalCluster
 from kreplog.server.peers import Peer
-from kreplog.server.settings import load
+from kreplog.server.settings import Listener, load
 from kreplog.wire import brokers as broker_wire
 from tests.hostile.test_forged_peers import TP, Outsider, attacked
 from tests.server import brokers as in_process
@@ -249,6 +250,32 @@ def test_who_does_not_finish_the_handshake_is_closed(tmp_path: Path, monkeypatch
             await until(lambda: not broker.server._handshakes)
 
     run(work)
+
+
+def test_connections_that_come_together_are_no_more_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are accepted before those that were closed for them have ended."""
+    monkeypatch.setattr(serving, "MAX_HANDSHAKES", 8)
+    under_way: list[int] = []
+
+    async def work() -> None:
+        server = serving.Server(lambda exchange, frame: None, serving.Limits(1 << 20, 100, 1 << 20))
+        accept = server._accept_broker
+
+        def accepted(sock: socket.socket, at: Listener, key: bytes | None) -> None:
+            accept(sock, at, key)
+            under_way.append(len(server._handshakes))
+
+        monkeypatch.setattr(server, "_accept_broker", accepted)
+        address = server.listen_internally(Listener("127.0.0.1", 0), b"k" * 64)
+        with ExitStack() as held:
+            for _ in range(50):
+                held.enter_context(socket.create_connection((address.host, address.port)))
+            await until(lambda: len(under_way) == 50)
+        await until(lambda: not server._handshakes)
+        server.close()
+
+    run(work)
+    assert max(under_way) == 8
 
 
 def test_a_flood_of_strangers_is_none_of_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server import network
 from kreplog.server.network import Connection, Frame, ListeningSocket
@@ -450,6 +451,64 @@ def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) ->
             figure(f"100 who take none of 8 MiB: {grown / 2**20:.0f} MiB resident, 32 allowed")
             assert echo.server.memory.held <= limit
             assert grown < 2 * limit
+        echo.server.close()
+
+    run(work)
+
+
+def test_what_is_remembered_for_long_closes_no_connection() -> None:
+    """Producers that are in the logs are charged whatever room there is; connections have a quarter all the same."""
+
+    async def work() -> None:
+        limit = 4 << 20
+        account = MemoryAccount(limit)
+        account.held["producer_ids"] = limit
+        server = Server(lambda exchange, frame: None, Limits(limit, 100, limit), account)
+        address = server.listen(ANYWHERE)
+        with contextlib.ExitStack() as stack:
+            for _ in range(20):
+                sock = stack.enter_context(socket.create_connection((address.host, address.port)))
+                sock.sendall(struct.pack(">i", limit) + bytes(100_000))
+                await until(lambda: server.memory.held > 0)
+                assert server.memory.held <= limit // 4
+            await until(lambda: server.memory.held > limit // 8)
+        await until(lambda: server.connections == 0)
+        server.close()
+
+    run(work)
+
+
+def test_answers_behind_a_request_that_waits_are_bounded() -> None:
+    """By connection: no more is read from it. And together: who has held memory for longest is closed."""
+
+    async def work() -> None:
+        limit = 16 << 20
+        echo = Echo(Limits(1 << 20, 100, 4 << 20, limit))
+        with echo.connect() as sock, echo.connect() as other:
+            sock.sendall(request(0))
+            await until(lambda: len(echo.seen) == 1)
+            for number in range(1, 5):
+                sock.sendall(request(number))
+                await until(lambda number=number: len(echo.seen) > number)  # type: ignore[misc]
+                echo.seen[number].answer([bytes(1 << 20)])
+            sock.sendall(request(5) + request(6))
+            await is_served(other, echo, 1)
+            assert {exchange.header.correlation_id for exchange in echo.seen} == {0, 1, 2, 3, 4, 5}
+            assert 4 << 20 <= echo.server.memory.held < 5 << 20
+            echo.seen[0].answer([b"first"])
+            assert await receive(sock, 5 + (4 << 20)) == b"first" + bytes(4 << 20)
+            await until(lambda: echo.seen[-1].header.correlation_id == 6)
+            assert echo.server.memory.held == 0
+        with contextlib.ExitStack() as stack:
+            for _ in range(10):
+                echo.seen.clear()
+                stack.enter_context(contextlib.closing(echo.connect())).sendall(request(1) + request(2))
+                await until(lambda: len(echo.seen) == 2)
+                echo.seen[1].answer([bytes(4 << 20)])
+                assert echo.server.memory.held <= limit
+            await until(lambda: echo.server.connections == 4)
+        await until(lambda: echo.server.connections == 0)
+        assert echo.server.memory.held == 0
         echo.server.close()
 
     run(work)

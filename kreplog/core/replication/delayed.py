@@ -7,7 +7,7 @@ What waits is held as values; who wakes it, and what is then answered, is the ma
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -207,18 +207,32 @@ class ParkedFetches:
 
 Waiting = TypeVar("Waiting")
 
+LEAST_ANSWERED = 1000
+"""Deadlines of so many entries, and of as many as still wait, may be those of answered requests."""
+
 
 class Deadlines(Generic[Waiting]):
-    """What is due when. Entries that were answered in time are dropped when their time comes."""
+    """What is due when. is_waiting: whether an entry has not been answered yet. One that has is dropped when its time
+    comes, or when many more have been pushed since: deadlines are the clients', and may be weeks away."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_waiting: Callable[[Waiting], bool]) -> None:
+        self._is_waiting = is_waiting
         self._heap: list[tuple[int, int, Waiting]] = []
         self._count = 0
+        self._room = LEAST_ANSWERED
 
-    def push(self, deadline_ms: int, waiting: Waiting) -> None:
-        """Of those due at the same time the first that was pushed comes out first."""
+    def push(self, deadline_ms: int, waiting: Waiting, size: int = 1) -> None:
+        """Of those due at the same time the first that was pushed comes out first. size: of its request."""
         self._count += 1
         heapq.heappush(self._heap, (deadline_ms, self._count, waiting))
+        self._room -= size
+        if self._room < 0:
+            self._heap = [entry for entry in self._heap if self._is_waiting(entry[2])]
+            heapq.heapify(self._heap)
+            self._room = max(LEAST_ANSWERED, len(self._heap))
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def next_ms(self) -> int | None:
         """When the next is due; None for never."""

@@ -91,6 +91,10 @@ class Fetches:
         for fetch in self._parked:
             yield ACCOUNT, fetch.request.replica_id, _size_of(fetch)
 
+    def __contains__(self, fetch: DelayedFetch) -> bool:
+        """Whether it waits."""
+        return fetch in self._parked
+
     def begin_step(self) -> None:
         """Of each step of the core: only so many fetches look again in it."""
         self._looks = LOOKS_AT_ONCE

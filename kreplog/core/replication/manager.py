@@ -144,7 +144,9 @@ class ReplicaManager:
             self._session_ids(),
             self.memory,
         )
-        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines()
+        self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(
+            lambda one: one in self._fetches if isinstance(one, DelayedFetch) else bool(one.waiting)
+        )
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: deque[Partition] = deque()
@@ -211,7 +213,7 @@ class ReplicaManager:
             case FetchRequest():
                 fetch = yield from self._fetches.begin(reply_to, request, now_ms)
                 if fetch is not None:
-                    self._deadlines.push(fetch.deadline_ms, fetch)
+                    self._deadlines.push(fetch.deadline_ms, fetch, 1 + len(fetch.request.partitions))
             case OffsetsForLeaderEpochRequest():
                 yield Reply(reply_to, self._offsets_for_leader_epoch(request))
             case ListOffsetsRequest():
@@ -238,7 +240,7 @@ class ReplicaManager:
                 if not partition.is_committed(next_offset):
                     self._commit_queues.setdefault(one.partition, CommitQueue()).push(next_offset, produce, index)
         if produce.waiting:
-            self._deadlines.push(produce.deadline_ms, produce)
+            self._deadlines.push(produce.deadline_ms, produce, len(produce.answers))
         elif request.acks != 0:
             yield Reply(reply_to, produce.response)
 
