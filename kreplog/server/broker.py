@@ -34,6 +34,7 @@ from kreplog.server.api import Api
 from kreplog.server.channels import Channels, control_header
 from kreplog.server.counters import Happenings, Traffic
 from kreplog.server.departed import Departed
+from kreplog.server.disk_space import all_have_space
 from kreplog.server.exporter import Exporter
 from kreplog.server.fetcher import Fetches
 from kreplog.server.health import readiness
@@ -45,7 +46,6 @@ from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
 from kreplog.server.pauses import MeasuredEventLoop
 from kreplog.server.peer_connections import PeerConnections
 from kreplog.server.peers import Peer
-from kreplog.server.room import have_room
 from kreplog.server.runners import Awaiting, Direct
 from kreplog.server.serving import Exchange, Server, Within
 from kreplog.server.settings import BrokerSettings, Listener
@@ -134,7 +134,7 @@ class Broker:
         key = None if settings.key_file is None else load_key(settings.key_file)
         self.dialer = Dialer(key)
         files = OpenFiles.of_process()
-        files.share_out()
+        files.limit_log_files()
         self.max_replicas = max_replicas_of(settings, files)
         directories, self._full = open_directories(settings)
         self.memory = MemoryAccount(settings.max_memory)
@@ -417,7 +417,7 @@ class Broker:
             full = [*self._full, *(one.path for one in self.logs.directories if one.is_full)]
             if not full:
                 continue
-            if await self._loop.run_in_executor(None, have_room, full) and not self._stop.is_set():
+            if await self._loop.run_in_executor(None, all_have_space, full) and not self._stop.is_set():
                 names = ", ".join(map(str, full))
                 _log.warning("there is room again in %s: the broker starts anew and recovers the logs there", names)
                 self.stop()

@@ -1,4 +1,4 @@
-"""Health: whether a broker is ready for clients, and what makes it degraded, in words."""
+"""Health of a broker: whether clients can use it, and what makes it degraded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kreplog.server.settings import BrokerSettings
 from kreplog.server.store import StoreLink
 
 
-class Examined(Protocol):
-    """The broker, as far as its health depends on it."""
+class HealthSource(Protocol):
+    """The parts of a broker that its health is read from."""
 
     settings: BrokerSettings
     manager: ReplicaManager
@@ -23,10 +23,10 @@ class Examined(Protocol):
     logs: ReplicaLogs
 
 
-def readiness(broker: Examined) -> tuple[bool, str]:
-    """Whether clients are to be sent to it, and a line that begins with "ready", "degraded" or "not ready".
+def readiness(broker: HealthSource) -> tuple[bool, str]:
+    """Whether clients can use the broker, and a line that begins with "ready", "degraded" or "not ready".
 
-    Degraded is a broker that serves, with less than it should: a load balancer keeps it, an operator looks at it.
+    A degraded broker serves clients, with some of its replicas missing or behind: a load balancer keeps it.
     """
     if broker.registration.registered is None:
         why = "it is not registered" if broker.store.connected else "it has no session with the coordination store"
@@ -35,26 +35,27 @@ def readiness(broker: Examined) -> tuple[bool, str]:
     return True, f"degraded: {'; '.join(found)}" if found else "ready"
 
 
-def degradations(broker: Examined) -> list[str]:
-    """What is wrong with its log directories and replicas, and with the partitions that it leads; [] for nothing."""
-    usable = {one.path for one in broker.logs.directories if not one.failed}
-    wanted = (Path(path).absolute() for path in broker.settings.log_dirs)
-    found = [f"log directory {path} is offline" for path in wanted if path not in usable]
+def degradations(broker: HealthSource) -> list[str]:
+    """Problems of the broker's log directories and replicas, and of the partitions that it leads; [] for none."""
+    online = {directory.path for directory in broker.logs.directories if not directory.failed}
+    configured = (Path(path).absolute() for path in broker.settings.log_dirs)
+    found = [f"log directory {path} is offline" for path in configured if path not in online]
     partitions = broker.manager.partitions.values()
-    offline = sum(one.role is Role.OFFLINE for one in partitions)
-    led = [one for one in partitions if one.role is Role.LEADER]
+    offline = sum(partition.role is Role.OFFLINE for partition in partitions)
+    led = [partition for partition in partitions if partition.role is Role.LEADER]
     counts = (
         (offline, "replicas are offline"),
         (sum(map(is_under_replicated, led)), "partitions led here are under-replicated"),
-        (sum(spare_replicas(one) < 0 for one in led), "partitions led here have less than min.insync.replicas in sync"),
+        (sum(isr_margin(one) < 0 for one in led), "partitions led here have less than min.insync.replicas in sync"),
     )
-    return found + [f"{count} {what}" for count, what in counts if count]
+    return found + [f"{count} {problem}" for count, problem in counts if count]
 
 
 def is_under_replicated(partition: Partition) -> bool:
-    return any(one not in partition.isr for one in partition.reassigned_replicas)
+    """Whether an assigned replica is not in sync."""
+    return any(replica not in partition.isr for replica in partition.reassigned_replicas)
 
 
-def spare_replicas(partition: Partition) -> int:
-    """In sync beyond what acks=all takes; below 0 where it is refused."""
+def isr_margin(partition: Partition) -> int:
+    """Size of the ISR minus min.insync.replicas; negative where acks=all is refused."""
     return len(partition.isr) - partition.config.min_isr(len(partition.assigned_replicas))

@@ -27,7 +27,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.server.counters import BOUNDS_S, Happenings, Requests, Traffic
-from kreplog.server.health import is_under_replicated, spare_replicas
+from kreplog.server.health import is_under_replicated, isr_margin
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.pauses import pauses_of
 from kreplog.server.serving import Server
@@ -118,8 +118,8 @@ def _tell_process(lines: list[str], broker: Told) -> None:
     _gauge(lines, f"{name}_held_bytes", "Held for clients, by what; queued.max.request.bytes is the limit.", *held)
     pauses = pauses_of(asyncio.get_running_loop())
     name = "kafka_server_eventloop"
-    _gauge(lines, f"{name}_longestpause_seconds", "Longest turn of the event loop since the start.", pauses.longest_s)
-    _counter(lines, f"{name}_longpauses_total", "Turns of the event loop of more than 0.1 s.", pauses.long)
+    _gauge(lines, f"{name}_longestpause_seconds", "Longest iteration of the event loop since the start.", pauses.longest_s)
+    _counter(lines, f"{name}_longpauses_total", "Iterations of the event loop longer than 0.1 s.", pauses.long)
     name = "kafka_server_sessionexpirelistener"
     _gauge(lines, f"{name}_sessionstate", "1 with a session with the coordination store, 0 without.", int(connected))
     _counter(lines, f"{name}_expires_total", "Sessions with the coordination store lost.", broker.happenings.expired)
@@ -300,11 +300,11 @@ class _Replicas:
 
     def _take_leader(self, partition: Partition, labels: str, named: str) -> None:
         in_sync, log_end = len(partition.isr), partition.log.leo
-        missing, spare = is_under_replicated(partition), spare_replicas(partition)
+        missing, margin = is_under_replicated(partition), isr_margin(partition)
         self.leaders += 1
         self.under_replicated += missing
-        self.under_min_isr += spare < 0
-        self.at_min_isr += spare == 0
+        self.under_min_isr += margin < 0
+        self.at_min_isr += margin == 0
         self.in_sync.append(f"{named}{in_sync}")
         self.under_replicated_flags.append(f"{named}{int(missing)}")
         for replica in partition.replicas.values():

@@ -27,7 +27,7 @@ from kreplog._native.segment import close_idle_files
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.internal import socket_name
-from kreplog.server.pauses import call_in_share, has_time
+from kreplog.server.pauses import call_paced, has_socket_time
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
 
@@ -207,10 +207,10 @@ class Connection:
             self._read()
 
     def _go_on(self) -> None:
-        call_in_share(self._loop, partial(self._hand_over, ()))
+        call_paced(self._loop, partial(self._hand_over, ()))
 
     def _readable(self) -> None:
-        if not has_time(self._loop):
+        if not has_socket_time(self._loop):
             return
         try:
             for _ in range(READS_AT_ONCE):
@@ -275,7 +275,7 @@ class Connection:
             self._loop.call_soon(self._flush_in_turn)  # what else is sent in this turn of the loop goes with it
 
     def _flush_in_turn(self) -> None:
-        if has_time(self._loop):
+        if has_socket_time(self._loop):
             self._flush_due = False
             self._flush()
         else:
@@ -365,7 +365,7 @@ class ListeningSocket:
         self._loop.add_reader(self._sock, self._acceptable)
 
     def _acceptable(self) -> None:
-        if not has_time(self._loop):
+        if not has_socket_time(self._loop):
             return
         for _ in range(ACCEPTS_AT_ONCE):
             try:

@@ -1,9 +1,11 @@
-"""OpenFiles: the limit on open files (RLIMIT_NOFILE) of a broker, and how it is shared out.
+"""OpenFiles: how a broker divides its limit on open files (RLIMIT_NOFILE) among connections, replicas and the rest.
 
-Client connections take a quarter at most, a reserve is kept for what opens files without a look at this (the store,
-connections of other brokers, listings of directories), and the rest is for logs. An idle replica holds no descriptor;
-one that was written to holds that of its active segment until it is fsynced, since a failed write-back is reported to
-that descriptor alone. So each replica counts as one, and what is left is for reading, rolling and syncing.
+Client connections get at most a quarter. A reserve is left for descriptors that nothing here counts: the coordination
+store, connections between brokers, directory listings. Log files get what remains.
+
+An idle replica holds no descriptor. A replica that was written to holds its active segment open until the next fsync,
+because the kernel reports a failed write-back to that descriptor alone. So each replica is counted as one descriptor,
+and the rest of the logs' share is for reading, rolling and syncing.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from dataclasses import dataclass
 from kreplog._native.segment import keep_open
 
 RESERVE = 64
-"""Descriptors of the reserve at least; a sixteenth of the limit where that is more."""
+"""Minimum of the reserve; a sixteenth of the limit where that is more."""
 
 UNLIMITED = 1 << 30
-"""What stands for no limit: more than a kernel gives."""
+"""Stands for RLIM_INFINITY; more descriptors than any kernel grants."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """limit: of the process."""
+    """limit: maximum of open files of the process."""
 
     limit: int = UNLIMITED
 
@@ -34,26 +36,26 @@ class OpenFiles:
 
     @property
     def connections(self) -> int:
-        """Of clients, at most."""
+        """Maximum of client connections."""
         return self.limit // 4
 
     @property
     def logs(self) -> int:
-        """Files of logs, before idle ones are closed."""
+        """Log files that may be open; beyond it idle ones are closed."""
         return max(1, self.limit - self.connections - max(RESERVE, self.limit // 16))
 
     @property
     def replicas(self) -> int:
-        """So many may be open."""
+        """Maximum of replicas on this broker."""
         return max(1, self.logs - max(RESERVE // 2, self.logs // 8))
 
-    def share_out(self) -> None:
-        """From now on logs close idle files where they would have more than their share."""
+    def limit_log_files(self) -> None:
+        """Have the logs of this process close idle files beyond their share, from now on."""
         keep_open(self.logs)
 
 
 def raise_limit() -> None:
-    """As many open files as this process may ask for."""
+    """Raise the soft limit on open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems call it unlimited and take no such number
+    with contextlib.suppress(ValueError, OSError):  # macOS reports an unlimited hard limit that it does not accept
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""Pauses of the event loop: how long everything else waits while one turn of it runs.
+"""Event loop pauses: how long each iteration of the loop blocks it, and time budgets that keep iterations short.
 
-A turn is what the loop does between two looks at its sockets: the selector sees the end of the one and the start of the
-next, so a pause is measured whatever caused it, for two looks at the clock a turn. Sockets have SOCKETS_S of each turn,
-so that a thousand clients do not hold up timers and the store for a thousand requests.
+An iteration is everything the loop runs between two calls of select(). The selector takes the time before and after
+select(), so a pause is measured whatever caused it, at the cost of two clock reads an iteration. Sockets get SOCKETS_S
+of each iteration, so that a thousand ready clients do not delay timers and the store by a thousand requests.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable
 from time import monotonic
 
 LONG_PAUSE_S = 0.1
-"""A pause above this counts as long: no request of at most 1 MB causes one."""
+"""Threshold of the metric for long pauses; no request of up to 1 MB takes the loop for so long."""
 
 SOCKETS_S = 0.02
-"""Of a turn, for sockets; those that are ready and were left are the first of the next turn."""
+"""Time for socket callbacks in one iteration; ready sockets that are left come first in the next."""
 
-SHARE_S = 0.01
-"""Of a turn, for requests that came together with others and were left for a later turn."""
+PACED_S = 0.01
+"""Time for paced calls in one iteration: pipelined requests that were put off to a later iteration."""
 
 
 class Pauses:
-    """The turns of one event loop. longest_s: of the longest turn since the start or since `reset`, in seconds.
-    long: how many turns took more than LONG_PAUSE_S."""
+    """Iteration times of one event loop. longest_s: the longest since the start or the last `reset`, in seconds.
+    long: number of iterations above LONG_PAUSE_S. began_at: start of the current iteration, monotonic seconds."""
 
     __slots__ = ("began_at", "long", "longest_s")
 
@@ -34,8 +34,8 @@ class Pauses:
         self.longest_s = 0.0
         self.long = 0
 
-    def end_turn(self) -> None:
-        """The loop looks at its sockets again."""
+    def end_iteration(self) -> None:
+        """The loop calls select() again."""
         took = monotonic() - self.began_at
         if took > self.longest_s:
             self.longest_s = took
@@ -43,19 +43,19 @@ class Pauses:
             self.long += 1
 
     def reset(self) -> None:
-        """Forget the longest pause; the count of long ones goes on."""
+        """Forget the longest pause; `long` goes on counting."""
         self.longest_s = 0.0
 
 
 class _MeasuringSelector(selectors.DefaultSelector):
-    """The platform's selector, with the time outside of `select` measured."""
+    """The platform's selector, which also measures the time between two calls of select()."""
 
     def __init__(self, pauses: Pauses) -> None:
         super().__init__()
         self._pauses = pauses
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._pauses.end_turn()
+        self._pauses.end_iteration()
         try:
             return super().select(timeout)
         finally:
@@ -63,59 +63,59 @@ class _MeasuringSelector(selectors.DefaultSelector):
 
 
 class MeasuredEventLoop(asyncio.SelectorEventLoop):
-    """asyncio's own event loop, with its pauses measured; a factory for asyncio.Runner."""
+    """asyncio's selector event loop with measured pauses and time budgets; a loop_factory of asyncio.Runner."""
 
     def __init__(self) -> None:
         self.pauses = Pauses()
-        self._shared: deque[Callable[[], object]] = deque()
-        self._share_due = False
-        self._turn = self._sockets_until = 0.0
+        self._paced: deque[Callable[[], object]] = deque()
+        self._paced_scheduled = False
+        self._iteration = self._sockets_until = 0.0
         super().__init__(_MeasuringSelector(self.pauses))
 
-    def has_time(self) -> bool:
-        """Whether a socket is served in this turn; the first of a turn always is."""
-        if self._turn != self.pauses.began_at:
-            self._turn = self.pauses.began_at
+    def has_socket_time(self) -> bool:
+        """Whether a socket callback may still run in this iteration; the first of each iteration always may."""
+        if self._iteration != self.pauses.began_at:
+            self._iteration = self.pauses.began_at
             self._sockets_until = monotonic() + SOCKETS_S
             return True
         return monotonic() < self._sockets_until
 
-    def call_in_share(self, callback: Callable[[], object]) -> None:
-        """Call it in the next turn, as call_soon does, or in a later one: all such calls of one turn together take
-        SHARE_S, first come, first served."""
-        self._shared.append(callback)
-        self._plan_share()
+    def call_paced(self, callback: Callable[[], object]) -> None:
+        """As call_soon, but all callbacks given to call_paced together get PACED_S of an iteration, in FIFO order; the
+        others wait for later iterations."""
+        self._paced.append(callback)
+        self._schedule_paced()
 
-    def _plan_share(self) -> None:
-        if self._shared and not self._share_due:
-            self._share_due = True
-            self.call_soon(self._run_share)
+    def _schedule_paced(self) -> None:
+        if self._paced and not self._paced_scheduled:
+            self._paced_scheduled = True
+            self.call_soon(self._run_paced)
 
-    def _run_share(self) -> None:
-        ends_at = monotonic() + SHARE_S
+    def _run_paced(self) -> None:
+        ends_at = monotonic() + PACED_S
         try:
-            for _ in range(len(self._shared)):
-                self._shared.popleft()()
+            for _ in range(len(self._paced)):
+                self._paced.popleft()()
                 if monotonic() > ends_at:
                     break
         finally:
-            self._share_due = False
-            self._plan_share()
+            self._paced_scheduled = False
+            self._schedule_paced()
 
 
-def has_time(loop: asyncio.AbstractEventLoop) -> bool:
-    """As MeasuredEventLoop's; always, where it is another kind of loop."""
-    return not isinstance(loop, MeasuredEventLoop) or loop.has_time()
+def has_socket_time(loop: asyncio.AbstractEventLoop) -> bool:
+    """MeasuredEventLoop.has_socket_time; True on any other event loop."""
+    return not isinstance(loop, MeasuredEventLoop) or loop.has_socket_time()
 
 
-def call_in_share(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """As MeasuredEventLoop's; call_soon, where it is another kind of loop."""
+def call_paced(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """MeasuredEventLoop.call_paced; call_soon on any other event loop."""
     if isinstance(loop, MeasuredEventLoop):
-        loop.call_in_share(callback)
+        loop.call_paced(callback)
     else:
         loop.call_soon(callback)
 
 
 def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses:
-    """What `loop` measured; nothing where it is another kind of loop."""
+    """The pauses that `loop` measured; none on any other event loop than MeasuredEventLoop."""
     return loop.pauses if isinstance(loop, MeasuredEventLoop) else Pauses()

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
 from kreplog.errors import DiskFullError, LogFailedError, StorageError, is_disk_full
-from kreplog.server import room
+from kreplog.server import disk_space
 from kreplog.server.local_cluster import LocalCluster
 from tests.integration import faults
 from tests.integration.clusters import end, eventually, pid_of
@@ -65,14 +65,14 @@ def test_a_disk_that_made_itself_read_only_costs_its_replicas_alone(tmp_path: Pa
 
 def test_room_is_seen_by_what_is_free_and_by_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with faults.small_disk(tmp_path / "small", 8):
-        assert room.has_room(tmp_path / "small")
+        assert disk_space.has_space(tmp_path / "small")
         ballast = faults.fill(tmp_path / "small")
-        assert not room.has_room(tmp_path / "small")
-        monkeypatch.setattr(room, "SHARE", 0.0)
-        assert not room.has_room(tmp_path / "small"), "as under a quota, which is none of statvfs"
+        assert not disk_space.has_space(tmp_path / "small")
+        monkeypatch.setattr(disk_space, "MIN_FREE_SHARE", 0.0)
+        assert not disk_space.has_space(tmp_path / "small"), "as under a quota, which is none of statvfs"
         ballast.unlink()
-        assert room.has_room(tmp_path / "small") and not list((tmp_path / "small").iterdir())
-    assert not room.has_room(tmp_path / "missing")
+        assert disk_space.has_space(tmp_path / "small") and not list((tmp_path / "small").iterdir())
+    assert not disk_space.has_space(tmp_path / "missing")
 
 
 def test_what_a_full_disk_raised_is_found_behind_what_was_raised_from_it() -> None:

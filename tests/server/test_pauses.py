@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kreplog.server.network import Connection
-from kreplog.server.pauses import SHARE_S, SOCKETS_S, MeasuredEventLoop, call_in_share
+from kreplog.server.pauses import PACED_S, SOCKETS_S, MeasuredEventLoop, call_paced
 from tests.server.loop import MOST_S
 from tests.server.test_network import framed
 
@@ -122,17 +122,17 @@ def test_what_goes_on_in_later_turns_takes_its_share_of_each() -> None:
 
         def again() -> None:
             turns.note("again", busy_s=0)
-            call_in_share(loop, lambda: turns.note("last", busy_s=0))
+            call_paced(loop, lambda: turns.note("last", busy_s=0))
 
         def broken() -> None:
             turns.note("broken", busy_s=0)
             raise RuntimeError("broken")
 
-        call_in_share(loop, again)
-        call_in_share(loop, lambda: turns.note("long", busy_s=SHARE_S))
-        call_in_share(loop, lambda: turns.note("short", busy_s=0))
-        call_in_share(loop, broken)
-        call_in_share(loop, lambda: turns.note("after", busy_s=0))
+        call_paced(loop, again)
+        call_paced(loop, lambda: turns.note("long", busy_s=PACED_S))
+        call_paced(loop, lambda: turns.note("short", busy_s=0))
+        call_paced(loop, broken)
+        call_paced(loop, lambda: turns.note("after", busy_s=0))
         await turns.until(6)
         assert turns.done == [["again", "long"], ["short", "broken"], ["after", "last"]]
 
