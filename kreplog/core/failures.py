@@ -1,18 +1,19 @@
-"""Failure detection: connections show that a broker's process has died, before its session with the store ends.
+"""Failure detector: detects by its connections that another broker's process has died, before its session expires.
 
-Every broker holds a connection to every other one. When a process dies, its kernel closes its connections and refuses
-new ones; that of a process that is paused, or behind a link that is cut, does neither. So a connection that its other
-end closed, and a refused one after it, are failure evidence about a registration. Silence never is.
+Every broker holds a TCP or unix connection to every other one. When a process dies, its kernel closes its connections
+and refuses new ones; the kernel of a paused process, or of a host behind a broken link, does neither. So a connection
+closed by the peer, followed by a refused one (ECONNREFUSED), is evidence that this registration's process has died.
+Silence is no evidence.
 
-Each broker notes its evidence in the store. Where a majority of the other registered brokers have, the broker is
-presumed dead, and whichever of them sees that ends its registration as the end of its session would, /controller
-included. Controllers and brokers go on from there as after any session's end, under new controller, leader and broker
+Each broker reports its evidence as an ephemeral node in the store. Once a majority of the other registered brokers have
+reported a broker, it is presumed dead, and any of them deletes its registration, and /controller if it holds that, as
+the end of its session would. Elections follow as after any expired session, under new controller, leader and broker
 epochs.
 
-No promise rests on the evidence. A broker that lives although it is presumed dead is a leader without followers, a
-controller of an old epoch or a follower with an old broker epoch, as one is that has yet to learn of its session's end:
-every write it makes is conditional. It registers anew as soon as it sees that its node has gone, so that a false alarm
-costs elections and no more; the majority keeps those rare. Source: unreliable failure detectors (Chandra, Toueg 1996).
+Safety does not depend on the evidence. A live broker that is presumed dead is a leader without followers, a controller
+of an old epoch or a follower with an old broker epoch, just like one that has not noticed yet that its session expired:
+all its writes are conditional. It registers again as soon as it sees its node deleted, so a false alarm costs elections
+and nothing else; the majority keeps false alarms rare. Source: unreliable failure detectors (Chandra, Toueg 1996).
 """
 
 from __future__ import annotations
@@ -31,21 +32,22 @@ from kreplog.core.events import (
     Registered,
     SessionLost,
 )
-from kreplog.core.registration import ending
+from kreplog.core.registration import deregistration
 from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError
 from kreplog.types import Broker, Check, Create, Delete
 
 RETRY_MS = 500
-"""The pause before a broker that cannot be reached is connected to again, and before the store is tried again."""
-
+"""Delay before the next connection to an unreachable broker, and before the next try of a failed store write."""
 
 RECONNECT_MS = 50
-"""How long after a connection was made another one is, at the earliest: some peers accept and hang up all the time."""
+"""Minimum between two connections to a broker: some peers accept and close connections in a loop."""
 
 
 class Link(Enum):
-    """CONNECTING: not connected yet to this registration. CONNECTED. CLOSED: by its other end. REFUSED: after that, so
-    there is evidence."""
+    """State of the connection to one registration of a peer.
+
+    CONNECTING: none has been made yet. CONNECTED: one is held. CLOSED: the peer closed it. REFUSED: the peer closed it
+    and refuses new ones, which is evidence of its failure."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -54,13 +56,14 @@ class Link(Enum):
 
 
 class _Peer:
-    """One registration of another broker. noted: the evidence is in the store. due_ms: when to connect again."""
+    """One registration of another broker. reported: this broker's failure report is in the store. due_ms: when to
+    connect again, None while connected or connecting."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.link = Link.CONNECTING
         self.connected_ms = 0
-        self.noted = False
+        self.reported = False
         self.due_ms: int | None = None
 
     @property
@@ -69,87 +72,89 @@ class _Peer:
 
 
 class FailureDetector:
-    """The failure detector of one broker. It takes PeersChanged whenever the controller names other brokers than
-    before, and Registered and SessionLost as the other cores do."""
+    """The failure detector of one broker.
+
+    Events: PeersChanged whenever the set of registered brokers has changed, Registered and SessionLost of this broker,
+    PeerConnected, PeerDisconnected and PeerUnreachable of its connections, Tick."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self._peers: dict[int, _Peer] = {}
         self._registered = False
         self._session_id = 0
-        self._withdrawn: dict[str, None] = {}  # notes in the store that hold no more
-        self._withdraw_ms = 0
+        self._obsolete: dict[str, None] = {}  # paths of own reports that are to be deleted
+        self._delete_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
-        """Takes the events of peers, of the registration, and Tick; passes over all else."""
+        """Take one event; those not listed above are ignored."""
         match event:
             case PeersChanged(brokers):
                 yield from self._change_peers(brokers, now_ms)
             case Registered(_, session_id):
                 self._begin(session_id)
-                self._look_again(now_ms)
+                self._reconnect_refused(now_ms)
             case SessionLost():
                 self._registered = False
             case PeerConnected() | PeerDisconnected() | PeerUnreachable():
                 peer = self._peers.get(event.broker)
                 if peer is not None and peer.broker.epoch == event.broker_epoch:
-                    yield from self._heard(peer, event, now_ms)
+                    yield from self._update(peer, event, now_ms)
         for peer in list(self._peers.values()):
             if peer.due_ms is not None and peer.due_ms <= now_ms:
                 peer.due_ms = None
                 yield ConnectPeer(peer.broker)
-        if self._withdrawn and self._withdraw_ms <= now_ms:
-            yield from self._withdraw(now_ms)
+        if self._obsolete and self._delete_ms <= now_ms:
+            yield from self._delete_obsolete(now_ms)
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When it wants the next Tick; None while there is nothing to wait for."""
+        """When the next Tick is due, in ms; None for never."""
         times = [peer.due_ms for peer in self._peers.values() if peer.due_ms is not None]
-        if self._withdrawn:
-            times.append(self._withdraw_ms)
+        if self._obsolete:
+            times.append(self._delete_ms)
         return min(times, default=None)
 
     def suspects(self) -> list[int]:
-        """The brokers about which there is evidence."""
+        """Ids of the brokers that this broker has evidence about."""
         return [peer.broker.id for peer in self._peers.values() if peer.link is Link.REFUSED]
 
     # Peers
 
     def _change_peers(self, brokers: Mapping[int, Broker], now_ms: int) -> Steps[None]:
         for broker_id, peer in list(self._peers.items()):
-            named = brokers.get(broker_id)
-            if named is None or named.epoch != peer.broker.epoch:
+            registered = brokers.get(broker_id)
+            if registered is None or registered.epoch != peer.broker.epoch:
                 yield DisconnectPeer(broker_id)
-                self._drop_note(peer, now_ms)
+                self._retract(peer, now_ms)
                 del self._peers[broker_id]
             else:
-                peer.broker = named
+                peer.broker = registered
         for broker_id, broker in brokers.items():
             if broker_id != self.broker_id and broker_id not in self._peers:
                 self._peers[broker_id] = _Peer(broker)
                 yield ConnectPeer(broker)
-        self._look_again(now_ms)
+        self._reconnect_refused(now_ms)
 
-    def _look_again(self, now_ms: int) -> None:
-        """There may be a majority now, or a note may be missing: a refused connection has it looked for."""
+    def _reconnect_refused(self, now_ms: int) -> None:
+        """Connect at once to the peers with evidence: if they refuse again, reports and majority are checked again."""
         for peer in self._peers.values():
             if peer.link is Link.REFUSED:
                 peer.due_ms = now_ms
 
     def _begin(self, session_id: int) -> None:
-        """Registered: anew in the same session, perhaps; with another the notes in the store have gone."""
+        """This broker is registered. In another session than before, its reports in the store are gone."""
         self._registered = True
         if session_id != self._session_id:
             self._session_id = session_id
-            self._withdrawn.clear()
+            self._obsolete.clear()
             for peer in self._peers.values():
-                peer.noted = False
+                peer.reported = False
 
-    def _heard(
+    def _update(
         self, peer: _Peer, event: PeerConnected | PeerDisconnected | PeerUnreachable, now_ms: int
     ) -> Steps[None]:
         if isinstance(event, PeerConnected):
             peer.link, peer.connected_ms = Link.CONNECTED, now_ms
-            self._drop_note(peer, now_ms)
+            self._retract(peer, now_ms)
         elif isinstance(event, PeerDisconnected):
             if peer.link is Link.CONNECTED:
                 peer.link = Link.CLOSED
@@ -158,28 +163,28 @@ class FailureDetector:
             peer.due_ms = now_ms + RETRY_MS
             if self._is_evidence(peer, event.refused):
                 peer.link = Link.REFUSED
-                yield from self._presume(peer)
+                yield from self._report(peer)
 
     def _is_evidence(self, peer: _Peer, refused: bool) -> bool:
-        """A process listened there in this registration, and none does now."""
+        """Whether a refused connection shows that the peer's process has died: it had accepted one before."""
         return refused and peer.link in (Link.CLOSED, Link.REFUSED)
 
-    # Evidence
+    # Reports in the store
 
-    def _presume(self, peer: _Peer) -> Steps[None]:
-        """Note the evidence; end the registration where a majority have noted theirs. A broker that said it stops gives
-        its session up by itself."""
+    def _report(self, peer: _Peer) -> Steps[None]:
+        """Report the failure, and delete the peer's registration where a majority have reported it. A broker in
+        controlled shutdown closes its session itself."""
         if not self._registered or peer.broker.stopping:
             return
         try:
-            if not peer.noted:
-                yield from self._note(peer)
+            if not peer.reported:
+                yield from self._create_report(peer)
             registered: list[str] | None = yield GetChildren(nodes.BROKER_IDS)
-            noted: list[str] | None = yield GetChildren(nodes.BROKER_FAILURES)
-            reporters = nodes.failure_reporters(noted or (), *peer.epoch) | {self.broker_id}
+            reports: list[str] | None = yield GetChildren(nodes.BROKER_FAILURES)
+            reporters = nodes.failure_reporters(reports or (), *peer.epoch) | {self.broker_id}
             brokers = {int(name) for name in registered or () if name.isdigit()}
             if is_majority(reporters, brokers, peer.broker.id):
-                operations = yield from ending(peer.broker.id)
+                operations = yield from deregistration(peer.broker.id)
                 epoch = Check(nodes.broker_epoch(peer.broker.id), peer.broker.epoch)
                 yield Multi((epoch, *operations))
                 yield StateChange(
@@ -188,40 +193,44 @@ class FailureDetector:
                     f"{', '.join(map(str, sorted(reporters)))} were closed and new ones are refused",
                 )
         except CoordinationError:
-            return  # that registration has ended, or the store does not answer: the next refusal tells
+            return  # the registration has ended, or the store does not answer: the next refused connection tries again
 
-    def _note(self, peer: _Peer) -> Steps[None]:
+    def _create_report(self, peer: _Peer) -> Steps[None]:
         broker_id, epoch = peer.epoch
         node = Create(nodes.broker_failure(broker_id, epoch, self.broker_id), ephemeral=True)
         try:
             yield Multi((Check(nodes.broker_epoch(broker_id), epoch), Check(nodes.broker(broker_id)), node))
         except NodeExistsError:
-            pass  # noted already, only the reply was lost
+            pass  # it exists, only the reply was lost
         except BadVersionError as ended:
             raise NoNodeError("that registration has ended", path=node.path) from ended
-        peer.noted = True
-        yield StateChange("info", f"broker {broker_id} closed its connection and refuses another: noted")
+        peer.reported = True
+        yield StateChange(
+            "info", f"broker {broker_id} closed its connection and refuses new ones: failure reported at {node.path}"
+        )
 
-    def _drop_note(self, peer: _Peer, now_ms: int) -> None:
-        if peer.noted:
-            peer.noted = False
-            self._withdrawn[nodes.broker_failure(*peer.epoch, self.broker_id)] = None
-            self._withdraw_ms = now_ms
+    def _retract(self, peer: _Peer, now_ms: int) -> None:
+        if peer.reported:
+            peer.reported = False
+            self._obsolete[nodes.broker_failure(*peer.epoch, self.broker_id)] = None
+            self._delete_ms = now_ms
 
-    def _withdraw(self, now_ms: int) -> Steps[None]:
-        self._withdraw_ms = now_ms + RETRY_MS
-        for path in list(self._withdrawn):
+    def _delete_obsolete(self, now_ms: int) -> Steps[None]:
+        self._delete_ms = now_ms + RETRY_MS
+        for path in list(self._obsolete):
             try:
                 yield Multi((Delete(path),))
             except NoNodeError:
                 pass
             except CoordinationError:
                 return
-            del self._withdrawn[path]
+            del self._obsolete[path]
 
 
 def is_majority(reporters: Collection[int], registered: Collection[int], suspect: int) -> bool:
-    """Whether most of the other registered brokers have evidence about `suspect`: of two brokers the other one alone,
-    of three both others. A broker that dies together with so many that they are missed is left to its session's end."""
+    """Whether more than half of the registered brokers other than `suspect` have reported it: of a cluster of two the
+    other broker, of three both others.
+
+    When so many brokers die at once that the survivors are no majority, their sessions expire as usual."""
     others = {broker for broker in registered if broker != suspect}
     return 2 * len(others.intersection(reporters)) > len(others)

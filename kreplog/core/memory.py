@@ -1,8 +1,8 @@
-"""One account of the memory that a broker holds on behalf of its clients, with one limit.
+"""MemoryAccount: the memory that a broker holds for its clients, by purpose, under one limit.
 
-Connections' buffers may take all of it: whoever holds some for longest is closed for others. What is remembered between
-requests (fetch sessions, parked requests) may take half, so that it never closes connections: beyond that it is
-refused, each in its own way.
+Connection buffers may use the whole limit: beyond it the connection that has held memory for longest is closed. State
+that stays between requests (fetch sessions, parked fetches) may use half of it: beyond that a reservation fails, and
+the caller refuses the session or answers the fetch at once.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ NO_LIMIT = 1 << 62
 
 
 class MemoryAccount:
-    """limit: in bytes. held: bytes by what holds them."""
+    """limit: in bytes. held: bytes by kind of holder, for metrics; connections and logs keep their own entries."""
 
     def __init__(self, limit: int = NO_LIMIT) -> None:
         self.limit = limit
         self.held: Counter[str] = Counter()
-        self._remembered = 0
+        self._reserved = 0
 
     @property
     def exceeded(self) -> bool:
         return self.held.total() > self.limit
 
-    def remember(self, kind: str, size: int, *, force: bool = False) -> bool:
-        """Charge `size` bytes that stay between requests; False, with nothing charged, where there is no room.
+    def reserve(self, kind: str, size: int, *, force: bool = False) -> bool:
+        """Reserve `size` bytes that stay between requests; False, with nothing reserved, where the limit forbids it.
 
-        force: charge it all the same, for what a broker owes its cluster."""
-        if self._remembered + size > self.limit // 2 and not force:
+        force: reserve them beyond the limit, for followers, which must be able to fetch."""
+        if self._reserved + size > self.limit // 2 and not force:
             return False
-        self._remembered += size
+        self._reserved += size
         self.held[kind] += size
         return True
 
-    def forget(self, kind: str, size: int) -> None:
-        """They are free again."""
-        self._remembered -= size
+    def release(self, kind: str, size: int) -> None:
+        """Release bytes of a reservation."""
+        self._reserved -= size
         self.held[kind] -= size

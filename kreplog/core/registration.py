@@ -1,10 +1,10 @@
-"""How a broker stays registered: its ephemeral node under /brokers/ids and its epoch, the version of its node under
+"""Broker registration: an ephemeral node under /brokers/ids, and the broker epoch, the version of a node under
 /brokers/epochs (KIP-380).
 
-A step reads before it writes, and after a lost reply it reads again: what the store says counts, not what was tried
-(F28). A node of another session is waited for until its session ends, for it may be that of a second process with this
-broker's id by mistake (F29). Only a former process or session of this very broker is replaced at once: its registration
-names a log directory that this process has locked since, so nobody else has it.
+A step reads before it writes, and reads again after a lost reply: the content of the store counts, not the attempt
+(F28). A node that another session holds is left alone until that session ends, since a second process may have been
+started with this broker's id by mistake (F29). The node of a former process or session of this broker is replaced at
+once: its registration names a log directory whose lock this process holds now, so the former process is dead.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from kreplog.errors import (
 from kreplog.types import Broker, Check, Create, Delete, Node, SetData, StoreOperation
 
 RETRY_MS = 200
-"""The pause after the store did not answer, or others kept changing what was read."""
+"""Delay after the store did not answer, or after ATTEMPTS lost races."""
 
 WAIT_MS = 2000
-"""How often a node that is waited for is looked at although its watch has not fired."""
+"""How often a node of another session is read again although its watch has not fired."""
 
 ATTEMPTS = 5
+"""Tries in a row while other writers change the nodes in between."""
 
 _RACES = (NodeExistsError, NoNodeError, BadVersionError)
 
 
 class State(Enum):
-    """NO_SESSION: nothing can be done. REGISTERING: due at once or after a pause. WAITING: for another session's node
-    to go. REGISTERED: until the session or the node goes. STOPPING: what is registered is to say that the broker stops.
-    STOPPED: it says so."""
+    """NO_SESSION: wait for a session. REGISTERING: write the node, at once or after a delay. WAITING: another session
+    holds the node. REGISTERED: until the session ends or the node is deleted. STOPPING: the registration is to announce
+    the shutdown. STOPPED: it does, or there is none."""
 
     NO_SESSION = "no session"
     REGISTERING = "registering"
@@ -83,7 +84,7 @@ class Registration:
         elif isinstance(event, WatchFired):
             if event.event.path != self._node or self.state not in (State.WAITING, State.REGISTERED):
                 return
-            if self.state is State.REGISTERED:  # perhaps no more: this broker may be presumed dead
+            if self.state is State.REGISTERED:  # the node may be deleted: other brokers may presume this one dead
                 self.state = State.REGISTERING
             self._due_ms = now_ms
         elif not isinstance(event, Tick):
@@ -150,7 +151,7 @@ class Registration:
         elif self._is_own(standing):
             yield from self._succeed(epoch)
         elif self._is_former(standing):
-            yield from self._write(epoch, (yield from ending(self.broker.id)))
+            yield from self._write(epoch, (yield from deregistration(self.broker.id)))
         elif (yield from self._watch()) is None:
             raise NoNodeError("gone meanwhile", path=self._node)
         else:
@@ -165,8 +166,8 @@ class Registration:
         return node.stat.ephemeral_owner == self.session_id
 
     def _is_former(self, node: Node) -> bool:
-        """Of a process that has died, or a session of this one that has ended: whoever made it had a log directory
-        locked that is locked by this process now (F29)."""
+        """Whether the node is that of a dead process, or of an expired session, of this broker: its owner held the lock
+        of a log directory that this process has locked now (F29)."""
         try:
             former = nodes.decode_broker(self._node, node, -1)
         except CoordinationError:
@@ -204,7 +205,8 @@ class Registration:
         yield from self._succeed(epoch + 1)
 
     def _succeed(self, epoch: int) -> Steps[None]:
-        """Registered, for as long as the node stands: others delete it when they presume this broker dead."""
+        """Registered until the session ends or the node is deleted; other brokers delete it if they presume this one
+        dead, so it is watched."""
         standing = yield from self._watch()
         if standing is None or not self._is_own(standing):
             raise NoNodeError("gone meanwhile", path=self._node)
@@ -224,21 +226,23 @@ class Registration:
 
 
 def transition(former: Registered | None, registered: Registered | None) -> list[Event]:
-    """The events by which the other cores learn that `registered` has taken the place of `former`. One registration
-    ends before another begins, though the session is the same: what was begun under its epoch is not gone on with."""
+    """The events for the other cores when the registration changes from `former` to `registered`; None: unregistered.
+
+    A new registration in the same session is announced by SessionLost first, so that nothing begun under the former
+    broker epoch is continued."""
     events: list[Event] = [] if former is None else [SessionLost()]
     return events if registered is None else [*events, registered]
 
 
-def ending(broker_id: int) -> Steps[tuple[StoreOperation, ...]]:
-    """What ends the registration of a process that is dead, or presumed so, before its session does: the operations by
-    which the end of that session would. The caller makes them conditional on the broker epoch.
+def deregistration(broker_id: int) -> Steps[tuple[StoreOperation, ...]]:
+    """Store operations that delete the registration of a broker that is dead, or presumed so, before its session ends.
 
-    Where the session owns /controller that goes too; the check of the controller epoch keeps a later controller's.
+    /controller is deleted too if the same session owns it; the check of the controller epoch protects that of a later
+    controller. The caller adds a check of the broker epoch. Raises NoNodeError if there is no registration.
     """
     epoch, controller, standing = yield GetNodes((nodes.CONTROLLER_EPOCH, nodes.CONTROLLER, nodes.broker(broker_id)))
     if standing is None or epoch is None:
-        raise NoNodeError("it has ended", path=nodes.broker(broker_id))
+        raise NoNodeError("the registration has ended", path=nodes.broker(broker_id))
     operations: tuple[StoreOperation, ...] = (Delete(nodes.broker(broker_id)),)
     if controller is not None and controller.stat.ephemeral_owner == standing.stat.ephemeral_owner:
         operations += (Check(nodes.CONTROLLER_EPOCH, epoch.stat.version), Delete(nodes.CONTROLLER))

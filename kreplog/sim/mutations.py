@@ -432,23 +432,23 @@ def _forgotten_epochs_trusted() -> list[Patch]:
 
 @_mutation("memory-without-bound")
 def _memory_without_bound() -> list[Patch]:
-    """Consumers' sessions and fetches are remembered though there is no room in the account."""
+    """Consumers get sessions and parked fetches beyond the limit of the memory account."""
 
-    def remember(self: MemoryAccount, kind: str, size: int, *, force: bool = False) -> bool:
+    def reserve(self: MemoryAccount, kind: str, size: int, *, force: bool = False) -> bool:
         return right(self, kind, size, force=True)
 
-    right = MemoryAccount.remember
-    return [(MemoryAccount, "remember", remember)]
+    right = MemoryAccount.reserve
+    return [(MemoryAccount, "reserve", reserve)]
 
 
 @_mutation("closed-session-stays-charged")
 def _closed_session_stays_charged() -> list[Patch]:
-    """A session that ends is not taken off the account: after enough of them nobody gets one."""
+    """A closed fetch session stays charged to the memory account, so that in the end none is granted."""
 
     def close(self: FetchSessions, session: Any) -> None:
         held = self._memory.held[SESSIONS]
         right(self, session)
-        self._memory.remember(SESSIONS, held - self._memory.held[SESSIONS], force=True)
+        self._memory.reserve(SESSIONS, held - self._memory.held[SESSIONS], force=True)
 
     right = FetchSessions._close
     return [(FetchSessions, "_close", close)]

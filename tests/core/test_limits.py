@@ -133,11 +133,11 @@ def test_parked_fetches_that_time_out_are_charged_no_more() -> None:
     assert park(shell, "later") is None
 
 
-def test_what_is_remembered_takes_half_of_the_account() -> None:
+def test_reservations_take_half_of_the_account() -> None:
     memory = MemoryAccount(1000)
-    assert memory.remember("sessions", 500) and not memory.remember("parked", 1)
-    assert memory.remember("parked", 1, force=True)
-    memory.forget("parked", 1)
+    assert memory.reserve("sessions", 500) and not memory.reserve("parked", 1)
+    assert memory.reserve("parked", 1, force=True)
+    memory.release("parked", 1)
     assert not memory.exceeded
     memory.held["connections"] += 501
     assert memory.exceeded

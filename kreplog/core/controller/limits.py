@@ -1,7 +1,7 @@
-"""How many partitions there may be, in the cluster and on each broker (KIP-578).
+"""Partition limits: the maximum of partitions of the cluster and of replicas of each broker (KIP-578).
 
-Every broker counts by the metadata that it has and by what it has itself created since, so requests that several
-brokers take at the same moment may together go beyond a limit: each broker by what there was room for.
+Each broker counts the partitions in its metadata plus those that it has created and that are not in the metadata yet.
+So several brokers that handle requests at the same moment may exceed a limit together, each of them by what was free.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import NamedTuple
 from kreplog.errors import InvalidPartitionsError
 
 EXPECTED_FOR_MS = 60_000
-"""So long is counted what was created and the metadata lacks: it never has what is deleted first."""
+"""How long partitions that were created here count while the metadata lacks them: it never gets those of a topic that
+was deleted at once."""
 
 
 class _Created(NamedTuple):
-    """first: number of the first of these partitions of the topic. assignments: the replicas of each."""
+    """New partitions of a topic that the metadata lacks. first: number of the first. assignments: replicas of each."""
 
     topic: str
     first: int
@@ -27,8 +28,9 @@ class _Created(NamedTuple):
 
 
 class PartitionLimits:
-    """Partitions of the cluster and replicas of its brokers, as one broker counts them. max_partitions: of the cluster.
-    max_broker_partitions: replicas of one broker."""
+    """Counts partitions of the cluster and replicas of its brokers, and refuses those beyond the limits.
+
+    max_partitions: of the cluster. max_broker_partitions: replicas of any one broker."""
 
     def __init__(self, max_partitions: int, max_broker_partitions: int) -> None:
         self._max_partitions = max_partitions
@@ -39,7 +41,7 @@ class PartitionLimits:
         self._numbers = itertools.count()
 
     def recount(self, existing: Mapping[str, Sequence[Sequence[int]]], now_ms: int) -> None:
-        """existing: the replicas of each partition of each topic that the metadata has."""
+        """Count anew. existing: by topic in the metadata, the replicas of each partition."""
         self._partitions = 0
         self._replicas.clear()
         for assignments in existing.values():
@@ -52,8 +54,8 @@ class PartitionLimits:
                 self._count(created.assignments)
 
     def add(self, topic: str, first: int, assignments: Iterable[Sequence[int]], now_ms: int) -> int:
-        """Count new partitions of a topic, from number `first` on, before they are created; what is returned withdraws
-        them. Raises InvalidPartitionsError, with nothing counted."""
+        """Count partitions of a topic, from number `first` on, that are about to be created; return a handle for
+        `withdraw`. Raises InvalidPartitionsError, with nothing counted."""
         new = list(assignments)
         more = Counter(broker for replicas in new for broker in replicas)
         if self._partitions + len(new) > self._max_partitions:
@@ -73,7 +75,7 @@ class PartitionLimits:
         return number
 
     def withdraw(self, number: int) -> None:
-        """What `add` returned this number for was not created."""
+        """Uncount partitions that were not created after all. number: returned by `add`."""
         created = self._created.pop(number, None)
         if created is not None:
             self._partitions -= len(created.assignments)

@@ -77,7 +77,7 @@ class Fetches:
             return None
         if self._is_expected(request.replica_id, now_ms):
             fetch.deadline_ms = min(fetch.deadline_ms, now_ms + EXPECTED_WITHIN_MS)
-        if not self._memory.remember(ACCOUNT, _size_of(fetch), force=request.replica_id > CONSUMER):
+        if not self._memory.reserve(ACCOUNT, _size_of(fetch), force=request.replica_id > CONSUMER):
             fetch.deadline_ms = now_ms
             yield from self._try(fetch, now_ms)
             return None
@@ -120,7 +120,7 @@ class Fetches:
     def _unpark(self, fetch: DelayedFetch) -> None:
         self._parked.remove(fetch)
         self._woken.pop(fetch, None)
-        self._memory.forget(ACCOUNT, _size_of(fetch))
+        self._memory.release(ACCOUNT, _size_of(fetch))
 
     def expire(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
         """Its time is over: answered with what there is."""

@@ -1,7 +1,7 @@
-"""ListOffsets: offsets that a leader knows, and offsets by time, for which the log is looked into meanwhile.
+"""ListOffsets requests: earliest and latest offsets are answered at once, offsets by timestamp after a log lookup.
 
-A look by time may have to decompress a batch, so it is an effect that an event answers later; what the partition has
-become by then counts.
+A lookup by timestamp may decompress a batch, so it is an effect whose result arrives as an event; the answer then goes
+by the partition's state at that time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from kreplog.types import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class _Listing:
-    """A request under way. answers: one for each partition of the request, in its order; `waiting` of them are looked
-    up by time."""
+    """A request whose lookups are under way. answers: one for each partition of the request, in its order. waiting:
+    number of lookups without a result."""
 
     reply_to: Hashable
     request: ListOffsetsRequest
@@ -43,7 +43,7 @@ class _Listing:
 class OffsetListings:
     """The ListOffsets requests of one broker.
 
-    partitions: the open replicas, which the manager adds and removes. metadata: which there are elsewhere.
+    partitions: the open replicas, which the manager adds and removes. metadata: of the cluster, for error codes.
     """
 
     def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
@@ -53,8 +53,8 @@ class OffsetListings:
         self._numbers = itertools.count(1)
 
     def begin(self, reply_to: Hashable, request: ListOffsetsRequest) -> Steps[None]:
-        """Answered at once, or once all offsets by time are found. A partition that the request names more than once is
-        answered with INVALID_REQUEST, as Kafka does."""
+        """Answer at once, or when all lookups are done. Duplicate partitions in a request get INVALID_REQUEST, as in
+        Kafka."""
         number = next(self._numbers)
         listing = _Listing(reply_to, request, [])
         named = Counter([one.partition for one in request.partitions])
@@ -75,7 +75,7 @@ class OffsetListings:
             yield Reply(reply_to, ListOffsetsResponse(tuple(listing.answers)))
 
     def found(self, event: OffsetFound) -> Steps[None]:
-        """A look by time is over."""
+        """Take the result of a lookup; answer the request with the last one."""
         number, index = event.tag
         listing = self._waiting[number]
         one = listing.request.partitions[index]
@@ -93,7 +93,7 @@ class OffsetListings:
             yield Reply(listing.reply_to, ListOffsetsResponse(tuple(listing.answers)))
 
     def _answer(self, one: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
-        """The answer as of now, and whether it is to be looked up by time instead."""
+        """The answer without a lookup, and whether a lookup by timestamp is needed instead."""
         partition = self._partitions.get(one.partition)
         if partition is None:
             error = self._metadata.replica_error(one.partition)

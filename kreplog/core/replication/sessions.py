@@ -274,17 +274,17 @@ class FetchSessions:
 
     def _close(self, session: _Session) -> None:
         del self._of_kind(session.replica_id)[session.id]
-        self._memory.forget(ACCOUNT, SESSION_BYTES)
+        self._memory.release(ACCOUNT, SESSION_BYTES)
         for partition in session.held:
             self._let_go(session, partition)
 
     def _charge(self, replica_id: int, size: int) -> bool:
         """A consumer's may find no room. Followers' sessions are bounded by what their leader has partitions."""
-        while not self._memory.remember(ACCOUNT, size):
+        while not self._memory.reserve(ACCOUNT, size):
             if replica_id <= CONSUMER:
                 return False
             if not self._consumers:
-                return self._memory.remember(ACCOUNT, size, force=True)
+                return self._memory.reserve(ACCOUNT, size, force=True)
             self._close(next(iter(self._consumers.values())))
         return True
 
@@ -307,7 +307,7 @@ class FetchSessions:
         return True
 
     def _let_go(self, session: _Session, partition: TopicPartition) -> None:
-        self._memory.forget(ACCOUNT, PARTITION_BYTES)
+        self._memory.release(ACCOUNT, PARTITION_BYTES)
         holders = self._holders[partition]
         del holders[session.id]
         if not holders:
