@@ -1,9 +1,9 @@
-"""Internal endpoints, where brokers reach each other: the cluster's key, peer credentials, and connections to them.
+"""Internal endpoints, where brokers reach each other: the cluster's key, peer credentials, authenticated connections.
 
-An internal endpoint is an Address: host and port of a TCP listener, where both ends prove the cluster's key
-(kreplog.wire.handshake), or, as in libpq, a host that begins with a slash is the path of a unix socket, with port 0:
-there each end checks that the process at the other is of its own user, or root. Linux says who it is; on systems
-that do not, the modes of the socket (0600) and its directory (0700) alone keep others out.
+An internal endpoint is an Address. For TCP it is host and port; both ends prove that they have the cluster's key
+(kreplog.wire.handshake). For a unix socket the host is a path, which begins with a slash as in libpq, and the port is
+0; each end checks that the peer process runs as its own user or root (SO_PEERCRED, Linux). Elsewhere only the modes of
+the socket (0600) and of its directory (0700) keep other users out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kreplog.wire.handshake import ClientHandshake, Handshake
 Address = tuple[str, int]
 
 HANDSHAKE_S = 5.0
-"""How long a peer may take to prove the cluster's key."""
+"""Maximum duration of a handshake."""
 
 _KEY_BYTES = 32
 _MIN_KEY_TEXT = 32
@@ -49,7 +49,8 @@ def create_key(path: Path) -> None:
 
 
 def load_key(path: str) -> bytes:
-    """The cluster's key. Raises UsageError for a file that others than its owner may open, is too short, or is none."""
+    """Read the cluster's key. Raises UsageError for a file that is missing, too short, not regular, another user's, or
+    open to its group or others."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -61,9 +62,11 @@ def load_key(path: str) -> bytes:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"the cluster's key {path} is no regular file", path=path)
+            raise UsageError(f"the cluster's key {path} is not a regular file", path=path)
         if found.st_uid not in (os.geteuid(), 0):
-            raise UsageError(f"the cluster's key {path} belongs to user {found.st_uid}: `chown` it", path=path)
+            raise UsageError(
+                f"the cluster's key {path} belongs to user {found.st_uid}: `chown` it to user {os.geteuid()}", path=path
+            )
         if found.st_mode & _PRIVATE:
             mode = stat.S_IMODE(found.st_mode)
             raise UsageError(
@@ -88,8 +91,9 @@ def load_key(path: str) -> bytes:
 
 @contextmanager
 def socket_name(path: str) -> Iterator[str]:
-    """A name for `path`, meanwhile, that bind and connect take: an address has room for about 107 bytes, and a longer
-    path is named by way of a descriptor of its directory. Raises OSError."""
+    """A name of the socket `path` short enough for bind and connect, valid inside the `with` block. Raises OSError.
+
+    sockaddr_un has room for 107 bytes; a longer path is named through a descriptor of its directory."""
     if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
         yield path
         return
@@ -102,12 +106,13 @@ def socket_name(path: str) -> Iterator[str]:
 
 
 def make_private_directory(path: Path) -> None:
-    """The directory of an internal socket: for this user alone. Raises UsageError for one that another owns."""
+    """Make the directory of an internal socket, mode 0700. Raises UsageError if another user owns it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise UsageError(
-            f"{path} is no directory of this user: inter.broker.listener needs one of its own for its socket",
+            f"{path} is not a directory owned by this user, as inter.broker.listener needs for its socket: remove it, "
+            "or set inter.broker.listener to unix:PATH in another directory",
             path=str(path),
         )
     path.chmod(0o700)
@@ -119,14 +124,14 @@ def check_peer_user(sock: socket.socket) -> None:
         return
     _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if uid not in (os.geteuid(), 0):
-        raise PeerProtocolError(f"the process at the other end of an internal socket is of user {uid}")
+        raise PeerProtocolError(f"the peer of an internal socket runs as user {uid}, not as {os.geteuid()} or root")
 
 
 # Connections
 
 
 async def authenticate(sock: socket.socket, handshake: Handshake) -> None:
-    """Carry a handshake out. Raises PeerProtocolError, OSError, TimeoutError: the caller closes the socket."""
+    """Run a handshake on a socket. Raises PeerProtocolError, OSError, TimeoutError: the caller closes the socket."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(HANDSHAKE_S):
         if handshake.greeting:
@@ -134,21 +139,21 @@ async def authenticate(sock: socket.socket, handshake: Handshake) -> None:
         while handshake.missing:
             data = await loop.sock_recv(sock, handshake.missing)
             if not data:
-                raise PeerProtocolError("the peer closed the connection within the handshake: is its key another?")
+                raise PeerProtocolError("the peer closed the connection within the handshake: does its key differ?")
             answer = handshake.receive(data)
             if answer:
                 await loop.sock_sendall(sock, answer)
 
 
 async def connect(address: Address) -> socket.socket:
-    """A connection as any client's. Raises OSError."""
+    """Connect to a client listener. Raises OSError."""
     loop = asyncio.get_running_loop()
     family, kind, protocol, _, resolved = (await loop.getaddrinfo(*address, type=socket.SOCK_STREAM))[0]
     return await _connected(socket.socket(family, kind, protocol), resolved)
 
 
 class Dialer:
-    """Connects to internal endpoints. key: None where no broker of the cluster listens for others on TCP."""
+    """Connects to internal endpoints. key: the cluster's key; None if all internal endpoints are unix sockets."""
 
     def __init__(self, key: bytes | None) -> None:
         self._key = key
@@ -160,7 +165,9 @@ class Dialer:
             with socket_name(host) as name:
                 sock = await _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), name)
         elif self._key is None:
-            raise ConnectionError(f"{host}:{port} needs the cluster's key: set inter.broker.key.file here as well")
+            raise ConnectionError(
+                f"{host}:{port} needs the cluster's key: set inter.broker.key.file of this broker too"
+            )
         else:
             sock = await connect(address)
         try:
@@ -174,7 +181,7 @@ class Dialer:
 
 
 def endpoint_name(address: Address) -> str:
-    """What both ends of a handshake call the server's endpoint."""
+    """The server's endpoint as both ends name it in the handshake."""
     return f"{address[0]}:{address[1]}"
 
 

@@ -1,4 +1,4 @@
-"""PeerConnections: the connections that a broker's failure detector holds to other brokers; nothing is sent on them."""
+"""PeerConnections: idle connections to other brokers, by whose closing the failure detector notices a dead process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from kreplog.server.peers import Connect
 from kreplog.types import Broker
 
 CONNECT_S = 5.0
-"""How long a connection is tried for."""
+"""Time-out of a connection attempt."""
 
 _MAX_FRAME_BYTES = 1024
 
 
 class PeerConnections:
-    """Carries out ConnectPeer and DisconnectPeer effects. connect: to a broker's internal endpoint. on_hung_up: called
-    with the id of a broker whose end has closed a connection."""
+    """Carries out ConnectPeer and DisconnectPeer effects, with at most one connection to each broker.
+
+    connect: connects to an internal endpoint. put: takes the events. on_hung_up: called with the id of a broker that
+    has closed its connection."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class PeerConnections:
         self._connections: dict[int, Connection] = {}
 
     def connect(self, broker: Broker) -> None:
-        """In place of the connection that is held to it, or being made."""
+        """Connect to a broker; closes the connection to it that exists or is being made."""
         self.disconnect(broker.id)
         task = asyncio.get_running_loop().create_task(self._run(broker), name=f"kreplog-peer-{broker.id}")
         self._tasks[broker.id] = task
@@ -73,4 +75,4 @@ class PeerConnections:
 
 
 def _on_frame(_: Frame) -> None:
-    raise PeerProtocolError("an answer to no request")
+    raise PeerProtocolError("a frame on a connection on which nothing was requested")

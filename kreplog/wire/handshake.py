@@ -1,14 +1,14 @@
-"""Handshake: two brokers prove to each other that they have the cluster's key, before the first frame of a connection.
+"""Handshake of brokers: mutual challenge-response authentication by the cluster's key, before the first frame.
 
     server -> client   magic "kreplog\\x01", server nonce (32)
     client -> server   client nonce (32), HMAC-SHA-256 of the client (32)
     server -> client   HMAC-SHA-256 of the server (32)
 
-A proof is the HMAC, under the key, of: the magic, the role ("client" or "server"), both nonces, and the purpose. The
-nonces keep an earlier proof from being used again, the role keeps one's own proof from being sent back, and the
-purpose, which names the endpoint that the client meant to reach, keeps a proof from being passed on to another broker.
-Every message has a fixed size, so nothing is kept of a peer but the bytes of one message. What follows on the
-connection is neither encrypted nor signed.
+A proof is the HMAC, under the key, of the magic, the prover's role ("client" or "server"), both nonces, and the
+endpoint that the client means to reach. The nonces prevent replay, the role prevents reflection of the peer's own
+proof, and the endpoint prevents relaying a proof to another broker. Every message has a fixed size, so an
+unauthenticated peer costs no more memory than one message. What follows on the connection is neither encrypted nor
+signed.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ _CLIENT, _SERVER = b"client", b"server"
 
 
 class ServerHandshake:
-    """The side that accepted the connection. endpoint: where it is known to be reached, as its registration says.
+    """The side that accepted the connection. endpoint: its own, as its registration names it.
 
-    missing: bytes that are still to be received, 0 once the client is authenticated; to be read and given to `receive`,
-    and no more of them. greeting: to be sent first.
+    greeting: to be sent first. missing: number of bytes to read next and give to `receive`, and not one more; 0 once
+    the client is authenticated.
     """
 
     def __init__(self, key: bytes, endpoint: str) -> None:
         self._key = key
-        self._purpose = endpoint.encode()
+        self._endpoint = endpoint.encode()
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._received = b""
         self.greeting = MAGIC + self._nonce
         self.missing = NONCE_BYTES + PROOF_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes; what to send, perhaps nothing yet. Raises PeerProtocolError: close the connection."""
+        """Take received bytes; return the bytes to send, b"" for none. Raises PeerProtocolError."""
         self._received += _expected(data, self.missing)
         self.missing -= len(data)
         if self.missing:
             return b""
         nonce, proof = self._received[:NONCE_BYTES], self._received[NONCE_BYTES:]
-        _check(proof, _proof(self._key, _CLIENT, self._nonce, nonce, self._purpose))
-        return _proof(self._key, _SERVER, self._nonce, nonce, self._purpose)
+        _check(proof, _proof(self._key, _CLIENT, self._nonce, nonce, self._endpoint))
+        return _proof(self._key, _SERVER, self._nonce, nonce, self._endpoint)
 
 
 class ClientHandshake:
-    """The side that connected. endpoint: where it means to be, as the other's registration says.
+    """The side that connected. endpoint: the server's, as its registration names it.
 
-    missing: as of a ServerHandshake; once it is 0 the server is authenticated and requests may be sent.
+    greeting, missing: as in ServerHandshake; once missing is 0 the server is authenticated and requests may be sent.
     """
 
     def __init__(self, key: bytes, endpoint: str) -> None:
         self._key = key
-        self._purpose = endpoint.encode()
+        self._endpoint = endpoint.encode()
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._server_nonce = b""
         self._received = b""
@@ -67,19 +67,21 @@ class ClientHandshake:
         self.missing = len(MAGIC) + NONCE_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """As of a ServerHandshake."""
+        """As ServerHandshake.receive."""
         self._received += _expected(data, self.missing)
         self.missing -= len(data)
         if self.missing:
             return b""
         if self._server_nonce:
-            _check(self._received, _proof(self._key, _SERVER, self._server_nonce, self._nonce, self._purpose))
+            _check(self._received, _proof(self._key, _SERVER, self._server_nonce, self._nonce, self._endpoint))
             return b""
         if not self._received.startswith(MAGIC):
-            raise PeerProtocolError("no internal listener of a kreplog broker is there, or one of another version")
+            raise PeerProtocolError(
+                "the peer is no internal listener of this kreplog version: check inter.broker.listener and versions"
+            )
         self._server_nonce, self._received = self._received[len(MAGIC) :], b""
         self.missing = PROOF_BYTES
-        return self._nonce + _proof(self._key, _CLIENT, self._server_nonce, self._nonce, self._purpose)
+        return self._nonce + _proof(self._key, _CLIENT, self._server_nonce, self._nonce, self._endpoint)
 
 
 Handshake = ServerHandshake | ClientHandshake
@@ -87,15 +89,15 @@ Handshake = ServerHandshake | ClientHandshake
 
 def _expected(data: bytes, missing: int) -> bytes:
     if not 0 < len(data) <= missing:
-        raise PeerProtocolError(f"a handshake of {len(data)} bytes where {missing} were missing")
+        raise PeerProtocolError(f"{len(data)} bytes within a handshake where at most {missing} were expected")
     return data
 
 
-def _proof(key: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes, purpose: bytes) -> bytes:
-    """All parts before the purpose have a fixed size, so no two proofs are of the same bytes."""
-    return hmac.digest(key, MAGIC + role + server_nonce + client_nonce + purpose, "sha256")
+def _proof(key: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes, endpoint: bytes) -> bytes:
+    """All parts before the endpoint have a fixed size, so the concatenation is unambiguous."""
+    return hmac.digest(key, MAGIC + role + server_nonce + client_nonce + endpoint, "sha256")
 
 
 def _check(proof: bytes, expected: bytes) -> None:
     if not hmac.compare_digest(proof, expected):
-        raise PeerProtocolError("the peer did not prove the cluster's key (inter.broker.key.file)")
+        raise PeerProtocolError("the peer does not have the same cluster key (inter.broker.key.file)")

@@ -329,5 +329,5 @@ def test_keys_that_are_refused(tmp_path: Path) -> None:
             load_key(str(path))
     path.unlink()
     os.mkfifo(path, 0o600)
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         load_key(str(path))
