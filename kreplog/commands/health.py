@@ -1,4 +1,4 @@
-"""Health: what makes a cluster degraded, as its brokers say over the Kafka protocol."""
+"""Health of a cluster: offline log directories and degraded partitions, by its brokers' answers."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Iterable
 from typing import Any
 
 from kreplog.commands.asking import Brokers
+from kreplog.commands.options import counted
 from kreplog.errors import ErrorCode
 from kreplog.server.peers import Line
 from kreplog.types import NO_LEADER
 from kreplog.wire.versions import ApiKey
 
 LOG_DIRS_VERSION = 1
+
 EXAMPLES = 3
+"""Partitions that a line names at most."""
 
 
 def offline_directories(brokers: Brokers, ids: Iterable[int]) -> dict[int, list[str]]:
-    """By broker the log directories that it says are offline; brokers that do not answer are left out."""
+    """Offline log directories by broker id, from DescribeLogDirs; brokers that do not answer are left out."""
 
-    async def question(_: int, line: Line) -> list[str]:
-        answer = await line.ask(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=[])
-        return [one.log_dir for one in answer.results if one.error_code == ErrorCode.KAFKA_STORAGE_ERROR]
+    async def describe(_: int, line: Line) -> list[str]:
+        response = await line.ask(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=[])
+        return [result.log_dir for result in response.results if result.error_code == ErrorCode.KAFKA_STORAGE_ERROR]
 
-    return brokers.ask_each(ids, question)
+    return brokers.ask_each(ids, describe)
 
 
 def degraded_partitions(topics: Iterable[Any]) -> list[str]:
-    """What is wrong with the partitions of these topics of a Metadata answer: a line for each kind, with examples."""
+    """A line for each kind of degraded partitions, with examples; [] for none. topics: of a Metadata response."""
     leaderless, under_replicated = [], []
     for topic in topics:
-        for one in topic.partitions:
-            name = f"{topic.name}-{one.partition_index}"
-            if one.leader_id == NO_LEADER:
+        for partition in topic.partitions:
+            name = f"{topic.name}-{partition.partition_index}"
+            if partition.leader_id == NO_LEADER:
                 leaderless.append(name)
-            elif not set(one.replica_nodes) <= set(one.isr_nodes):
+            elif not set(partition.replica_nodes) <= set(partition.isr_nodes):
                 under_replicated.append(name)
     kinds = ((leaderless, "without a leader"), (under_replicated, "under-replicated"))
-    return [f"{_counted(names)} {what}: {_some(names)}" for names, what in kinds if names]
+    return [_line(names, kind) for names, kind in kinds if names]
 
 
-def _counted(names: list[str]) -> str:
-    return "1 partition is" if len(names) == 1 else f"{len(names):,} partitions are"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(sorted(names)[:EXAMPLES]) + (", ..." if len(names) > EXAMPLES else "")
+def _line(names: list[str], kind: str) -> str:
+    examples = ", ".join(sorted(names)[:EXAMPLES]) + (", ..." if len(names) > EXAMPLES else "")
+    return f"{counted(len(names), 'partition')} {'is' if len(names) == 1 else 'are'} {kind}: {examples}"

@@ -34,7 +34,7 @@ from kreplog._native.checkpoint import EpochCache
 from kreplog._native.compression import CODECS
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.commands.interruption import Interruption
-from kreplog.commands.options import App, AsJson, Codec, print_json
+from kreplog.commands.options import App, AsJson, Codec, counted, print_json
 from kreplog.errors import CorruptBatchError, StorageError, UsageError
 from kreplog.types import TopicPartition
 
@@ -247,8 +247,8 @@ def append(
         print_json(facts)
     else:
         print(
-            f"{path}: {_counted(facts['records'], 'record')} appended, {_span(first, facts['next_offset'])}, "
-            f"{_counted(bytes_read, 'byte')} read in {facts['seconds']:.3f} s"
+            f"{path}: {counted(facts['records'], 'record')} appended, {_span(first, facts['next_offset'])}, "
+            f"{counted(bytes_read, 'byte')} read in {facts['seconds']:.3f} s"
         )
     if interruption.happened:
         raise typer.Exit(INTERRUPTED)
@@ -495,7 +495,7 @@ def _append_lines(
             except UsageError as error:
                 out.flush()
                 raise UsageError(
-                    f"line {number}: {error}; appended: {_counted(number - 1, 'line')} before it, so that the next "
+                    f"line {number}: {error}; appended: {counted(number - 1, 'line')} before it, so that the next "
                     f"offset is {log.log_end_offset:,}",
                     path=log.path,
                 ) from error
@@ -605,10 +605,6 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _span(start: int, end: int) -> str:
     """The offsets of [start, end) in words."""
     if end - start <= 1:
@@ -658,9 +654,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 def _print_recovery(facts: dict[str, Any]) -> None:
     for cut in facts["cuts"]:
-        print(f"{cut['path']}: {_counted(cut['bytes'], 'byte')} cut from byte {cut['position']:,} on: {cut['reason']}")
+        print(f"{cut['path']}: {counted(cut['bytes'], 'byte')} cut from byte {cut['position']:,} on: {cut['reason']}")
     print(
         f"{facts['path']}: {_span(facts['log_start_offset'], facts['log_end_offset'])}, high watermark "
-        f"{facts['high_watermark']:,}; {_counted(facts['bytes_cut'], 'byte')} cut, {facts['bytes']:,} kept, "
+        f"{facts['high_watermark']:,}; {counted(facts['bytes_cut'], 'byte')} cut, {facts['bytes']:,} kept, "
         f"in {facts['seconds']:.3f} s"
     )

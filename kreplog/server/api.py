@@ -42,7 +42,7 @@ from kreplog.server.network import Frame
 from kreplog.server.partitions import ReplicaLogs
 from kreplog.server.serving import Exchange, Within
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, most_items
+from kreplog.server.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
 from kreplog.server.store import AnySession, StoreLink
 from kreplog.server.stored_metadata import StoredMetadata
 from kreplog.server.topics import Topics
@@ -185,16 +185,16 @@ class Api:
         elif key not in self._encoders and key not in self._answers and key not in self._works:
             exchange.close()
         elif len(frame) <= INLINE_BYTES:
-            self._dispatch(exchange, self._decode(exchange, frame, self._most_items(key)))
+            self._dispatch(exchange, self._decode(exchange, frame, self._max_entries(key)))
         else:
             self._start(self._dispatch_large(exchange, frame))
 
-    def _most_items(self, key: int) -> int:
+    def _max_entries(self, key: int) -> int:
         """Before a controller has told of the cluster, as many entries as any cluster may need are let pass."""
         manager = self._host.manager
         if not self._is_told():
             return MAX_ITEMS
-        return most_items(key, max(len(manager.metadata.partitions), len(manager.partitions)))
+        return max_entries(key, max(len(manager.metadata.partitions), len(manager.partitions)))
 
     def _decode(self, exchange: Exchange, frame: Frame, budget: int) -> Any:
         header = exchange.header
@@ -204,7 +204,7 @@ class Api:
         """Decoded in a thread; the connection's other requests wait for it."""
         exchange.hold(len(frame))
         try:
-            budget = self._most_items(exchange.header.api_key)
+            budget = self._max_entries(exchange.header.api_key)
             request = await self._in_thread(self._decode, exchange, frame, budget)
             exchange.offload = self._answer_from_thread
             self._dispatch(exchange, request)
@@ -341,7 +341,7 @@ class Api:
 
     def _produce(self, exchange: Exchange, frame: Frame) -> None:
         header = exchange.header
-        request, transactional_id = produce.decode_request(frame, header, self._most_items(ApiKey.PRODUCE))
+        request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
         if header.api_version < FIRST_REAL_PRODUCE:
             refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
         elif transactional_id is not None:
@@ -383,7 +383,7 @@ class Api:
                 nameless.append(topic_id)
             return name
 
-        request, unknown = fetch.decode_request(frame, header, name_of, self._most_items(ApiKey.FETCH))
+        request, unknown = fetch.decode_request(frame, header, name_of, self._max_entries(ApiKey.FETCH))
         if len(request.partitions) > 1:
             listed = {one.partition: one for one in request.partitions}
             if len(listed) < len(request.partitions):

@@ -1,13 +1,11 @@
-"""Inspection of a producer's compressed batches, in a thread where they may expand to much.
+"""Inspection of a producer's compressed batches: decompression bombs are refused, large batches checked in a thread.
 
-A bound on what a batch expands to stands in its block headers or at its end, so what expands too far is refused before
-anything is decompressed: MAX_RATIO times its size, or more in one request than MAX_REQUEST_BYTES. Every batch is
-decompressed once: here or, if little, as it is appended.
+The block headers or the trailer of a compressed batch bound its decompressed size, so oversized batches are refused
+before anything is decompressed. Each batch is decompressed once: in a thread if the request is large, else on append.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from kreplog._native.encoded import InspectedBatches, inflated_sizes
@@ -15,33 +13,35 @@ from kreplog.core.messages import ProducePartition, ProduceRequest
 from kreplog.errors import KreplogError, RecordTooLargeError
 
 INLINE_INFLATED = 1 << 20
-"""What one request's batches may expand to on the event loop."""
+"""Decompressed bytes of one request that are checked on the event loop; more go to a thread."""
 
 MAX_RATIO = 256
+"""Maximum of a partition's decompressed bytes by its compressed ones, above ALWAYS_ALLOWED."""
+
 ALWAYS_ALLOWED = 8 << 20
-"""A batch may expand to so much whatever its ratio."""
+"""Decompressed bytes of one partition that are allowed at any ratio."""
 
 MAX_REQUEST_BYTES = 64 << 20
-"""What the batches of one request may expand to together; of one that is larger than that, sixteen times its size."""
+"""Maximum of decompressed bytes of one request; sixteen times the request's size if that is more."""
 
 
 def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogError] | None:
-    """By position, the partitions whose batches expand too far or are none; None where nothing needs a thread.
+    """Errors of corrupt and oversized batches, by index in request.partitions; None if nothing has to go to a thread.
 
-    Headers are all that is read."""
+    frame_bytes: size of the request. Only batch and block headers are read."""
     total, refused = 0, {}
-    most = max(MAX_REQUEST_BYTES, 16 * frame_bytes)
-    for position, one in enumerate(request.partitions):
+    limit = max(MAX_REQUEST_BYTES, 16 * frame_bytes)
+    for index, produced in enumerate(request.partitions):
         try:
-            compressed, inflated = inflated_sizes(one.records) if len(one.records) else (0, 0)
+            compressed, inflated = inflated_sizes(produced.records) if len(produced.records) else (0, 0)
         except KreplogError as error:
-            refused[position] = error
+            refused[index] = error
             continue
-        if inflated > max(ALWAYS_ALLOWED, MAX_RATIO * compressed) or total + inflated > most:
-            refused[position] = RecordTooLargeError(
-                f"{one.partition}: {compressed} bytes of compressed batches expand to as many as {inflated}, more than "
-                f"{MAX_RATIO} times their size or, with others of the request, than {most}: send smaller batches",
-                partition=str(one.partition),
+        if inflated > max(ALWAYS_ALLOWED, MAX_RATIO * compressed) or total + inflated > limit:
+            refused[index] = RecordTooLargeError(
+                f"{produced.partition}: {compressed} bytes of compressed batches expand to up to {inflated}, more than "
+                f"{MAX_RATIO} times their size or, with others of the request, than {limit}: send smaller batches",
+                partition=str(produced.partition),
             )
         else:
             total += inflated
@@ -49,19 +49,17 @@ def refusals(request: ProduceRequest, frame_bytes: int) -> dict[int, KreplogErro
 
 
 def inspected(request: ProduceRequest, refused: dict[int, KreplogError]) -> ProduceRequest:
-    """The request with every batch inspected, or with what an append of it raises; takes its time."""
-    return replace(request, partitions=tuple(_inspected(request.partitions, refused)))
+    """The request with InspectedBatches for records, each with its maximum timestamps or the error that an append
+    raises. Blocking: decompresses all batches that `refused`, from `refusals`, does not name."""
+    partitions = (_inspected(produced, refused.get(index)) for index, produced in enumerate(request.partitions))
+    return replace(request, partitions=tuple(partitions))
 
 
-def _inspected(partitions: Sequence[ProducePartition], refused: dict[int, KreplogError]) -> list[ProducePartition]:
-    out = []
-    for position, one in enumerate(partitions):
-        if len(one.records):
-            error = refused.get(position)
-            try:
-                records = InspectedBatches(one.records, error)
-            except KreplogError as found:
-                records = InspectedBatches(one.records, found)
-            one = replace(one, records=records)
-        out.append(one)
-    return out
+def _inspected(produced: ProducePartition, error: KreplogError | None) -> ProducePartition:
+    if not len(produced.records):
+        return produced
+    try:
+        records = InspectedBatches(produced.records, error)
+    except KreplogError as found:
+        records = InspectedBatches(produced.records, found)
+    return replace(produced, records=records)

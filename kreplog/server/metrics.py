@@ -118,8 +118,8 @@ def _tell_process(lines: list[str], broker: Told) -> None:
     _gauge(lines, f"{name}_held_bytes", "Held for clients, by what; queued.max.request.bytes is the limit.", *held)
     pauses = pauses_of(asyncio.get_running_loop())
     name = "kafka_server_eventloop"
-    _gauge(lines, f"{name}_longestpause_seconds", "Longest iteration of the event loop since the start.", pauses.longest_s)
-    _counter(lines, f"{name}_longpauses_total", "Iterations of the event loop longer than 0.1 s.", pauses.long)
+    _gauge(lines, f"{name}_longestpause_seconds", "Longest event loop iteration since the start.", pauses.longest_s)
+    _counter(lines, f"{name}_longpauses_total", "Event loop iterations longer than 0.1 s.", pauses.long)
     name = "kafka_server_sessionexpirelistener"
     _gauge(lines, f"{name}_sessionstate", "1 with a session with the coordination store, 0 without.", int(connected))
     _counter(lines, f"{name}_expires_total", "Sessions with the coordination store lost.", broker.happenings.expired)

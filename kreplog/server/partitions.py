@@ -469,7 +469,7 @@ class ReplicaLogs:
 
     def _restore(self, effect: effects.RestoreStray) -> bool:
         partition = effect.partition
-        found = self.strays.of(partition, effect.topic_id)
+        found = self.strays.find(partition, effect.topic_id)
         if not found:
             return False
         directory, stray = found[-1]
@@ -493,7 +493,7 @@ class ReplicaLogs:
             nameless.set_aside(partition)
 
     def _delete_strays(self, effect: effects.DeleteStrays) -> None:
-        for found in self.strays.of(effect.partition, effect.topic_id):
+        for found in self.strays.find(effect.partition, effect.topic_id):
             self.strays.delete(found)
 
     def _delete(self, effect: effects.DeleteLog) -> None:

@@ -1,9 +1,8 @@
-"""Slices: what large requests may cost the event loop, and how their work is cut up or handed to threads.
+"""Large requests: limits on their entries, and how their work is sliced or moved to threads to spare the event loop.
 
-A request may have as many entries as there are partitions or topics for it to name, and a small allowance; one that has
-more is no request of a client's, and ends its connection before anything is made of it. What is larger than the
-INLINE limits is decoded and encoded in a thread, which costs the loop a switch interval now and then, and is carried
-out so many entries at a time.
+A request may have as many entries as there are partitions or topics for it to name, plus a small allowance; a larger
+one closes its connection before it is decoded. Requests and responses above the INLINE limits are decoded and encoded
+in a thread, and carried out in slices, between which the event loop serves others.
 """
 
 from __future__ import annotations
@@ -21,29 +20,31 @@ INLINE_BYTES = 8 << 10
 """Requests up to this size are decoded on the event loop."""
 
 INLINE_ENTRIES = 250
-"""Answers up to so many entries are encoded there, and so many entries are carried out at a time."""
+"""Responses up to so many entries are encoded on the event loop, and requests are carried out so many at a time."""
 
 THREADS = 2
 
 SLICE_S = 0.005
-"""So long one request's work goes on before the others get their turn."""
+"""How long one request is worked on before the event loop serves others."""
 
 _ALLOWANCE = 1000
-_FETCH_ALLOWANCE = 5000
-"""A follower may know of thousands of new partitions before their leader does."""
+"""Entries beyond those that the number of partitions justifies."""
 
-_CREATION_ITEMS = 60_000
-"""Ten thousand new partitions, each with its replicas named."""
+_FETCH_ALLOWANCE = 5000
+"""The same for Fetch: a follower may learn of thousands of new partitions before their leader does."""
+
+_CREATION_ENTRIES = 60_000
+"""Enough for 10,000 new partitions with explicit replica assignments."""
 
 _OF_SETTINGS = (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
 
 T = TypeVar("T")
 
 
-def most_items(api_key: int, partitions: int) -> int:
-    """How many entries, of all its arrays, a client's request may have where so many partitions exist."""
+def max_entries(api_key: int, partitions: int) -> int:
+    """Maximum of entries, of all its arrays together, that a client's request may have in a cluster of `partitions`."""
     if api_key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS):
-        return _CREATION_ITEMS
+        return _CREATION_ENTRIES
     if api_key == ApiKey.FETCH:
         return min(MAX_ITEMS, _FETCH_ALLOWANCE + 3 * partitions)
     each = 16 if api_key in _OF_SETTINGS else 8 if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS else 3
@@ -51,12 +52,12 @@ def most_items(api_key: int, partitions: int) -> int:
 
 
 def make_pool() -> ThreadPoolExecutor:
-    """Threads for large requests: few, so that any number of them leaves the event loop its share of the CPU."""
+    """Threads for large requests; few, so that they never starve the event loop of CPU."""
     return ThreadPoolExecutor(THREADS, "kreplog-requests")
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of `items`, with a turn for others after every SLICE_S of work on them."""
+    """Iterate over `items`, and yield to the event loop whenever SLICE_S have passed."""
     began = monotonic()
     for item in items:
         yield item

@@ -1,4 +1,4 @@
-"""StoredMetadata: brokers and topics as the coordination store has them, for a broker that no controller has told."""
+"""StoredMetadata: metadata read from the coordination store, for a broker that has had no UpdateMetadata yet."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from kreplog.types import Broker
 _log = logging.getLogger("kreplog.server")
 
 FRESH_S = 1.0
-"""What was read so lately is not read again: others may ask all the time."""
+"""Minimum between two reads of the store, whatever clients request."""
 
 READ_WITHIN_S = 5.0
+"""Maximum of one read, the wait for a session included."""
 
 T = TypeVar("T")
 
 
 class StoredMetadata:
-    """take: given brokers and partition states as they are read."""
+    """take: called with the live brokers and the partition states of each read."""
 
     def __init__(self, store: StoreLink, take: Callable[[list[Broker], list[PartitionState]], None]) -> None:
         self._store = store
@@ -34,8 +35,8 @@ class StoredMetadata:
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read all of it, unless that was done within FRESH_S; at once for all that wait. What cannot be read within
-        READ_WITHIN_S stays as it was."""
+        """Read brokers and partition states, unless the last read is younger than FRESH_S; concurrent callers share a
+        read. A failed read is logged, and nothing changes."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(READ_WITHIN_S), self._lock:
@@ -45,10 +46,14 @@ class StoredMetadata:
                 self._take(*await self._carry_out(reading.metadata()))
                 self._read_at = loop.time()
         except (CoordinationError, TimeoutError) as error:
-            _log.warning("no controller has told this broker, and the coordination store does not either: %s", error)
+            _log.warning(
+                "no controller has sent UpdateMetadata yet, and the coordination store cannot be read: %s; clients get "
+                "retriable errors, and their next request reads it again",
+                str(error) or "no answer in time",
+            )
 
     async def _carry_out(self, steps: effects.Steps[T]) -> T:
-        """What is only read here needs no watches."""
+        """Run read-only steps of the core, without watches; the result."""
         answer: Any = None
         while True:
             try:
@@ -64,4 +69,4 @@ class StoredMetadata:
                 _log.warning("%s", effect.text)
                 answer = None
             else:
-                raise InvariantError(f"metadata are read, not {type(effect).__name__}")
+                raise InvariantError(f"reading metadata yielded {type(effect).__name__}, which is no read")

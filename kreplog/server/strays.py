@@ -1,8 +1,8 @@
-"""Strays: the replicas of one broker that no controller named any more, each renamed in its log directory.
+"""Strays: replicas of one broker that a controller no longer assigned to it, renamed in their log directory.
 
-They are kept for log.stray.retention.ms, so that a controller that was wrong costs no data: the core has one taken back
-when it is named again. To put one back by hand, stop the broker and rename `<topic>-<partition>.<hex>-stray` to
-`<topic>-<partition>`.
+Stray replicas are kept for log.stray.retention.ms, so that a wrong controller loses no data: a stray that is assigned
+again is restored. To restore one by hand, stop the broker and rename `<topic>-<partition>.<hex>-stray` to
+`<topic>-<partition>`. Source: Kafka's stray replicas (KAFKA-16234).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Found = tuple[DataDirectory, Stray]
 
 
 class Strays:
-    """retention_ms: -1 for ever. run: takes a call and its arguments, and runs it in a thread."""
+    """The strays of all log directories. retention_ms: -1 for ever. run: runs a callable with its arguments in a
+    thread."""
 
     def __init__(self, retention_ms: int, run: Callable[..., Any]) -> None:
         self._retention_ms = retention_ms
@@ -34,40 +35,41 @@ class Strays:
         return len(self._strays)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Topic id and partition number of each."""
+        """(topic id, partition number) of each stray."""
         return [(stray.topic_id, stray.partition) for _, stray in self._strays]
 
     def load(self, directory: DataDirectory) -> None:
-        """Those that earlier lives left in a directory."""
+        """Add the strays that are found in a log directory at the start."""
         self._strays += [(directory, stray) for stray in directory.strays()]
 
     def add(self, directory: DataDirectory, path: Path, topic_id: str, partition: TopicPartition) -> None:
-        """A replica has just been renamed to `path`."""
+        """Add a replica that has just been renamed to `path`."""
         self._strays.append((directory, Stray(path, topic_id, partition.partition, _now_ms())))
 
-    def of(self, partition: TopicPartition, topic_id: str) -> list[Found]:
-        """Those of a partition, oldest first; the id stands for the topic's name, which may be shortened in theirs."""
+    def find(self, partition: TopicPartition, topic_id: str) -> list[Found]:
+        """Strays of a partition, oldest first. They are found by topic id, since the name of a stray's directory may
+        hold a shortened topic name."""
         key = topic_id, partition.partition
         return sorted(
             (one for one in self._strays if (one[1].topic_id, one[1].partition) == key), key=lambda one: one[1].since_ms
         )
 
     def restore(self, found: Found, partition: TopicPartition) -> Path:
-        """Rename it back; the folder of the replica. Raises StorageError."""
+        """Rename a stray back to its replica's directory, which is returned. Raises StorageError."""
         directory, stray = found
         folder = directory.restore(stray, partition)
         self._strays.remove(found)
         return folder
 
     def delete(self, found: Found) -> None:
-        """Delete its files, in a thread. Raises StorageError."""
+        """Rename a stray for deletion, and delete its files in a thread. Raises StorageError: it stays a stray."""
         directory, stray = found
         renamed = directory.mark_stray_deleted(stray)
         self._strays.remove(found)
         self._run(directory.remove, renamed)
 
     def remove_expired(self) -> None:
-        """Delete those that have been strays for the retention time."""
+        """Delete the strays that are older than the retention time."""
         if self._retention_ms < 0:
             return
         for found in list(self._strays):
@@ -75,7 +77,7 @@ class Strays:
             if not directory.failed and _now_ms() - stray.since_ms >= self._retention_ms:
                 try:
                     self.delete(found)
-                    _log.warning("%s has been a stray for log.stray.retention.ms: removed", stray.path)
+                    _log.warning("%s: deleted, a stray for log.stray.retention.ms (%d)", stray.path, self._retention_ms)
                 except StorageError as error:
                     _log.error("%s", error)
 
