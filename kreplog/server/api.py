@@ -12,7 +12,7 @@ import itertools
 import logging
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -64,13 +64,13 @@ MAX_DELETION_MS = 3_600_000
 """The longest that a DeleteRecords may wait, for the same reason."""
 
 REPLICAS_AT_ONCE = 20
-"""Replicas that are created or deleted in one turn of the event loop: each takes up to a millisecond."""
+"""Replicas that are created or deleted in one iteration of the event loop: each takes up to a millisecond."""
 
-TOLD_WITHIN_S = 5.0
-"""How long a change waits for a controller to tell a broker that has just started; then it goes by the store."""
+CHANGE_WAITS_S = 5.0
+"""How long a request that changes the cluster waits for a controller's metadata after a start; then the store is read."""
 
-ANSWERED_WITHIN_S = 1.0
-"""The same for a question."""
+QUERY_WAITS_S = 1.0
+"""The same for a request that reads metadata."""
 
 T = TypeVar("T")
 
@@ -190,9 +190,9 @@ class Api:
             self._start(self._dispatch_large(exchange, frame))
 
     def _max_entries(self, key: int) -> int:
-        """Before a controller has told of the cluster, as many entries as any cluster may need are let pass."""
+        """The limit by the metadata of the cluster; the general one while there are none."""
         manager = self._host.manager
-        if not self._is_told():
+        if not self._has_metadata():
             return MAX_ITEMS
         return max_entries(key, max(len(manager.metadata.partitions), len(manager.partitions)))
 
@@ -201,19 +201,14 @@ class Api:
         return self._decoders.get(header.api_key, cold.decode_request)(frame, header, budget)
 
     async def _dispatch_large(self, exchange: Exchange, frame: Frame) -> None:
-        """Decoded in a thread; the connection's other requests wait for it."""
+        """Decode a request in a thread and carry it out; the connection's later requests wait for that."""
         exchange.hold(len(frame))
         try:
-            budget = self._max_entries(exchange.header.api_key)
-            request = await self._in_thread(self._decode, exchange, frame, budget)
-            exchange.offload = self._answer_from_thread
-            self._dispatch(exchange, request)
-        except PeerProtocolError as error:
-            _log.warning("%s: %s; its connection is closed", exchange.client.peer, error)
-            exchange.close()
-        except Exception:
-            _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
-            exchange.close()
+            with _closing_on_error(exchange):
+                budget = self._max_entries(exchange.header.api_key)
+                request = await self._in_thread(self._decode, exchange, frame, budget)
+                exchange.offload = self._answer_from_thread
+                self._dispatch(exchange, request)
         finally:
             exchange.release(len(frame))
 
@@ -224,13 +219,13 @@ class Api:
         if key in self._encoders:
             exchange.encode = lambda response: self._encoders[key](response, exchange.header)
             self._put(exchange, request)
-        elif key in self._answers and self._is_told() and not (key == ApiKey.METADATA and self._in_doubt(request)):
+        elif key in self._answers and self._has_metadata() and not (key == ApiKey.METADATA and self._in_doubt(request)):
             self._describe(exchange, request)
         else:
             self._start(self._work(exchange, request))
 
     def _describe(self, exchange: Exchange, request: Any) -> None:
-        """The state is looked at now, and what is large of it written in a thread."""
+        """Answer from the state as of now; a large response is made and encoded in a thread."""
         header = exchange.header
         entries, make = self._answers[header.api_key](request, header.api_version)
         if entries <= INLINE_ENTRIES:
@@ -253,8 +248,8 @@ class Api:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
     def _put(self, exchange: Exchange, request: Any) -> None:
-        """Hand a request to the core, so many partitions at a time that others have their turn; later ones of the
-        connection wait until all of it is there."""
+        """Hand a request to the core; a large one in parts, between which the event loop serves others and the
+        connection's later requests wait."""
         partitions = request.partitions
         if len(partitions) <= INLINE_ENTRIES:
             self._host.replicas.put(Received(exchange, request))
@@ -264,11 +259,12 @@ class Api:
             replace(request, partitions=partitions[start : start + INLINE_ENTRIES])
             for start in range(0, len(partitions), INLINE_ENTRIES)
         ]
-        put = self._start(self._put_in_turn(parts, exchange.reply))
+        put = self._start(self._put_parts(parts, exchange.reply))
         put.add_done_callback(lambda _: exchange.release(0))
 
-    async def _put_in_turn(self, parts: Sequence[Any], reply: Callable[[Any], None]) -> None:
-        """Each part of a request in a turn of the loop of its own; one reply for all of them."""
+    async def _put_parts(self, parts: Sequence[Any], reply: Callable[[Any], None]) -> None:
+        """Hand each part of a request to the core in an iteration of its own; reply once, with all partitions and the
+        first error."""
         answers: list[Any] = [None] * len(parts)
 
         def gather(index: int, answer: Any) -> None:
@@ -280,16 +276,16 @@ class Api:
 
         for index, part in enumerate(parts):
             self._host.replicas.put(Received(Within(partial(gather, index)), part))
-            await asyncio.sleep(0)  # a turn of the loop for whatever else is due
+            await asyncio.sleep(0)  # the event loop serves others
 
-    def _is_told(self) -> bool:
-        """Whether a controller has told this process of the cluster."""
-        return self._host.manager.metadata.is_told
+    def _has_metadata(self) -> bool:
+        """Whether a controller has sent its metadata to this process."""
+        return self._host.manager.metadata.from_controller
 
-    async def _inform(self, wait_s: float) -> None:
-        """Wait for a controller, and where none tells, read the store: what is not known here must not be denied."""
-        wait_s = 0 if self._host.manager.metadata.is_read else wait_s
-        if not await self._host.topics.until(self._is_told, wait_s):
+    async def _await_metadata(self, wait_s: float) -> None:
+        """Wait for a controller's metadata, then read the store: no existing topic must be reported as unknown."""
+        wait_s = 0 if self._host.manager.metadata.from_store else wait_s
+        if not await self._host.topics.until(self._has_metadata, wait_s):
             await self._stored.refresh()
 
     def _take_stored(self, live: list[Broker], states: list[PartitionState]) -> None:
@@ -304,13 +300,13 @@ class Api:
 
     async def _work(self, exchange: Exchange, request: Any) -> None:
         key = exchange.header.api_key
-        try:
-            if not self._is_told():
-                await self._inform(ANSWERED_WITHIN_S if key in self._answers else TOLD_WITHIN_S)
+        with _closing_on_error(exchange):
+            if not self._has_metadata():
+                await self._await_metadata(QUERY_WAITS_S if key in self._answers else CHANGE_WAITS_S)
             if key == ApiKey.METADATA:
                 await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
                 if self._describing.would_deny(request, exchange.header.api_version):
-                    exchange.close()  # the client asks another broker
+                    exchange.close()  # the client tries another broker
                     return
             if key in self._answers:
                 self._describe(exchange, request)
@@ -319,12 +315,6 @@ class Api:
                 large = exchange.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
                 encode = partial(cold.encode_response, header, **fields)
                 exchange.answer(await self._in_thread(encode) if large else encode())
-        except PeerProtocolError as error:
-            _log.warning("%s: %s; its connection is closed", exchange.client.peer, error)
-            exchange.close()
-        except Exception:
-            _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
-            exchange.close()
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -349,12 +339,12 @@ class Api:
         else:
             refused = None
             exchange.encode = lambda response: produce.encode_response(response, header)
-            too_far = refusals(request, len(frame))
-            if too_far is None:
+            oversized = refusals(request, len(frame))
+            if oversized is None:
                 self._put(exchange, request)
             else:
                 exchange.hold(len(frame))
-                self._start(self._inspect(exchange, request, too_far, len(frame)))
+                self._start(self._inspect(exchange, request, oversized, len(frame)))
         if request.acks == 0:
             exchange.answer(())
         elif refused is not None:
@@ -363,13 +353,11 @@ class Api:
     async def _inspect(
         self, exchange: Exchange, request: ProduceRequest, refused: dict[int, KreplogError], size: int
     ) -> None:
-        """The batches are decompressed in a thread; the connection's other requests wait, so that its batches are
-        appended in the order in which they were sent."""
+        """Inspect batches in a thread, then append them. The connection's later requests wait, so that its batches are
+        appended in order."""
         try:
-            self._put(exchange, await self._in_thread(inspected, request, refused))
-        except Exception:
-            _log.exception("%s: request %s failed", exchange.client.peer, exchange.header)
-            exchange.close()
+            with _closing_on_error(exchange):
+                self._put(exchange, await self._in_thread(inspected, request, refused))
         finally:
             exchange.release(size)
 
@@ -390,7 +378,9 @@ class Api:
                 request = replace(request, partitions=tuple(listed.values()))
         exchange.follower = request.replica_id >= 0
         if exchange.follower and not exchange.client.internal:
-            raise PeerProtocolError(f"a fetch as replica {request.replica_id}, which a client is not")
+            raise PeerProtocolError(
+                f"a fetch as replica {request.replica_id} on a client listener: brokers fetch on the internal one"
+            )
         if nameless and request.session_epoch > 0:
             # What else is in the session is not in the request; and what is to be forgotten, since it was deleted, may
             # be in the session by a name that nobody knows any more, and would be told of again and again.
@@ -456,7 +446,7 @@ class Api:
             self._host.replicas.put(Received(reply_to, request))
             self._changed(request)
         else:
-            put = self._start(self._put_in_turn(parts, reply_to.reply))
+            put = self._start(self._put_parts(parts, reply_to.reply))
             put.add_done_callback(lambda _: self._changed(request))
 
     def _changed(self, request: ControlRequest) -> None:
@@ -492,19 +482,32 @@ class Api:
             self._cluster_id = node.data.decode()
 
 
+@contextlib.contextmanager
+def _closing_on_error(exchange: Exchange) -> Iterator[None]:
+    """Log what a request raises, and close its connection; no other request suffers from it."""
+    try:
+        yield
+    except PeerProtocolError as error:
+        _log.warning("%s: %s; its connection is closed", exchange.client.peer, error)
+        exchange.close()
+    except Exception:
+        _log.exception("%s: request %s failed; its connection is closed", exchange.client.peer, exchange.header)
+        exchange.close()
+
+
 def _paced(request: Any, manager: ReplicaManager) -> list[Any]:
-    """The request in parts that create or delete no more than REPLICAS_AT_ONCE replicas each, all of one sequence; an
-    INIT is complete in one, and finds its replicas open."""
+    """The request in parts that each create or delete at most REPLICAS_AT_ONCE replicas, and share its sequence number.
+    An INIT stays whole, since it says which replicas there are; those are open already."""
     match request:
         case LeaderAndIsrRequest(is_init=False):
-            made = [one.partition not in manager.partitions for one in request.partitions]
+            is_slow = [one.partition not in manager.partitions for one in request.partitions]
         case StopReplicaRequest():
-            made = [one.delete for one in request.partitions]
+            is_slow = [one.delete for one in request.partitions]
         case _:
             return [request]
     parts, start, count = [], 0, 0
-    for at, counts in enumerate(made):
-        count += counts
+    for at, slow in enumerate(is_slow):
+        count += slow
         if count > REPLICAS_AT_ONCE:
             parts.append(replace(request, partitions=request.partitions[start:at]))
             start, count = at, 1

@@ -70,16 +70,16 @@ _log = logging.getLogger("kreplog.server")
 SHUTDOWN_RETRY_S = 0.2
 SHUTDOWN_TIMEOUT_S = 5.0
 
-ROOM_CHECK_S = 2.0
-"""Between two looks at file systems that were full."""
+DISK_SPACE_CHECK_S = 2.0
+"""Between two checks of file systems that were full."""
 
 
 class Broker:
     """One life of a broker. `run` it once; `stop` may be called from the event loop at any time.
 
-    ready: set once it listens. address: where, for clients. metrics: where they are told, once it is ready.
-    max_replicas: those that are to be created on a broker, as far as it has descriptors for them. starts_anew: once
-    `run` has returned: it has ended to begin another life at once.
+    ready: set once it listens. address: where, for clients. metrics: where they are served, once it is ready.
+    max_replicas: max.broker.partitions, lowered to what the limit on open files allows. restarts: whether `run` has
+    returned so that the process starts the broker again, since a full disk has space.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -89,7 +89,7 @@ class Broker:
         self.address: Address = ("", 0)
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
-        self.starts_anew = False
+        self.restarts = False
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(8, "kreplog-files")
         self._client_id = f"broker-{self.id}"
@@ -108,7 +108,7 @@ class Broker:
             self._loop.create_task(self._checkpoint(), name="kreplog-checkpoints"),
             self._loop.create_task(self._retain(), name="kreplog-retention"),
             self._loop.create_task(self._expire_producers(), name="kreplog-producers"),
-            self._loop.create_task(self._await_room(), name="kreplog-room"),
+            self._loop.create_task(self._await_disk_space(), name="kreplog-disk-space"),
         ]
         for task in tasks:
             task.add_done_callback(self._task_ended)
@@ -124,7 +124,7 @@ class Broker:
 
     def stop(self) -> None:
         """Begin to stop; `run` returns when that is done."""
-        self.starts_anew = False
+        self.restarts = False
         self._stop.set()
 
     # Start
@@ -207,7 +207,7 @@ class Broker:
             )
         )
         self._registered: events.Registered | None = None
-        self._peers_of = self.manager.metadata.brokers
+        self._known_brokers = self.manager.metadata.brokers
         self.register = Awaiting(
             "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
         )
@@ -218,7 +218,7 @@ class Broker:
         if settings.metrics_listener is not None:
             with self._named("metrics.listener", settings.metrics_listener):
                 await self.metrics.start(settings.metrics_listener)
-            _log.info("metrics are told at http://%s/metrics", self.metrics.address)
+            _log.info("metrics are served at http://%s/metrics", self.metrics.address)
         clients = ", ".join(str(listener) for listener in bound)
         _log.info("broker %d listens on %s, and for other brokers on %s", self.id, clients, internal)
 
@@ -346,11 +346,11 @@ class Broker:
         return None
 
     def metadata_changed(self) -> None:
-        """The controller's word was taken in: which brokers there are may have changed."""
+        """A control request was applied, or metadata read: the registered brokers may have changed."""
         self.departed.changed()
         brokers = self.manager.metadata.brokers
-        if brokers is not self._peers_of:
-            self._peers_of = brokers
+        if brokers is not self._known_brokers:
+            self._known_brokers = brokers
             self.detect.put(events.PeersChanged(brokers))
 
     def _note(self, effect: effects.Effect) -> None:
@@ -382,13 +382,13 @@ class Broker:
     # Where others are
 
     def known_address(self, broker_id: int) -> Address | None:
-        """A broker's internal endpoint, as the controller told."""
+        """A broker's internal endpoint, by the metadata of the controller."""
         known = self.manager.metadata.brokers.get(broker_id)
         return None if known is None else known.internal
 
     async def address_of(self, broker_id: int) -> Address | None:
-        """Its internal endpoint as the controller told, or as the store says of one that it has not told of yet. Raises
-        CoordinationError."""
+        """A broker's internal endpoint, by the metadata of the controller, or by the store if it is missing there.
+        Raises CoordinationError."""
         known = self.known_address(broker_id)
         if known is not None:
             return known
@@ -409,19 +409,19 @@ class Broker:
             await asyncio.sleep(self.settings.checkpoint_interval_ms / 1000)  # ended by cancelling the task
             await self.logs.write_checkpoints()
 
-    async def _await_room(self) -> None:
-        """Where a log directory was full, and there is room again in all that were: end this life for another, which
-        recovers the logs there and registers anew, so that the controller counts on their replicas again."""
-        while not self.starts_anew:
-            await asyncio.sleep(ROOM_CHECK_S)  # ended by cancelling the task
-            full = [*self._full, *(one.path for one in self.logs.directories if one.is_full)]
+    async def _await_disk_space(self) -> None:
+        """Once all log directories that were full have space again, stop to be restarted, which recovers their logs and
+        registers anew, so that the controller counts on their replicas again."""
+        while not self.restarts:
+            await asyncio.sleep(DISK_SPACE_CHECK_S)  # ended by cancelling the task
+            full = [*self._full, *(directory.path for directory in self.logs.directories if directory.is_full)]
             if not full:
                 continue
             if await self._loop.run_in_executor(None, all_have_space, full) and not self._stop.is_set():
                 names = ", ".join(map(str, full))
-                _log.warning("there is room again in %s: the broker starts anew and recovers the logs there", names)
+                _log.warning("%s: disk space is available again; the broker restarts to recover the logs there", names)
                 self.stop()
-                self.starts_anew = True
+                self.restarts = True
 
     async def _retain(self) -> None:
         """Have the core look at every replica that keeps not everything: one after the other, with others between."""
@@ -504,16 +504,17 @@ class Broker:
 def serve(
     settings: BrokerSettings, log_folder: Path | None = None, on_ready: Callable[[Broker], None] | None = None
 ) -> None:
-    """Run a broker in this process until SIGTERM or SIGINT: several lives of it, where a full disk has room again.
+    """Run a broker in this process until SIGTERM or SIGINT; restart it whenever a full disk has space again.
+
     Raises as Broker.run."""
-    os.umask(0o077)  # its logs are made by libraries
+    os.umask(0o077)  # for files that libraries create
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
     raise_limit()
     keep_memory()
     tune_interpreter()
 
-    async def life() -> bool:
+    async def run_once() -> bool:
         broker = Broker(settings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -524,9 +525,9 @@ def serve(
         if broker.ready.is_set() and on_ready is not None:
             on_ready(broker)
         await running
-        return broker.starts_anew
+        return broker.restarts
 
-    goes_on = True
-    while goes_on:
+    restarts = True
+    while restarts:
         with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
-            goes_on = runner.run(life())
+            restarts = runner.run(run_once())

@@ -1,7 +1,6 @@
 """What clients ask of the cluster: metadata, brokers, settings, log directories. Everything is as this broker knows it.
 
-Requests are messages of kreplog.wire.cold; what is given back are descriptions, from which the fields of the answers
-are made. Repeated entries of a request are one.
+Requests are messages of kreplog.wire.cold; the results are Descriptions. Repeated entries of a request count once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
 
 Description = tuple[int, Callable[[], Fields]]
-"""How many entries an answer has, and what makes its fields, in any thread, of the state as it was looked at."""
+"""(number of entries, function that makes the response's fields). The function works on a snapshot of the state, so a
+large response can be made in a thread."""
 
 
 class Describing:
@@ -63,9 +63,9 @@ class Describing:
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """Those that live, by id; this one among them, even where the store was read before it was registered."""
+        """Live brokers by id. This broker is always among them, also if the store was read before it registered."""
         known = self._metadata.brokers
-        if self._metadata.is_told and known:
+        if self._metadata.from_controller and known:
             return known
         own = self._own()
         return {own.id: own} | known
@@ -97,8 +97,8 @@ class Describing:
         return {state.state.leader for view in known for state in view.partitions.values()}
 
     def would_deny(self, request: Any, version: int) -> bool:
-        """Whether the answer would be that there are no topics, and neither a controller nor the store has said so."""
-        return _wants_all(request, version) and not (self._metadata.is_told or self._metadata.is_read)
+        """Whether the answer would list no topics only because neither a controller nor the store has been heard."""
+        return _wants_all(request, version) and not (self._metadata.from_controller or self._metadata.from_store)
 
     def cluster(self) -> Description:
         fields: Fields = {

@@ -35,7 +35,7 @@ _log = logging.getLogger("kreplog.server")
 
 BACKLOG = 512
 ACCEPTS_AT_ONCE = 8
-"""Connections of one listener before others get their turn."""
+"""Connections that a listener accepts in a row before the event loop serves others."""
 
 READS_AT_ONCE = 8
 """Reads of one connection before others get their turn."""
@@ -60,17 +60,23 @@ _OWN_MEMORY = (bytes, bytearray)
 Frame = bytes | bytearray
 
 
+def is_power_of_two(count: int) -> bool:
+    """Of the 1st, 2nd, 4th, 8th...: so that a flood of repeated failures does not flood the log."""
+    return count & (count - 1) == 0
+
+
 def own_bytes(buffers: Iterable[Buffer]) -> int:
-    """How much memory they take."""
+    """Bytes of those buffers that are not views of mapped files, and so take the broker's memory."""
     views = [memoryview(buffer) for buffer in buffers]
     return sum(view.nbytes for view in views if isinstance(view.obj, _OWN_MEMORY))
 
 
 class Memory:
-    """What connections may hold together: of frames that are not whole yet, and of answers not taken yet.
+    """The memory of all connections: incomplete requests, and answers that clients have not read yet.
 
-    Where the account is exceeded those that have held some for longest are closed: whoever sends and reads holds it but
-    for moments. A quarter is theirs whatever else is charged: what a broker must remember never keeps all clients out.
+    When the account is exceeded, the connections that have held memory for longest are closed: a client that sends and
+    reads holds it only for moments. Connections may always hold a quarter of the limit, whatever else is charged, so
+    that state which a broker must keep never closes the connections of all clients.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
@@ -87,7 +93,8 @@ class Memory:
         while self._account.exceeded and self._account.held[ACCOUNT] > self._account.limit // 4:
             victim = next(iter(self._holders))
             _log.warning(
-                "%s is closed: it has held memory for longest, %d bytes, and all connections together %d of %d",
+                "%s is closed: of all connections it has held memory for longest, %d bytes; connections hold %d bytes, "
+                "and all holders more than queued.max.request.bytes = %d",
                 victim.peer,
                 self._holders[victim],
                 self.held,
@@ -101,7 +108,7 @@ class Memory:
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """Bytes that all connections hold."""
         return self._account.held[ACCOUNT]
 
 
@@ -207,6 +214,7 @@ class Connection:
             self._read()
 
     def _go_on(self) -> None:
+        """Hand over the frames that were put off, paced with those of other connections."""
         call_paced(self._loop, partial(self._hand_over, ()))
 
     def _readable(self) -> None:
@@ -251,7 +259,7 @@ class Connection:
             self._memory.charge(self, size)
 
     def hold(self, size: int) -> None:
-        """`size` bytes more of its requests are held by whoever carries them out; fewer where it is negative."""
+        """Charge the connection `size` more bytes, of requests and answers held elsewhere; negative: fewer."""
         self._held_bytes += size
         self._charge()
 
@@ -372,13 +380,14 @@ class ListeningSocket:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no more descriptors: those who wait wait on
+            except OSError as error:  # no descriptors: new connections wait in the backlog
                 self._failures += 1
-                if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th
+                if is_power_of_two(self._failures):
                     _log.error(
-                        "%s cannot take connections: %s; so it was %d times in this life",
+                        "%s cannot accept connections: %s; tried again in %g s; failures since the start: %d",
                         self.address,
                         error,
+                        _ACCEPT_PAUSE_S,
                         self._failures,
                     )
                 close_idle_files()

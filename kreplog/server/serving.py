@@ -19,7 +19,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.counters import Requests
 from kreplog.server.internal import authenticate, check_peer_user, endpoint_name
-from kreplog.server.network import Connection, Frame, ListeningSocket, Memory, own_bytes
+from kreplog.server.network import Connection, Frame, ListeningSocket, Memory, is_power_of_two, own_bytes
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake
@@ -28,7 +28,7 @@ from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS
 _log = logging.getLogger("kreplog.server")
 
 MAX_HANDSHAKES = 256
-"""Connections whose peers have not proved the cluster's key yet; of more, the oldest is closed."""
+"""Connections in the handshake at a time; beyond that the oldest is closed."""
 
 
 class Exchange:
@@ -36,8 +36,8 @@ class Exchange:
 
     encode: makes the whole frame of a response that a core gives; set by whoever handed the request to the core. Any of
     answer, reply and close ends the exchange; what comes after counts no more. began: when, by the loop's clock.
-    follower: it is another broker that asks. offload: has a large response encoded in a thread; None for a small one.
-    held_bytes: of its answer, while that waits for the answer to an earlier request.
+    follower: the request is a follower's fetch. offload: encodes a large response in a thread; None for a small one.
+    held_bytes: size of its answer while that waits for the answer to an earlier request of the connection.
     """
 
     __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header", "held_bytes", "offload")
@@ -81,7 +81,8 @@ class Exchange:
             self.close()
 
     def hold(self, size: int) -> None:
-        """No other request of the connection is taken before `release`: this one's `size` bytes are in other hands."""
+        """Take no other request of the connection before `release`, and charge the connection `size` bytes until then:
+        the request is being worked on outside the event loop."""
         self._client.hold(size)
 
     def release(self, size: int) -> None:
@@ -177,7 +178,7 @@ class Client:
         )
 
     def hold(self, size: int) -> None:
-        """Take no more requests until `release`, so that they are carried out in the order in which they came."""
+        """Take no more requests until `release`, so that requests are carried out in order; charges `size` bytes."""
         self._holds += 1
         self._connection.hold(size)
 
@@ -187,7 +188,7 @@ class Client:
         self._relieve()
 
     def send_answers(self, answered: Exchange) -> None:
-        """Those that have come, up to the first that has not. answered: has just come."""
+        """Send all answers up to the first that is missing. answered: the exchange whose answer has just come."""
         waiting = self._under_way
         if waiting and waiting[0] is not answered:
             self._hold_answer(answered, own_bytes(answered.take_answer() or ()))
@@ -218,7 +219,7 @@ class Client:
 
 
 class Server:
-    """All listeners of a broker and the clients that came through them. account: of the memory that they hold."""
+    """All listeners of a broker and the connections that they accepted. account: charged for clients' buffers."""
 
     def __init__(self, handle: Handle, limits: Limits, account: MemoryAccount | None = None) -> None:
         self.handle = handle
@@ -226,7 +227,7 @@ class Server:
         self.memory = Memory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
         self.refused = 0
-        self.strangers = 0
+        self.refused_peers = 0
         self._listening: list[ListeningSocket] = []
         self._silent: dict[Client, None] = {}  # who has asked nothing yet; the oldest first
         self._clients: dict[Client, None] = {}
@@ -242,9 +243,11 @@ class Server:
         return listening.address
 
     def listen_internally(self, address: Listener, key: bytes | None) -> Listener:
-        """As `listen`, for other brokers of the cluster. key: the cluster's, without which there is no TCP address."""
+        """As `listen`, for other brokers of the cluster. key: the cluster's key, required for a TCP address.
+
+        Raises UsageError as well."""
         if not address.path and key is None:
-            raise UsageError(f"an internal listener at {address} needs the cluster's key")
+            raise UsageError(f"the internal listener {address} needs the cluster's key: set inter.broker.key.file")
         listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key))
         self._listening.append(listening)
         return listening.address
@@ -281,10 +284,10 @@ class Server:
 
     def _refuse_broker(self, sock: socket.socket, peer: str, why: str) -> None:
         sock.close()
-        self.strangers += 1
-        if _deserves_a_line(self.strangers):
-            text = "%s: no broker of this cluster: %s; its connection is closed, as were %d in this life"
-            _log.warning(text, peer, why, self.strangers)
+        self.refused_peers += 1
+        if is_power_of_two(self.refused_peers):
+            text = "%s: refused at the internal listener: %s; connections refused there since the start: %d"
+            _log.warning(text, peer, why, self.refused_peers)
 
     def _take_broker(self, sock: socket.socket) -> None:
         self._brokers[Client(sock, self, internal=True)] = None
@@ -310,9 +313,9 @@ class Server:
         if victim is None:
             idle = [(since, client) for client in self._clients if (since := client.idle_since) is not None]
             victim = min(idle, key=lambda one: one[0])[1] if idle else None
-        if _deserves_a_line(self.refused):
+        if is_power_of_two(self.refused):
             _log.warning(
-                "%d connections are as many as there may be: %s is closed; so it was with %d in this life",
+                "max.connections or the limit on open files is reached at %d: %s is closed; closed since the start: %d",
                 self.connections,
                 "the newest" if victim is None else victim.peer,
                 self.refused,
@@ -361,8 +364,3 @@ class Server:
             client.close()
         if self._sweep is not None:
             self._sweep.cancel()
-
-
-def _deserves_a_line(count: int) -> bool:
-    """The 1st, 2nd, 4th, 8th: a flood of connections is none of lines in the log."""
-    return count & (count - 1) == 0

@@ -31,8 +31,9 @@ SWITCH_S = 0.0005
 
 
 def open_directories(settings: BrokerSettings) -> tuple[list[DataDirectory], list[Path]]:
-    """Lock the log directories, leaving out what cannot be used if any can be; those, and of what was left out what is
-    full. Raises UsageError, StorageError."""
+    """Lock the log directories; return those that are usable, and the paths of those that are full.
+
+    Raises UsageError, and StorageError if none is usable."""
     boot = boot_id()
     found: list[DataDirectory] = []
     full: list[Path] = []
@@ -67,14 +68,15 @@ def tune_interpreter() -> None:
 
 
 def freeze_heap() -> None:
-    """What there is now is looked through no more: modules and replicas stay, and a collection stops the event loop."""
+    """Exclude all present objects from garbage collection: modules and replicas stay alive anyway, and a collection
+    pauses the event loop."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:
-    """What clients may use."""
+    """Limits of client connections; max.connections is lowered to what the limit on open files allows."""
     return Limits(
         settings.socket_request_max_bytes,
         settings.max_in_flight,
@@ -86,13 +88,13 @@ def limits_of(settings: BrokerSettings, files: OpenFiles) -> Limits:
 
 
 def max_replicas_of(settings: BrokerSettings, files: OpenFiles) -> int:
-    """Of this broker, as far as it has descriptors for them."""
+    """max.broker.partitions, lowered to what the limit on open files allows."""
     return _clamped("max.broker.partitions", settings.max_broker_partitions, files.replicas, files)
 
 
 def _clamped(name: str, wanted: int, most: int, files: OpenFiles) -> int:
     if wanted > most:
-        _log.info("%s = %d is more than the limit on open files, %d, allows: %d it is", name, wanted, files.limit, most)
+        _log.info("%s = %d is lowered to %d by the limit on open files, %d", name, wanted, most, files.limit)
     return min(wanted, most)
 
 

@@ -52,7 +52,7 @@ class Topics:
             event.set()
 
     def replaced(self) -> None:
-        """The metadata are others now, and no controller has told them."""
+        """The metadata were replaced by those of the coordination store."""
         self._names_of = None
         for event in self._waiting:
             event.set()

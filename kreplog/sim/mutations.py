@@ -494,8 +494,8 @@ def _strays_deleted() -> list[Patch]:
 
 @_mutation("denies-before-told")
 def _denies_before_told() -> list[Patch]:
-    """A broker that no controller has told yet answers that there is no such partition, and clients give up."""
-    return [(MetadataCache, "is_told", property(lambda self: True))]
+    """A broker without metadata of a controller answers that partitions do not exist, and clients give up."""
+    return [(MetadataCache, "from_controller", property(lambda self: True))]
 
 
 @_mutation("old-registration-told")

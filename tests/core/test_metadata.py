@@ -29,7 +29,7 @@ def test_nothing_is_denied_before_anything_is_known() -> None:
 def test_what_the_store_says_holds_until_a_controller_tells() -> None:
     cache = MetadataCache()
     cache.read([Broker(1, 5), Broker(2, 6)], [state(TP, 1), state(OTHER, 2)], own_id=2)
-    assert (cache.is_told, cache.is_read, sorted(cache.brokers)) == (False, True, [1, 2])
+    assert (cache.from_controller, cache.from_store, sorted(cache.brokers)) == (False, True, [1, 2])
     assert cache.partitions[TP].state.leader == 1
     assert cache.partitions[OTHER].state.leader == NO_LEADER, "it leads nothing before a controller says so"
     assert errors(cache, TopicPartition("missing", 0)) == (
@@ -38,7 +38,7 @@ def test_what_the_store_says_holds_until_a_controller_tells() -> None:
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
     cache.apply(UpdateMetadataRequest(1, 1, 6, (Broker(2, 6),), (state(TP, 2),)))
-    assert (cache.is_told, sorted(cache.brokers), sorted(cache.partitions)) == (True, [2], [TP])
+    assert (cache.from_controller, sorted(cache.brokers), sorted(cache.partitions)) == (True, [2], [TP])
     cache.read([Broker(1, 5)], [state(OTHER, 1)], own_id=2)
     assert (sorted(cache.brokers), sorted(cache.partitions)) == ([2], [TP]), "it knows better now"
 

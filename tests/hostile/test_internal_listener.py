@@ -286,11 +286,11 @@ def test_a_flood_of_strangers_is_none_of_log_lines(tmp_path: Path, caplog: pytes
             for _ in range(20):
                 with pytest.raises(PeerProtocolError):
                     await refused_as_stale(broker, Dialer(b"x" * 64))
-            await until(lambda: broker.server.strangers == 20)
+            await until(lambda: broker.server.refused_peers == 20)
 
     run(work)
-    lines = [one.getMessage() for one in caplog.records if "no broker of this cluster" in one.getMessage()]
-    assert len(lines) == 5 and lines[-1].endswith("as were 16 in this life")
+    lines = [one.getMessage() for one in caplog.records if "refused at the internal listener" in one.getMessage()]
+    assert len(lines) == 5 and lines[-1].endswith("since the start: 16")
 
 
 # The key

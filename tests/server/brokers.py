@@ -50,6 +50,6 @@ async def until_controlled(broker: Broker) -> None:
     """Until a controller has told it of the cluster."""
 
     async def controlled() -> bool:
-        return broker.manager.metadata.is_told
+        return broker.manager.metadata.from_controller
 
     await eventually(controlled)

@@ -1,7 +1,8 @@
-"""What controllers have told this broker of the cluster: who lives, who leads what. Told, so possibly old.
+"""MetadataCache: live brokers, leaders and replicas as controllers last sent them, so possibly stale.
 
-Before any has, as after a restart while none can reach this broker, clients are answered from the coordination store,
-and no topic is denied: a client would give up what it has to write to one that exists.
+Before the first UpdateMetadata, as after a restart that no controller notices, clients are answered from the
+coordination store. Until either is known no topic is reported as unknown: a client would fail the records that it has
+for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NO_CONTROLLER = -1
 
 class MetadataCache:
     """brokers: those registered, by id. partitions: the newest state told. controller_id, controller_epoch: -1, none.
-    is_read: both are as the coordination store had them, since no controller has told.
+    from_store: brokers and partitions were read from the coordination store, for want of a controller.
 
     To be read by anybody, changed by apply(), learn() and read() alone.
     """
@@ -27,18 +28,19 @@ class MetadataCache:
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.controller_id = NO_CONTROLLER
         self.controller_epoch = -1
-        self.is_read = False
+        self.from_store = False
 
     @property
-    def is_told(self) -> bool:
-        """Whether a controller has told which topics there are."""
+    def from_controller(self) -> bool:
+        """Whether a controller has sent its metadata to this process."""
         return self.controller_epoch >= 0
 
     def read(self, brokers: Iterable[Broker], states: Iterable[PartitionState], own_id: int) -> None:
-        """What the store says, as long as no controller has told. This broker leads nothing before one does."""
-        if self.is_told:
+        """Take in metadata read from the store, unless a controller has sent its own. This broker is never shown as a
+        leader there: it leads nothing before a LeaderAndIsr."""
+        if self.from_controller:
             return
-        self.is_read = True
+        self.from_store = True
         self.brokers = {broker.id: broker for broker in brokers}
         self.partitions = {
             state.partition: state
@@ -48,15 +50,15 @@ class MetadataCache:
         }
 
     def topic_error(self, by_id: bool = False) -> ErrorCode:
-        """Of a topic that is not here: retriable as long as neither a controller nor the store has been heard."""
-        if not (self.is_told or self.is_read):
+        """The error for a topic that is not in the cache; retriable while the cache is empty for want of a source."""
+        if not (self.from_controller or self.from_store):
             return ErrorCode.LEADER_NOT_AVAILABLE
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def replica_error(self, partition: TopicPartition) -> ErrorCode:
-        """Of a partition that this broker has no replica of: retriable where it may be led elsewhere, or a controller
-        is still to tell. Source: Kafka, ReplicaManager.getPartitionOrError."""
-        if self.is_told and partition not in self.partitions:
+        """The error for a partition that this broker has no replica of; retriable if it may be led elsewhere, or no
+        controller has sent its metadata. Source: Kafka, ReplicaManager.getPartitionOrError."""
+        if self.from_controller and partition not in self.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -94,7 +96,7 @@ class MetadataCache:
         return broker_id in self.brokers
 
     def epoch_of(self, broker_id: int) -> int:
-        """Of its last registration that this broker has heard of, -1 where it has of none that stands."""
+        """Broker epoch of a registered broker, -1 for one that is not registered."""
         broker = self.brokers.get(broker_id)
         return NO_EPOCH if broker is None else broker.epoch
 
