@@ -335,6 +335,7 @@ cdef int64_t _check_tail(
             if (<Segment> segments[i + 1]).base_offset == expected:  # sealed, but the trim was not durable
                 code = BATCH_OK
         if code == BATCH_OK and i < len(segments) - 1:
+            segment.complete()
             segment.seal()
         i += 1
     if i < len(segments):
@@ -397,6 +398,7 @@ cdef int _trim_sealed(SegmentedLog log, int64_t end) except -1:
         at += batch_size(&h)
     if at < segment.size and _junk(segment, at, segment.size) == 0:
         segment.cut(at)
+        segment.complete()
         segment.seal()
     return 0
 

@@ -67,7 +67,7 @@ REPLICAS_AT_ONCE = 20
 """Replicas that are created or deleted in one iteration of the event loop: each takes up to a millisecond."""
 
 CHANGE_WAITS_S = 5.0
-"""How long a request that changes the cluster waits for a controller's metadata after a start; then the store is read."""
+"""How long a request that changes the cluster waits for a controller's metadata after a start, before the store."""
 
 QUERY_WAITS_S = 1.0
 """The same for a request that reads metadata."""

@@ -648,7 +648,7 @@ class ReplicaLogs:
             return
         directory.failed = True
         directory.is_full = directory.is_full or is_disk_full(error)
-        until = "there is room again" if directory.is_full else "the broker is restarted"
+        until = "there is disk space again" if directory.is_full else "the broker is restarted"
         _log.error("the log directory %s has failed: its replicas go offline until %s", directory.path, until)
         for partition, replica in list(self._replicas.items()):
             if replica.directory is directory:

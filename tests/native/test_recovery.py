@@ -576,3 +576,22 @@ def test_indexes_and_log_damaged_together_kill_no_reader(folder: Path) -> None:
 
     for first in range(0, 1000, 200):
         result_of(partial(all_of, first))
+
+
+def test_recovered_segments_have_whole_indexes(folder: Path) -> None:
+    """What is checked anew is indexed anew, to the last entry: else each lookup would walk the segment."""
+    config = replace(CONFIG, segment_bytes=900)
+    sound = make(folder / "sound" / NAME, batches=40, per_batch=3, config=config)
+
+    def indexes(path: Path) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in path.glob("*index")}
+
+    expected = indexes(sound.path)
+    assert len(expected) > 6 and all(expected.values())
+    path = sound.copy(folder / "killed", killed=True)
+    Log.open(path, config).close()
+    assert indexes(path) == expected
+    path.joinpath("kreplog.state").unlink()
+    (path.parent / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    Log.open(path, config).close()
+    assert indexes(path) == expected
