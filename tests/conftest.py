@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from hypothesis import settings
 
 settings.register_profile("kreplog", deadline=None)  # the default is a limit of 200 ms for an example
 settings.load_profile("kreplog")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; tests send it to their children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LEFT_OUT = pytest.StashKey[int]()
 _FIGURES = pytest.StashKey[list[str]]()

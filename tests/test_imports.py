@@ -39,14 +39,15 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
     "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},
+    "kreplog.core.broker": EVERYWHERE | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"},
     "kreplog.wire": EVERYWHERE | {"kreplog.core", "kreplog._native"},
     "kreplog.coord": EVERYWHERE | {"kreplog.coord.memory"},
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
-    | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"}
+    | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
     | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog.wire", "kreplog._native"},
     "kreplog.sim": EVERYWHERE
-    | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"}
+    | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
     | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},
     "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.log"},
 }

@@ -11,10 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from kreplog.config import TopicConfig
-from kreplog.core.messages import ControlRequest, FetchRequest, Response
+from kreplog.core.events import Event
+from kreplog.core.messages import (
+    ControlledShutdownRequest,
+    ControlRequest,
+    FetchRequest,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    Response,
+)
 from kreplog.types import Broker, Node, StoreOperation, TopicPartition
 
 # Effects on a log
@@ -298,6 +306,65 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderAndIsrApplied:
+    """A LeaderAndIsr has been applied; BrokerCores.applied says what follows before `response` goes to `reply_to`."""
+
+    reply_to: Hashable
+    request: LeaderAndIsrRequest
+    response: LeaderAndIsrResponse
+
+
+@dataclass(frozen=True, slots=True)
+class SendShutdown:
+    """Send a ControlledShutdown to the controller's broker; a ControlledShutdownReplied with `attempt` follows."""
+
+    attempt: int
+    controller: int
+    request: ControlledShutdownRequest
+
+
+# Effects of one core on the others, and on the process
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Have another core of this process take `event`, after those that wait for it."""
+
+    core: Core
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFiles:
+    """Make durable the replicas created so far (their directories and first segments), then carry out what
+    BrokerCores.files_synced(applied) returns."""
+
+    applied: LeaderAndIsrApplied
+
+
+@dataclass(frozen=True, slots=True)
+class ClearUncleanMark:
+    """Durably forget that this broker may lack records that it had acknowledged, in every log directory that works."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseControlChannel:
+    """That broker's control channel has ended: close its connection."""
+
+    broker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The process may stop serving. all_moved: the controller has answered that this broker leads nothing any more."""
+
+    all_moved: bool
+
+
+# What is noted down
+
+
+@dataclass(frozen=True, slots=True)
 class StateChange:
     """A line for the state-change log."""
 
@@ -344,6 +411,13 @@ Effect = (
     | ConnectPeer
     | DisconnectPeer
     | Reply
+    | LeaderAndIsrApplied
+    | SendShutdown
+    | Deliver
+    | SyncFiles
+    | ClearUncleanMark
+    | CloseControlChannel
+    | Exit
     | StateChange
     | UncleanElection
 )
@@ -353,3 +427,12 @@ Steps = Generator[Effect, Any, T]
 """A step, or a part of one that returns T to the step it belongs to."""
 
 Nodes = Sequence[Node | None]
+
+
+class Core(Protocol):
+    """What the cores of a broker have in common."""
+
+    def step(self, event: Any, now_ms: int) -> Steps[None]: ...
+
+    def next_wakeup(self, now_ms: int) -> int | None:
+        """When the core wants a Tick, at the latest; None for never."""

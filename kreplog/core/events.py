@@ -6,7 +6,13 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kreplog.core.messages import ControlRequest, ControlResponse, FetchResponse, Request
+from kreplog.core.messages import (
+    ControlledShutdownResponse,
+    ControlRequest,
+    ControlResponse,
+    FetchResponse,
+    Request,
+)
 from kreplog.errors import CoordinationError
 from kreplog.types import Broker, TopicPartition, WatchEvent
 
@@ -121,6 +127,14 @@ class ControlReplied:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlledShutdownReplied:
+    """The response to a SendShutdown; None when the connection or its time ran out."""
+
+    attempt: int
+    response: ControlledShutdownResponse | None
+
+
+@dataclass(frozen=True, slots=True)
 class PeersChanged:
     """The registered brokers, by id, as the controller's last UpdateMetadata names them."""
 
@@ -168,6 +182,7 @@ Event = (
     | Tick
     | WatchFired
     | ControlReplied
+    | ControlledShutdownReplied
     | PeersChanged
     | PeerConnected
     | PeerDisconnected

@@ -56,7 +56,7 @@ class Registration:
     After every step the shell looks at `registered`. When it is another than before, the shell gives the broker's other
     cores what `transition` makes of it. `broker_epoch`: of the last registration, -1 before the first. A broker that is
     stopping does not register any more.
-    `broker.unclean` is repeated in every registration until `know_safe`: no controller may have seen the first.
+    `broker.unclean` is repeated in every registration until `clear_unclean`: no controller may have seen the first.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -98,7 +98,7 @@ class Registration:
         due = self._next_due()
         return None if due is None else max(now_ms, due)
 
-    def know_safe(self) -> None:
+    def clear_unclean(self) -> None:
         """A controller has dealt with what this broker may have lost: the next registration need not say it again."""
         self.broker = replace(self.broker, unclean=False)
 

@@ -24,7 +24,6 @@ from kreplog.core.messages import (
     ControlResponse,
     FetchResponse,
     LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
     PartitionState,
     ProduceRequest,
     StopReplicaRequest,
@@ -98,8 +97,6 @@ class Host(Protocol):
 
     @property
     def control(self) -> Runner: ...
-
-    def know_safe(self) -> None: ...
 
     def metadata_changed(self) -> None: ...
 
@@ -406,7 +403,7 @@ class Api:
         exchange.encode = encode
         self._host.replicas.put(Received(exchange, request))
 
-    # What the controller says, and what it is told
+    # Requests of the controller
 
     def _control(self, exchange: Exchange, frame: Frame) -> None:
         header = exchange.header
@@ -417,30 +414,25 @@ class Api:
             return
 
         def encode(response: Any) -> Sequence[Any]:
-            self._obeyed(request, response)
+            _log_response(request, response)
             return brokers.encode_response(response, header)
 
         exchange.encode = encode
-        self._told(exchange, request)
+        self._dispatch_control(exchange, request)
 
-    def obey(self, request: ControlRequest) -> asyncio.Future[ControlResponse]:
-        """What the controller here says to its own broker. ConnectionError: there is no answer, as from any other."""
+    def handle_local_control(self, request: ControlRequest) -> asyncio.Future[ControlResponse]:
+        """Apply a request of the controller in this process. Raises ConnectionError in place of a lost response."""
         answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
 
         def reply(response: ControlResponse) -> None:
-            if answer.done():
-                return
-            try:
-                self._obeyed(request, response)
+            if not answer.done():
+                _log_response(request, response)
                 answer.set_result(response)
-            except Exception as error:
-                _log.exception("%s of this broker's own controller failed", type(request).__name__)
-                answer.set_exception(ConnectionError(f"{type(error).__name__}: {error}"))
 
-        self._told(Within(reply), request)
+        self._dispatch_control(Within(reply), request)
         return answer
 
-    def _told(self, reply_to: Exchange | Within, request: ControlRequest) -> None:
+    def _dispatch_control(self, reply_to: Exchange | Within, request: ControlRequest) -> None:
         parts = _paced(request, self._host.manager)
         if len(parts) == 1:
             self._host.replicas.put(Received(reply_to, request))
@@ -452,11 +444,6 @@ class Api:
     def _changed(self, request: ControlRequest) -> None:
         self._host.metadata_changed()
         self._host.topics.changed(request)
-
-    def _obeyed(self, request: ControlRequest, response: Any) -> None:
-        log_applied(request, response.error, getattr(response, "partitions", ()))
-        if _tells_all(request, response):
-            self._host.know_safe()
 
     # What is answered here
 
@@ -495,6 +482,10 @@ def _closing_on_error(exchange: Exchange) -> Iterator[None]:
         exchange.close()
 
 
+def _log_response(request: ControlRequest, response: Any) -> None:
+    log_applied(request, response.error, getattr(response, "partitions", ()))
+
+
 def _paced(request: Any, manager: ReplicaManager) -> list[Any]:
     """The request in parts that each create or delete at most REPLICAS_AT_ONCE replicas, and share its sequence number.
     An INIT stays whole, since it says which replicas there are; those are open already."""
@@ -512,13 +503,3 @@ def _paced(request: Any, manager: ReplicaManager) -> list[Any]:
             parts.append(replace(request, partitions=request.partitions[start:at]))
             start, count = at, 1
     return [*parts, replace(request, partitions=request.partitions[start:])] if parts else [request]
-
-
-def _tells_all(request: Any, response: Any) -> bool:
-    """Whether a controller that has read this registration has told everything, and it was taken."""
-    return (
-        isinstance(request, LeaderAndIsrRequest)
-        and request.is_init
-        and isinstance(response, LeaderAndIsrResponse)
-        and response.error is ErrorCode.NONE
-    )

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -23,15 +22,17 @@ from typing import Any
 
 from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
+from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.registration import Registration, transition
+from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
-from kreplog.errors import CoordinationError, ErrorCode, InvariantError, PeerProtocolError, UsageError
+from kreplog.errors import CoordinationError, InvariantError, PeerProtocolError, StorageError, UsageError
 from kreplog.server.api import Api
-from kreplog.server.channels import Channels, control_header
+from kreplog.server.channels import ControlSender, control_header
 from kreplog.server.counters import Happenings, Traffic
 from kreplog.server.departed import Departed
 from kreplog.server.disk_space import all_have_space
@@ -67,8 +68,8 @@ from kreplog.wire import brokers as broker_wire
 
 _log = logging.getLogger("kreplog.server")
 
-SHUTDOWN_RETRY_S = 0.2
 SHUTDOWN_TIMEOUT_S = 5.0
+"""Of one attempt of a controlled shutdown."""
 
 DISK_SPACE_CHECK_S = 2.0
 """Between two checks of file systems that were full."""
@@ -82,12 +83,21 @@ class Broker:
     returned so that the process starts the broker again, since a full disk has space.
     """
 
+    cores: BrokerCores
+    replicas: Direct
+    control: Awaiting
+    register: Awaiting
+    detect: Awaiting
+    stopper: Direct
+
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
         self.id = settings.broker_id
         self.ready = asyncio.Event()
         self.address: Address = ("", 0)
         self._stop = asyncio.Event()
+        self._may_exit = asyncio.Event()
+        self._runner_of: dict[effects.Core, Direct | Awaiting] = {}
         self._failure: BaseException | None = None
         self.restarts = False
         self._loop = asyncio.get_running_loop()
@@ -166,20 +176,8 @@ class Broker:
             self.departed.hung_up,
             self.dialer.connect,
         )
-        self.channels = Channels(
-            self._client_id,
-            self._controlled_address,
-            lambda event: self.control.put(event),
-            self.id,
-            lambda request: self.api.obey(request),
-            self.dialer.connect,
-        )
         self.store = StoreLink(
             make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
-        )
-        self.replicas = Direct("replicas", self.manager, self._apply, self._broke, self.store.check)
-        self.control = Awaiting(
-            "controller", self.controller, self._apply_awaited, self._controller_stepped, self._broke
         )
         self.api = Api(self)
         self.server = Server(self.api.handle, limits_of(settings, files), self.memory)
@@ -206,14 +204,16 @@ class Broker:
                 directories=tuple(directory.id for directory in directories),
             )
         )
-        self._registered: events.Registered | None = None
-        self._known_brokers = self.manager.metadata.brokers
-        self.register = Awaiting(
-            "registration", self.registration, self._apply_awaited, self._registration_stepped, self._broke
-        )
-        self.peers = PeerConnections(self.dialer.connect, lambda event: self.detect.put(event), self.departed.hung_up)
-        self.detect = Awaiting(
-            "failure detector", FailureDetector(self.id), self._apply_awaited, lambda: None, self._broke
+        self._run_cores()
+        self.peers = PeerConnections(self.dialer.connect, self.detect.put, self.departed.hung_up)
+        self.sender = ControlSender(
+            self.cores.channels,
+            self._client_id,
+            self._controlled_address,
+            self.control.put,
+            self.id,
+            self.api.handle_local_control,
+            self.dialer.connect,
         )
         if settings.metrics_listener is not None:
             with self._named("metrics.listener", settings.metrics_listener):
@@ -221,6 +221,24 @@ class Broker:
             _log.info("metrics are served at http://%s/metrics", self.metrics.address)
         clients = ", ".join(str(listener) for listener in bound)
         _log.info("broker %d listens on %s, and for other brokers on %s", self.id, clients, internal)
+
+    def _run_cores(self) -> None:
+        manager, controller, registration = self.manager, self.controller, self.registration
+        detector, max_wait_ms = FailureDetector(self.id), self.settings.controlled_shutdown_max_wait_ms
+        shutdown = ControlledShutdown(self.id, registration, manager.metadata, max_wait_ms)
+        self.cores = BrokerCores(manager, controller, registration, detector, shutdown)
+        awaited, broke = self._apply_awaited, self._broke
+
+        def after(core: effects.Core) -> Callable[[], None]:
+            return lambda: self._carry_out(self.cores.stepped(core))
+
+        self.replicas = Direct("replicas", manager, self._apply, broke, self.store.check, after(manager))
+        self.control = Awaiting("controller", controller, awaited, after(controller), broke)
+        self.register = Awaiting("registration", registration, awaited, after(registration), broke)
+        self.detect = Awaiting("failure detector", detector, awaited, after(detector), broke)
+        self.stopper = Direct("shutdown", shutdown, self._apply_shutdown, broke, after=after(shutdown))
+        runners = self.replicas, self.control, self.register, self.detect, self.stopper
+        self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:
@@ -237,44 +255,46 @@ class Broker:
     # Events
 
     def _session_started(self, session_id: int) -> None:
-        self.register.put(events.SessionStarted(session_id))
+        self._carry_out(self.cores.session_started(session_id))
 
     def _session_lost(self) -> None:
         _log.warning("the session with the coordination store has ended")
         self.happenings.expired += 1
-        for runner in (self.replicas, self.control, self.register, self.detect):
-            runner.put(events.SessionLost())
-        self.channels.close()
+        self._carry_out(self.cores.session_lost())
 
-    def _registration_stepped(self) -> None:
-        registered = self.registration.registered
-        if registered is not self._registered:
-            changes = transition(self._registered, registered)
-            self._registered = registered
-            if registered is not None:
-                _log.info("registered with broker epoch %d", registered.broker_epoch)
-                if registered.is_first:
-                    self.know_safe()
-            for event in changes:
-                for runner in (self.replicas, self.control, self.detect):
-                    runner.put(event)
-            if registered is not None:
-                self.api.registered()
+    def _carry_out(self, following: Sequence[effects.Effect]) -> None:
+        """What the cores together have decided."""
+        for effect in following:
+            match effect:
+                case effects.Deliver(core, event):
+                    self._runner_of[core].put(event)
+                    if core is self.controller and isinstance(event, events.Registered):
+                        _log.info("registered with broker epoch %d", event.broker_epoch)
+                        self.api.registered()
+                case effects.Reply():
+                    self._answer(effect)
+                case effects.SyncFiles(applied):
+                    self.logs.sync_files(partial(self._files_synced, applied))
+                case effects.ClearUncleanMark():
+                    self._clear_unclean_mark()
+                case effects.CloseControlChannel(broker):
+                    self.sender.close_channel(broker)
+                case _:
+                    raise InvariantError(f"a broker cannot carry out {type(effect).__name__}")
 
-    def _controller_stepped(self) -> None:
-        """A controller that has resigned says nothing more, and nobody says anything to brokers that are gone."""
-        live = self.controller.context.brokers if self.controller.active else {}
-        self.channels.keep({broker.id: broker.epoch for broker in live.values()})
+    def _files_synced(self, applied: effects.LeaderAndIsrApplied) -> None:
+        self._carry_out(self.cores.files_synced(applied))
 
-    def know_safe(self) -> None:
-        """Nothing was lost, or the controller has dealt with what was; nobody need be told of it again."""
-        if self.manager.missing:  # the next start has to distrust the disk as well
-            return
-        self.registration.know_safe()
+    def _clear_unclean_mark(self) -> None:
         for directory in self.logs.directories:
             if (directory.unclean or directory.is_new) and not directory.failed:
-                directory.unclean = directory.is_new = False
-                directory.know_safe()
+                try:
+                    directory.clear_unclean()
+                except (OSError, StorageError) as error:
+                    text = "%s: cannot write its boot mark, so the next start registers as unclean again: %s"
+                    _log.error(text, directory.path, error)
+                else:
+                    directory.unclean = directory.is_new = False
 
     def _broke(self, name: str, error: BaseException) -> None:
         self._failure = error
@@ -298,6 +318,8 @@ class Broker:
             return answer
         if isinstance(effect, effects.Reply):
             self._answer(effect)
+        elif isinstance(effect, effects.LeaderAndIsrApplied):
+            self._carry_out(self.cores.applied(effect))
         elif isinstance(effect, effects.Send):
             self.fetches.send(effect)
         elif isinstance(effect, effects.SubmitMulti):
@@ -331,10 +353,10 @@ class Broker:
         if isinstance(effect, effects.GetChildren):
             return await self.store.get_children(effect.path, on_watch if effect.watch else None)
         if isinstance(effect, effects.SendControl):
-            self.channels.send(effect)
+            self.sender.send(effect)
             await asyncio.sleep(0)  # it goes out while the controller thinks of what it says to others
         elif isinstance(effect, effects.AwaitAnswers):
-            await self.channels.until_idle(effect.most_ms / 1000, effect.rest_ms / 1000)
+            await self.sender.until_idle(effect.most_ms / 1000, effect.rest_ms / 1000)
         elif isinstance(effect, effects.ConnectPeer):
             self.peers.connect(effect.broker)
         elif isinstance(effect, effects.DisconnectPeer):
@@ -348,10 +370,7 @@ class Broker:
     def metadata_changed(self) -> None:
         """A control request was applied, or metadata read: the registered brokers may have changed."""
         self.departed.changed()
-        brokers = self.manager.metadata.brokers
-        if brokers is not self._known_brokers:
-            self._known_brokers = brokers
-            self.detect.put(events.PeersChanged(brokers))
+        self._carry_out(self.cores.stepped(self.manager))
 
     def _note(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.StateChange):
@@ -374,10 +393,7 @@ class Broker:
             self.traffic.fetched(response, isinstance(exchange, Exchange) and exchange.follower)
         elif isinstance(response, m.ProduceResponse):
             self.traffic.produced(response)
-        if isinstance(response, m.LeaderAndIsrResponse):
-            self.logs.sync_files(partial(exchange.reply, response))
-        else:
-            exchange.reply(response)
+        exchange.reply(response)
 
     # Where others are
 
@@ -440,57 +456,50 @@ class Broker:
     # Stop
 
     async def _hand_over(self) -> None:
-        """Have the controller move this broker's leaders; what it cannot move in time stops with the broker."""
+        """Have the controller move this broker's leaders."""
         _log.info("broker %d stops", self.id)
-        self.register.put(events.Stopping())
-        try:
-            async with asyncio.timeout(self.settings.controlled_shutdown_max_wait_ms / 1000):
-                while self._failure is None:
-                    try:
-                        remaining = await self._ask_to_stop()
-                    except (OSError, CoordinationError, PeerProtocolError) as error:
-                        _log.info("controlled shutdown: %s", error)
-                    else:
-                        if not remaining or not self._has_heirs():
-                            return
-                    await asyncio.sleep(SHUTDOWN_RETRY_S)  # nobody tells when a leader could be moved after all
-        except TimeoutError:
-            _log.warning("not all leaders could be moved in time")
+        self._carry_out(self.cores.stop())
+        await self._may_exit.wait()
 
-    def _has_heirs(self) -> bool:
-        """Whether there is anybody else to whom a leader could be moved."""
-        return any(one.id != self.id and not one.stopping for one in self.manager.metadata.brokers.values())
+    def _apply_shutdown(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.SubmitRead):
+            self.store.submit_read(effect.paths, partial(self._shutdown_read, effect.tag))
+        elif isinstance(effect, effects.SendShutdown):
+            self._shutdown_request = self._loop.create_task(self._send_shutdown(effect))
+        elif isinstance(effect, effects.Exit):
+            self._may_exit.set()
+        else:
+            self._note(effect)
 
-    async def _ask_to_stop(self) -> bool:
-        """Whether anything remains to be moved."""
-        if self._registered is None:
-            return False
-        (node,) = await self.store.get_nodes((nodes.CONTROLLER,))
-        if node is None:
-            return True
-        controller = int(json.loads(node.data)["broker_id"])
-        address = await self.address_of(controller)
-        if address is None:
-            return True
-        request = m.ControlledShutdownRequest(self.id, self.registration.broker_epoch)
-        header = control_header(request, 1, self._client_id)
+    def _shutdown_read(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
+        self.stopper.put(events.StoreReplied(tag, tuple(results or ()), error))
+
+    async def _send_shutdown(self, effect: effects.SendShutdown) -> None:
+        response: Any = None
         peer = Peer(self.settings.socket_request_max_bytes, connect=self.dialer.connect)
         try:
-            frame = await peer.call(address, broker_wire.encode_request(request, header), SHUTDOWN_TIMEOUT_S)
+            address = await self.address_of(effect.controller)
+            if address is None:
+                raise ConnectionError(f"the controller, broker {effect.controller}, is not registered")
+            header = control_header(effect.request, 1, self._client_id)
+            frame = await peer.call(address, broker_wire.encode_request(effect.request, header), SHUTDOWN_TIMEOUT_S)
             response = broker_wire.decode_response(frame, header)
+            if not isinstance(response, m.ControlledShutdownResponse):
+                raise PeerProtocolError(f"a {type(response).__name__} to a ControlledShutdown")
+        except (OSError, TimeoutError, CoordinationError, PeerProtocolError) as error:
+            _log.info("controlled shutdown: no response of the controller: %s", str(error) or type(error).__name__)
+            response = None
         finally:
             peer.close()
-        return not isinstance(response, m.ControlledShutdownResponse) or (
-            response.error is not ErrorCode.NONE or bool(response.remaining)
-        )
+        self.stopper.put(events.ControlledShutdownReplied(effect.attempt, response))
 
     async def _shut_down(self) -> None:
         await self.metrics.close()
         self.server.close()
         self.api.close()
-        for runner in (self.replicas, self.control, self.register, self.detect):
+        for runner in self._runner_of.values():
             runner.stop()
-        self.channels.close()
+        self.sender.close()
         self.peers.close()
         self.fetches.close()
         await self.store.close()

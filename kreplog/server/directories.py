@@ -113,7 +113,7 @@ class DataDirectory:
             clean.unlink()
             _sync(self.path)
         if not self.unclean and not self.is_new:
-            self.know_safe()
+            self.clear_unclean()
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
 
     def _check_mode(self, group: str | None) -> None:
@@ -162,7 +162,7 @@ class DataDirectory:
         except FileNotFoundError:
             return None
 
-    def know_safe(self) -> None:
+    def clear_unclean(self) -> None:
         """What a crash of the host may have taken is dealt with: from now on only another boot makes this unclean."""
         atomic_write(str(self.path / BOOT_MARK), f"{self._boot}\n".encode())
 
@@ -296,7 +296,7 @@ class DataDirectory:
         """Let go of it. clean: every log in it was closed and nothing is lost."""
         if clean and not self.failed:
             try:
-                self.know_safe()
+                self.clear_unclean()
                 atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')
             except (OSError, StorageError) as error:
                 _log.error("the log directory %s is not marked as closed cleanly: %s", self.path, error)

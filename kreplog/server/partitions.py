@@ -25,6 +25,7 @@ from kreplog._native.files import error_of
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import (
     LogClosedError,
@@ -79,9 +80,6 @@ PRODUCERS = "producer_ids"
 PRODUCER_BYTES = 440
 """What each idempotent producer that a log remembers is charged; a quarter of the account may be theirs."""
 
-EXHAUSTED_RETRY_S = 0.5
-"""Until what nobody waits for in a step, such as an fsync, is tried again for want of descriptors or memory."""
-
 HELD_FILES = 32
 """So many segments are deleted without a pause for everybody else."""
 
@@ -91,16 +89,14 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """flushing: an fsync is under way, in a thread; flush_again: more was appended since it began. syncing: so many
-    threads have its files to sync or to look into, or will. gone: deleted or set aside; `when_still` is then called
-    once no thread has its log in hand."""
+    """flushing: an fsync is under way, in a thread. syncing: so many threads have its files to sync or to look into, or
+    will. gone: deleted or set aside; `when_still` is then called once no thread has its log in hand."""
 
     directory: DataDirectory
     topic_id: str
     log: Log
     flushing: bool = False
     syncing: int = 0
-    flush_again: bool = False
     gone: bool = False
     producers: int = 0
     when_still: Callable[[], None] | None = field(default=None)
@@ -150,6 +146,7 @@ class ReplicaLogs:
         self._cut: dict[_Replica, None] = {}
         self._due: dict[_Replica, None] = {}
         self._flushing_due = False
+        self._flushes = FlushQueue()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._answers: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
@@ -533,41 +530,40 @@ class ReplicaLogs:
     # Flush
 
     def _flush(self, effect: effects.Flush) -> None:
-        """One fsync at a time for each log; those asked for meanwhile share the next."""
         replica = self._of(effect.partition)
-        if replica.flushing:
-            replica.flush_again = True
-        else:
-            self._start(effect.partition, replica)
+        if self._flushes.request(replica):
+            self._begin_flush(effect.partition, replica)
 
-    def _start(self, partition: TopicPartition, replica: _Replica) -> None:
-        replica.flushing, replica.flush_again = True, False
+    def _begin_flush(self, partition: TopicPartition, replica: _Replica) -> None:
+        replica.flushing = True
         future = asyncio.get_running_loop().run_in_executor(self._pool, _flush_log, replica.log)
         future.add_done_callback(lambda done: self._flushed(partition, replica, done))
 
     def _flushed(self, partition: TopicPartition, replica: _Replica, done: asyncio.Future[int]) -> None:
         replica.flushing = False
-        if replica.gone:
-            done.exception()
+        error = done.exception()
+        if replica.gone or isinstance(error, LogClosedError):
+            self._flushes.forget(replica)
             self._settle(replica)
-            return
-        try:
-            self._put(events.Flushed(partition, done.result()))
-        except LogClosedError:
-            return
-        except StorageError as error:
-            if is_exhaustion(error):
-                asyncio.get_running_loop().call_later(EXHAUSTED_RETRY_S, self._flush_again, partition, replica)
-            else:
-                _log.error("%s: fsync failed: %s", partition, error)
-                self._fail(replica.directory, error)
-            return
-        if replica.flush_again and not replica.directory.failed:
-            self._start(partition, replica)
+        elif error is None:
+            event, again = self._flushes.finished(replica, partition, done.result())
+            self._put(event)
+            if again:
+                self._retry_flush(partition, replica)
+        elif not isinstance(error, StorageError):
+            raise error
+        elif self._flushes.failed(replica, error):
+            delay_s = EXHAUSTED_RETRY_MS / 1000
+            asyncio.get_running_loop().call_later(delay_s, self._retry_flush, partition, replica)
+        else:
+            _log.error("%s: fsync failed: %s", partition, error)
+            self._fail(replica.directory, error)
 
-    def _flush_again(self, partition: TopicPartition, replica: _Replica) -> None:
-        if not (replica.flushing or replica.gone or replica.directory.failed or replica.log.closed):
-            self._start(partition, replica)
+    def _retry_flush(self, partition: TopicPartition, replica: _Replica) -> None:
+        if replica.gone or replica.directory.failed or replica.log.closed:
+            self._flushes.forget(replica)
+        else:
+            self._begin_flush(partition, replica)
 
     def _note_due(self, replica: _Replica) -> None:
         """Where a segment was sealed, or an epoch begun: have those before it, and the epochs, made durable while
@@ -630,7 +626,7 @@ class ReplicaLogs:
                 _log.error("%s", error)
                 self._fail(replica.directory, error)
         if again:
-            await asyncio.sleep(EXHAUSTED_RETRY_S)
+            await asyncio.sleep(EXHAUSTED_RETRY_MS / 1000)
             await self._sync(call, again, then)
         else:
             then()

@@ -11,9 +11,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from kreplog.core.effects import Effect, Steps
+from kreplog.core.effects import Core, Effect
 from kreplog.core.events import Event, Tick, WatchFired
 from kreplog.errors import CoordinationError, InvariantError, KreplogError
 from kreplog.types import WatchEvent
@@ -21,14 +21,6 @@ from kreplog.types import WatchEvent
 _log = logging.getLogger("kreplog.server")
 
 OnFailure = Callable[[str, BaseException], None]
-
-
-class Core(Protocol):
-    """What the three cores have in common."""
-
-    def step(self, event: Any, now_ms: int) -> Steps[None]: ...
-
-    def next_wakeup(self, now_ms: int) -> int | None: ...
 
 
 class _Runner:
@@ -91,7 +83,7 @@ class _Runner:
 
 class Direct(_Runner):
     """Runs a core whose effects `apply` carries out and answers at once. `before` is called before each run of events,
-    and may put in one that comes before them."""
+    and may put in one that comes before them; `after` is called after each run."""
 
     def __init__(
         self,
@@ -100,10 +92,12 @@ class Direct(_Runner):
         apply: Callable[[Effect], Any],
         on_failure: OnFailure,
         before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name, core, on_failure)
         self._apply = apply
         self._before = before
+        self._after = after
         self._inbox: deque[Event] = deque()
         self._running = False
 
@@ -122,6 +116,7 @@ class Direct(_Runner):
             self._fail(error)
         finally:
             self._running = False
+        self._after()
         self.arm()
 
     def _step(self, event: Event) -> None:

@@ -8,32 +8,31 @@ the steps under way are dropped, and whatever the disk did not keep is gone.
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kreplog.config import ReplicationConfig
-from kreplog.core import effects, events, registration
+from kreplog.core import effects, events
 from kreplog.core import messages as m
+from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
+from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.nodes import CONTROLLER
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import (
     CoordinationError,
     ErrorCode,
     KreplogError,
-    LogClosedError,
     StorageError,
     check,
-    is_exhaustion,
 )
-from kreplog.sim.channels import ControlChannels
+from kreplog.sim.channels import ControlSender
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS, Timer
@@ -50,20 +49,12 @@ FEW_BYTES = 20_000
 FETCH_SLACK_MS = 700
 """What a fetch may take beyond its max_wait before its connection is closed."""
 
-EXHAUSTED_RETRY_MS = 200
-"""Until a flush is tried again for which there was no descriptor or memory."""
-
 CHECKPOINT_MS = 700
-SHUTDOWN_TRIES = 4
-SHUTDOWN_WAIT_MS = 300
+SHUTDOWN_MAX_WAIT_MS = 4000
+SHUTDOWN_TIMEOUT_MS = 1000
 
-
-class Core(Protocol):
-    """What the four cores have in common."""
-
-    def step(self, event: Any, now_ms: int) -> effects.Steps[None]: ...
-
-    def next_wakeup(self, now_ms: int) -> int | None: ...
+EXIT_DELAY_MS = 300
+"""Until a paused process that may exit is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +92,7 @@ class Machine:
 class Runner:
     """One core, its queue of events, and the step under way."""
 
-    def __init__(self, process: BrokerProcess, name: str, core: Core) -> None:
+    def __init__(self, process: BrokerProcess, name: str, core: effects.Core) -> None:
         self.core = core
         self.who = f"{name} {process.id}"
         self._process = process
@@ -261,7 +252,6 @@ class BrokerProcess:
         )
         few = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few else None
-        self._unanswered: dict[int, m.LeaderAndIsrRequest] = {}
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
@@ -275,17 +265,24 @@ class BrokerProcess:
             directories=(f"disk {machine.disks} of {self.id}",),
         )
         self.registration = Registration(broker)
-        self._registered: events.Registered | None = None
-        self.replicas = Runner(self, "broker", self.manager)
-        self.control = Runner(self, "controller", self.controller)
-        self.register = Runner(self, "registration", self.registration)
-        self.detector = FailureDetector(self.id)
-        self.detect = Runner(self, "failure detector", self.detector)
-        self.runners = (self.replicas, self.control, self.register, self.detect)
-        self._peers = self.manager.metadata.brokers
+        self.cores = BrokerCores(
+            self.manager,
+            self.controller,
+            self.registration,
+            FailureDetector(self.id),
+            ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
+        )
+        names = ("broker", "controller", "registration", "failure detector", "shutdown")
+        self.runners = tuple(Runner(self, *named) for named in zip(names, self.cores.cores, strict=True))
+        self.replicas, self.control, self.register, self.detect, self.stopper = self.runners
+        self._runner_of = {runner.core: runner for runner in self.runners}
         self._held: dict[int, HeldConnection] = {}
-        self.channels = ControlChannels(cluster.network, scheduler, self.host, lambda: self.running, self.control.put)
-        self._flushing: dict[TopicPartition, bool] = {}
+        self.sender = ControlSender(
+            self.cores.channels, cluster.network, scheduler, self.host, lambda: self.running, self.control.put
+        )
+        self._flushes = FlushQueue()
+        self._created_by_init: list[Any] = []
+        self._exited: Callable[[], None] = lambda: None
         self._effects: dict[type, Callable[[Runner, Any], Any]] = {
             **dict.fromkeys(_LOG_EFFECTS, self._log),
             effects.EndOfRecords: self._end_of_records,
@@ -294,7 +291,13 @@ class BrokerProcess:
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.Send: self._send,
             effects.Reply: self._reply,
-            effects.SendControl: self._send_control,
+            effects.LeaderAndIsrApplied: self._leader_and_isr_applied,
+            effects.SyncFiles: self._sync_files,
+            effects.ClearUncleanMark: self._clear_unclean_mark,
+            effects.Deliver: lambda _, effect: self._runner_of[effect.core].put(effect.event),
+            effects.SendShutdown: self._send_shutdown,
+            effects.Exit: self._exit,
+            effects.SendControl: lambda _, effect: self.sender.put(effect),
             effects.AwaitAnswers: self._await_answers,
             effects.ConnectPeer: self._connect_peer,
             effects.DisconnectPeer: self._disconnect_peer,
@@ -359,7 +362,7 @@ class BrokerProcess:
             if self.running:
                 runner.run()
         if self.running:
-            self.channels.resume()
+            self.sender.resume()
 
     def burn(self) -> None:
         """One more effect is done."""
@@ -369,57 +372,35 @@ class BrokerProcess:
                 self.fuse = None
                 self.blow()
 
-    def shut_down(self, done: Callable[[], None]) -> None:
-        """Announce it, hand over the leaders, close the logs, exit; `done` is called at the end, unless it crashes."""
+    def shut_down(self, exited: Callable[[], None]) -> None:
+        """Announce it, hand over the leaders, close the logs, exit; `exited` is called then, unless it crashes."""
         self.stopping = True
-        self.register.put(events.Stopping())
-        self._ask_to_stop(SHUTDOWN_TRIES, done)
+        self._exited = exited
+        self.carry_out(self.cores.stop())
 
-    def _ask_to_stop(self, tries: int, done: Callable[[], None]) -> None:
+    def _send_shutdown(self, runner: Runner, effect: effects.SendShutdown) -> None:
+        def replied(response: m.ControlledShutdownResponse | None) -> None:
+            if self.alive:
+                runner.put(events.ControlledShutdownReplied(effect.attempt, response))
+
+        timeout_us = SHUTDOWN_TIMEOUT_MS * MS
+        self.cluster.network.call(self.host, f"b{effect.controller}", "shutdown", effect.request, replied, timeout_us)
+
+    def _exit(self, runner: Runner, effect: effects.Exit) -> None:
         if not self.alive:
             return
-        if tries == 0:
-            self._exit(done)
-            return
         if self.paused:
-            self._scheduler.after(SHUTDOWN_WAIT_MS * MS, self._ask_to_stop, tries, done)
+            self._scheduler.after(EXIT_DELAY_MS * MS, self._exit, runner, effect)
             return
-        again = partial(self._ask_to_stop, tries - 1, done)
-
-        def found(nodes: Any, error: CoordinationError | None) -> None:
-            if not self.alive:
-                return
-            if error is not None or nodes is None or nodes[0] is None:
-                self._scheduler.after(SHUTDOWN_WAIT_MS * MS, again)
-                return
-            controller = json.loads(nodes[0].data)["broker_id"]
-            request = m.ControlledShutdownRequest(self.id, self.registration.broker_epoch)
-            self.cluster.network.call(self.host, f"b{controller}", "shutdown", request, answered, 1000 * MS)
-
-        def answered(response: m.ControlledShutdownResponse | None) -> None:
-            if not self.alive:
-                return
-            if response is not None and response.error is ErrorCode.NONE and not response.remaining:
-                self._exit(done)
-            else:
-                self._scheduler.after(SHUTDOWN_WAIT_MS * MS, again)
-
-        self.link.get_nodes((CONTROLLER,), None, found)
-
-    def _exit(self, done: Callable[[], None]) -> None:
-        if self.paused:
-            self._scheduler.after(SHUTDOWN_WAIT_MS * MS, self._exit, done)
-            return
-        if not self.alive:
-            return
+        self.cluster.checkers.exits(self.id, effect.all_moved)
         self.disk.shutdown()
         self._end()
         self.link.close()
-        done()
+        self._exited()
 
     def _end(self) -> None:
         self.alive = self.running = False
-        self.channels.close()
+        self.cores.channels.retain({})
         self.cluster.network.detach(self.host)
         self.machine.process = None
 
@@ -431,8 +412,6 @@ class BrokerProcess:
         elif isinstance(request, m.ControlledShutdownRequest):
             self.control.put(events.Received(reply_to, request))
         else:
-            if isinstance(request, m.LeaderAndIsrRequest):
-                self._unanswered[reply_to] = request
             self.replicas.put(events.Received(reply_to, request))
 
     def _tell_metadata(self, reply_to: int) -> None:
@@ -442,29 +421,20 @@ class BrokerProcess:
             self.cluster.network.reply(reply_to, self.cluster.metadata_of(self))
 
     def _connected(self, session_id: int) -> None:
-        self.register.put(events.SessionStarted(session_id))
+        self.carry_out(self.cores.session_started(session_id))
 
     def stepped(self, runner: Runner) -> None:
-        """A step has ended: what the shell must look at then."""
+        """A step has ended."""
         if runner is self.replicas:
             self.cluster.checkers.stepped(self.id, self.manager)
-            if self.manager.metadata.brokers is not self._peers:
-                self._peers = self.manager.metadata.brokers
-                self.detect.put(events.PeersChanged(self._peers))
-        elif runner is self.register:
-            registered = self.registration.registered
-            if registered is not self._registered:
-                if registered is not None and registered.is_first:
-                    self.machine.new_disk = False
-                changes = registration.transition(self._registered, registered)
-                self._registered = registered
-                for event in changes:
-                    for other in (self.replicas, self.control, self.detect):
-                        other.put(event)
         elif runner is self.control:
             self._reign = self.controller.epoch
-            live = self.controller.context.brokers if self.controller.active else {}
-            self.channels.keep({broker.id: broker.epoch for broker in live.values()})
+        self.carry_out(self.cores.stepped(runner.core))
+
+    def carry_out(self, following: Sequence[effects.Effect]) -> None:
+        """What the cores together have decided."""
+        for effect in following:
+            self.apply(self.replicas, effect)
 
     def _transition(self, thing: object, old: str, new: str) -> None:
         """Judged are all but the first states, which a controller gives to what it finds when it is elected."""
@@ -474,9 +444,7 @@ class BrokerProcess:
     def _session_lost(self) -> None:
         if not self.alive:
             return
-        for runner in self.runners:
-            runner.put(events.SessionLost())
-        self.channels.close()
+        self.carry_out(self.cores.session_lost())
         if not self.stopping:
             self.link.connect(int(300 * MS * self._scheduler.random.random()))
 
@@ -515,34 +483,38 @@ class BrokerProcess:
             log.advance_high_watermark(effect.offset)
 
     def _flush(self, _runner: Runner, effect: effects.Flush) -> None:
-        """One fsync at a time for each log; those asked for meanwhile share the next."""
-        partition = effect.partition
-        if partition in self._flushing:
-            self._flushing[partition] = True
-            return
-        self._flushing[partition] = False
-        delay_us = int((500 + 4000 * self._scheduler.random.random()) + 2 * self.disk.slow_ms * MS)
-        self._scheduler.after(delay_us, self._flushed, partition, self.disk.log(partition))
+        log = self.disk.log(effect.partition)
+        if log is not None and self._flushes.request(log):
+            self._begin_flush(log)
 
-    def _flushed(self, partition: TopicPartition, log: DiskLog | None) -> None:
+    def _begin_flush(self, log: DiskLog) -> None:
+        """An fsync takes what is there when it begins, and its time."""
+        outcome: int | StorageError
+        try:
+            outcome = log.flush()
+        except StorageError as error:
+            outcome = error
+        delay_us = int((500 + 4000 * self._scheduler.random.random()) + 2 * self.disk.slow_ms * MS)
+        self._scheduler.after(delay_us, self._flushed, log, outcome)
+
+    def _flushed(self, log: DiskLog, outcome: int | StorageError) -> None:
         if not self.alive:
             return
-        flushed: events.Event | None = None
-        try:
-            if log is not None:
-                flushed = events.Flushed(partition, log.flush())
-        except LogClosedError:
-            pass  # the replica was stopped, deleted or opened anew
-        except StorageError as error:
-            if is_exhaustion(error):
-                self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._flushed, partition, log)
-                return
-            flushed = events.LogFailed(partition)
-        again = self._flushing.pop(partition)
-        if flushed is not None:
-            self.replicas.put(flushed)
-        if again and self.alive:
-            self._flush(self.replicas, effects.Flush(partition))
+        if self.disk.log(log.partition) is not log:  # the replica was stopped, deleted or opened anew
+            self._flushes.forget(log)
+        elif isinstance(outcome, int):
+            event, again = self._flushes.finished(log, log.partition, outcome)
+            self.replicas.put(event)
+            if again:
+                self._begin_flush(log)
+        elif self._flushes.failed(log, outcome):
+            self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._flush_again, log)
+        else:
+            self.replicas.put(events.LogFailed(log.partition))
+
+    def _flush_again(self, log: DiskLog) -> None:
+        if self.alive and self.disk.log(log.partition) is log:
+            self._begin_flush(log)
 
     def _offset_for_timestamp(self, _runner: Runner, effect: effects.OffsetForTimestamp) -> None:
         log = self.disk.log(effect.partition)
@@ -556,28 +528,36 @@ class BrokerProcess:
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
 
-    def _reply(self, runner: Runner, effect: effects.Reply) -> None:
+    def _reply(self, _runner: Runner, effect: effects.Reply) -> None:
         assert isinstance(effect.reply_to, int)
-        request = self._unanswered.pop(effect.reply_to, None)
-        if self.registration.broker.unclean and request is not None:
-            self._may_be_clean(request, effect.response)
         if self.manager.metadata.controller_epoch < 0:
             for one in getattr(effect.response, "partitions", ()):
                 if getattr(one, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     self.cluster.checkers.denied(self.id, one.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
-    def _may_be_clean(self, request: m.LeaderAndIsrRequest, response: m.Response) -> None:
-        """The controller that sends INIT has read this registration, so it knows what may be lost; until then a
-        further start must say so again."""
-        if isinstance(response, m.LeaderAndIsrResponse):
-            current = request.broker_epoch == self.registration.broker_epoch
-            if request.is_init and current and response.error is ErrorCode.NONE and not self.manager.missing:
-                self.disk.unclean = self.machine.new_disk = False
-                self.registration.know_safe()
+    def _leader_and_isr_applied(self, _runner: Runner, effect: effects.LeaderAndIsrApplied) -> None:
+        if effect.request.is_init:
+            self._created_by_init = self.disk.begin_sync()
+        self.carry_out(self.cores.applied(effect))
 
-    def _send_control(self, _runner: Runner, effect: effects.SendControl) -> None:
-        self.channels.put(effect)
+    def _sync_files(self, _runner: Runner, effect: effects.SyncFiles) -> None:
+        created = self.disk.begin_sync()
+        if not created:
+            self.carry_out(self.cores.files_synced(effect.applied))
+            return
+
+        def synced() -> None:
+            if self.alive:
+                self.disk.synced(created)
+                self.carry_out(self.cores.files_synced(effect.applied))
+
+        self._scheduler.after(int((500 + 4000 * self._scheduler.random.random()) + self.disk.slow_ms * MS), synced)
+
+    def _clear_unclean_mark(self, _runner: Runner, _effect: effects.ClearUncleanMark) -> None:
+        not_durable = [replica.topic_id for replica in self._created_by_init if replica.created]
+        self.cluster.checkers.unclean_mark_cleared(self.id, not_durable)
+        self.disk.unclean = self.machine.new_disk = False
 
     def _await_answers(self, runner: Runner, effect: effects.AwaitAnswers) -> Any:
         """As long as it may take, as if one broker did not answer."""

@@ -570,6 +570,20 @@ class Checkers:
             )
             self.violate("watermark", text, line, replica.high_watermark)
 
+    def exits(self, broker: int, all_moved: bool) -> None:
+        """A broker exits in order. all_moved: because it leads nothing any more."""
+        for line in self.lines.values():
+            state = line.state
+            if all_moved and state is not None and state.leader == broker and set(state.isr) - {broker}:
+                self.violate("exit of a leader", f"broker {broker} exits while it leads, in sync {state.isr}", line)
+
+    def unclean_mark_cleared(self, broker: int, not_durable: Sequence[str]) -> None:
+        """A broker's disk no longer says that it may lack records. not_durable: topic ids of replicas that its last
+        INIT created."""
+        if not_durable:
+            text = f"broker {broker} counts as clean again before {len(not_durable)} new replicas are durable"
+            self.violate("clean too early", text, None)
+
     def transition(self, thing: object, old: str, new: str) -> None:
         """A controller has changed the state of a replica or a partition."""
         if old not in LEGAL.get(new, ()) and not (old.startswith("NonExistent") and new in _FIRST):

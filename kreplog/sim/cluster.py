@@ -409,7 +409,7 @@ class Cluster:
                 assigned = None if owner is None else owner.partitions.get(partition.partition)
                 if assigned is None or machine.id not in assigned.replicas:
                     return f"broker {machine.id} still has {partition}", (partition,)
-        if not controller.process.channels.idle:
+        if not controller.process.cores.channels.idle:
             return "the controller has messages to send", ()
         return None
 

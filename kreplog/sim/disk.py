@@ -151,7 +151,7 @@ class Observer(Protocol):
 class _Replica:
     """A partition directory: its files, who has them open, and what the disk holds of them for certain."""
 
-    __slots__ = ("durable", "failed", "files", "interrupted", "leo", "log", "lost_from", "topic_id")
+    __slots__ = ("created", "durable", "failed", "files", "interrupted", "leo", "log", "lost_from", "topic_id")
 
     def __init__(self, topic_id: str, files: _Files) -> None:
         self.topic_id = topic_id
@@ -159,6 +159,7 @@ class _Replica:
         self.log: DiskLog | None = None
         self.leo = 0  # while no log is open
         self.durable = 0
+        self.created = True  # since the last sync
         self.failed = False
         self.interrupted = False
         self.lost_from: int | None = None  # of a torn append that the next start will not find
@@ -439,6 +440,15 @@ class Disk:
     def on_disk(self) -> dict[TopicPartition, str]:
         """Topic id of every replica that has files, open or not, by partition in order."""
         return {partition: self._replicas[partition].topic_id for partition in sorted(self._replicas)}
+
+    def begin_sync(self) -> list[_Replica]:
+        """The replicas that were created and are not durable yet, for `synced`."""
+        return [replica for replica in self._replicas.values() if replica.created]
+
+    def synced(self, replicas: list[_Replica]) -> None:
+        """The directories and first segments of these are durable."""
+        for replica in replicas:
+            replica.created = False
 
     def checkpoint_high_watermarks(self) -> None:
         """What a broker does on a timer: the high watermarks of now are those that a power cut leaves."""

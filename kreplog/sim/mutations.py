@@ -7,23 +7,28 @@ or in the faults; but for those of `harmless`, where it is the promise that no s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from kreplog.core import eligible, failures
+from kreplog.core.broker import control_channel
+from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.control_channel import ControlChannel
+from kreplog.core.broker.flush_queue import FlushQueue
+from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller import fencing, leadership, selectors
 from kreplog.core.controller.brokers import BrokerChanges
 from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.context import Replica as ControllerReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
-from kreplog.core.effects import LogState, OpenedLog, Steps
-from kreplog.core.events import Event, WatchFired
+from kreplog.core.effects import Deliver, LogState, OpenedLog, Steps
+from kreplog.core.events import ControlReplied, Event, WatchFired
 from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
+from kreplog.core.messages import ControlResponse, FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.registration import Registration, State
 from kreplog.core.replication import epochs, isr, manager, partition
 from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
@@ -610,3 +615,70 @@ def _presumed_dead_stays_out() -> list[Patch]:
             yield from right(self, event, now_ms)
 
     return [(Registration, "step", step)]
+
+
+# One broker's cores together
+
+
+@_mutation("unclean-mark-cleared-early")
+def _unclean_mark_cleared_early() -> list[Patch]:
+    """A broker counts as clean again once it is registered, before a controller has read that it was not (F17)."""
+    return [(BrokerCores, "_lacks_nothing", lambda self, registered: True)]
+
+
+@_mutation("unclean-mark-cleared-unsynced")
+def _unclean_mark_cleared_unsynced() -> list[Patch]:
+    """A broker counts as clean again, and answers, before the replicas that an INIT made are durable (F17)."""
+    return [(BrokerCores, "applied", BrokerCores.files_synced)]
+
+
+@_mutation("registration-not-delivered")
+def _registration_not_delivered() -> list[Patch]:
+    """The replicas do not hear that their broker is registered, and refuse all that a controller sends."""
+    return [(BrokerCores, "_to_registered_cores", lambda self, event: [Deliver(self.controller, event)])]
+
+
+@_mutation("control-requests-reordered")
+def _control_requests_reordered() -> list[Patch]:
+    """Requests that were coalesced say the newer state of a partition before the older one."""
+    return [(control_channel, "_in_order", lambda first, second: second.partitions + first.partitions)]
+
+
+@_mutation("control-request-sent-once")
+def _control_request_sent_once() -> list[Patch]:
+    """A control request whose response is lost is not sent again."""
+    replied = ControlChannel.replied
+
+    def gives_up(self: ControlChannel, response: ControlResponse | None) -> ControlReplied | None:
+        if response is None:
+            self._in_flight = None
+        return replied(self, response)
+
+    return [(ControlChannel, "replied", gives_up)]
+
+
+@_mutation("flush-claimed-too-far")
+def _flush_claimed_too_far() -> list[Patch]:
+    """An fsync counts for what was appended after it had begun."""
+    flushed_to = Partition.flushed_to
+
+    def claims(self: Partition, recovery_point: int) -> Steps[None]:
+        return flushed_to(self, self.log.leo)
+
+    return [(Partition, "flushed_to", claims)]
+
+
+@_mutation("flush-shared-with-one-under-way")
+def _flush_shared() -> list[Patch]:
+    """A request for an fsync is dropped while one is under way, though that covers nothing that came later."""
+
+    def request(self: FlushQueue, log: Hashable) -> bool:
+        return log not in self and self._under_way.setdefault(log, False) is False
+
+    return [(FlushQueue, "request", request)]
+
+
+@_mutation("exits-before-its-leaders-moved")
+def _exits_early() -> list[Patch]:
+    """A broker that is to stop takes the controller's first answer for leave, whatever it still leads."""
+    return [(ControlledShutdown, "_may_exit", lambda self, response: response is not None)]

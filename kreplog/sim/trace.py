@@ -114,7 +114,7 @@ def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
         return () if message.response is None else partitions_of(message.response)
     if isinstance(message, effects.Send | effects.SendControl):
         return partitions_of(message.request)
-    if isinstance(message, effects.Reply):
+    if isinstance(message, effects.Reply | effects.LeaderAndIsrApplied):
         return partitions_of(message.response)
     if isinstance(message, effects.SubmitMulti | effects.Multi):
         return _partitions_of_paths(operation.path for operation in message.operations)
@@ -170,6 +170,14 @@ def describe_event(event: events.Event) -> str:
             return "has lost its session"
         case events.WatchFired(event=fired):
             return f"sees {fired.path} {fired.kind}"
+        case events.ControlledShutdownReplied(response=None):
+            return "gets no answer to its ControlledShutdown"
+        case events.ControlledShutdownReplied(response=response):
+            return f"hears: {describe(response)}"
+        case events.SessionStarted():
+            return "has a session"
+        case events.Stopping():
+            return "is to stop"
         case events.PeersChanged(brokers=brokers):
             return f"hears of brokers {sorted(brokers)}"
         case events.PeerConnected(broker=broker):
@@ -252,8 +260,12 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"connects to broker {broker.id}"
         case effects.DisconnectPeer(broker=broker):
             return f"hangs up on broker {broker}"
-        case effects.Reply(response=response):
+        case effects.Reply(response=response) | effects.LeaderAndIsrApplied(response=response):
             return f"answers {describe(response)}"
+        case effects.SendShutdown(controller=controller, request=request):
+            return f"sends broker {controller} {describe(request)}"
+        case effects.Exit(all_moved=all_moved):
+            return "exits" + ("" if all_moved else ", with leaders that were not moved")
         case effects.StateChange(level=level, text=text):
             return f"{level}: {text}"
         case effects.UncleanElection(partition=partition, leader=leader, leader_epoch=epoch):

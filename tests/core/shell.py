@@ -20,6 +20,7 @@ from kreplog.core.effects import (
     EndOfRecords,
     EnforceRetention,
     Flush,
+    LeaderAndIsrApplied,
     LogState,
     OffsetForTimestamp,
     OpenedLog,
@@ -108,6 +109,8 @@ class Shell:
                 follow: list[Event] = [*found, *(StoreReplied(tag, (self._elected(),)) for tag in reads)]
                 return [*done, *itertools.chain.from_iterable(map(self.step, follow))]
             answer = error = None
+            if isinstance(effect, LeaderAndIsrApplied):  # the logs are in memory: there is nothing to sync
+                effect = Reply(effect.reply_to, effect.response)
             if type(effect) in self.fails:
                 error = self.fails.pop(type(effect))
                 continue

@@ -156,7 +156,7 @@ def test_what_may_be_lost_is_said_until_a_controller_has_dealt_with_it() -> None
     shell = Shell(store, broker=replace(BROKER, unclean=True))
     for epoch, unclean in ((1, True), (2, True), (3, False), (4, False)):
         if epoch == 3:
-            shell.core.know_safe()
+            shell.core.clear_unclean()
         shell.connect()
         assert registered(shell, epoch)
         assert nodes.decode_broker(OWN, node(store, OWN), epoch).unclean is unclean

@@ -59,7 +59,9 @@ async def control(broker: Broker, request: type[Any], *content: Any, **more: Any
     """The answer to a control request that is forged well: its epochs are the newest, and it comes after the others."""
     manager = broker.manager
     more["sequence"] = manager._control_sequence + 1
-    return await broker.api.obey(request(broker.id, manager.controller_epoch, manager.broker_epoch, *content, **more))
+    return await broker.api.handle_local_control(
+        request(broker.id, manager.controller_epoch, manager.broker_epoch, *content, **more)
+    )
 
 
 @pytest.mark.parametrize("illegal", ILLEGAL, ids=repr)

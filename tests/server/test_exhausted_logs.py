@@ -80,7 +80,7 @@ def test_an_error_of_python_itself_is_of_storage(life: Life) -> None:
 def test_an_fsync_that_finds_no_descriptor_is_made_later(
     life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "EXHAUSTED_RETRY_S", 0.001)
+    monkeypatch.setattr(partitions, "EXHAUSTED_RETRY_MS", 1)
     logs = life.open()
     tried = []
 
@@ -104,7 +104,7 @@ def test_an_fsync_that_finds_no_descriptor_is_made_later(
 def test_new_files_that_find_no_descriptor_are_made_durable_before_anybody_counts_on_them(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "EXHAUSTED_RETRY_S", 0.001)
+    monkeypatch.setattr(partitions, "EXHAUSTED_RETRY_MS", 1)
     logs = life.open()
     done: list[int] = []
     tried: list[int] = []

@@ -141,7 +141,7 @@ def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
 def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
     logs = life.open("a", "b")
     for directory in logs.directories:
-        directory.know_safe()
+        directory.clear_unclean()
     opened(logs)
     opened(logs, OTHER_ID, TopicPartition("other", 3))
     assert [len(logs.in_directory(directory)) for directory in logs.directories] == [1, 1]
@@ -196,7 +196,7 @@ def test_only_another_boot_makes_a_crash_unclean(life: Life) -> None:
     life.crash()
     logs = life.open(boot="first")
     assert logs.directories[0].is_new, "no controller has taken that in yet"
-    logs.directories[0].know_safe()
+    logs.directories[0].clear_unclean()
     life.crash()
     logs = life.open(boot="first")
     assert not logs.directories[0].unclean and not logs.directories[0].is_new
@@ -205,7 +205,7 @@ def test_only_another_boot_makes_a_crash_unclean(life: Life) -> None:
     life.crash()
     logs = life.open(boot="second")
     assert logs.directories[0].unclean, "nobody has been told yet"
-    logs.directories[0].know_safe()
+    logs.directories[0].clear_unclean()
     life.crash()
     assert not life.open(boot="second").directories[0].unclean
     life.logs.close()

@@ -11,9 +11,7 @@ Source: Kafka's ControllerBrokerRequestBatch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 
 from kreplog.core.controller import fencing
@@ -35,9 +33,6 @@ FIRST_LEADER_EPOCH = 0
 
 AT_ONCE = 250
 """So many partitions a request tells of, at most."""
-
-TOGETHER = 1000
-"""So many partitions a request tells of, at most, that take_together makes of several."""
 
 _TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
 
@@ -201,24 +196,3 @@ class ControllerBrokerRequestBatch:
 
 def _pieces(states: Iterable[PartitionState]) -> list[tuple[PartitionState, ...]]:
     return [tuple(some) for some in fencing.chunks(tuple(states), AT_ONCE)]
-
-
-def take_together(waiting: deque[ControlRequest]) -> ControlRequest:
-    """Take the first request from a broker's queue, with as many of those behind it as one request can say as well."""
-    request = waiting.popleft()
-    while waiting and (both := _joined(request, waiting[0])) is not None:
-        request = both
-        waiting.popleft()
-    return request
-
-
-def _joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
-    """One request that says what `first` and then `second` say; None where it takes both."""
-    if len(first.partitions) + len(second.partitions) > TOGETHER or first.controller_epoch != second.controller_epoch:
-        return None
-    match first, second:
-        case LeaderAndIsrRequest(is_init=False), LeaderAndIsrRequest(is_init=False):
-            return replace(second, partitions=first.partitions + second.partitions)
-        case UpdateMetadataRequest(), UpdateMetadataRequest(deleted=()):
-            return replace(second, partitions=first.partitions + second.partitions, deleted=first.deleted)
-    return None

@@ -16,6 +16,7 @@ from kreplog.core import nodes
 from kreplog.core.effects import (
     DeleteLog,
     DeleteStrays,
+    LeaderAndIsrApplied,
     Reply,
     RestoreStray,
     SetAsideStray,
@@ -312,7 +313,8 @@ class ReplicaManager:
             return
         match request:
             case LeaderAndIsrRequest():
-                yield Reply(reply_to, (yield from self._leader_and_isr(request, now_ms)))
+                response = yield from self._leader_and_isr(request, now_ms)
+                yield LeaderAndIsrApplied(reply_to, request, response)
             case StopReplicaRequest():
                 yield Reply(reply_to, (yield from self._stop_replicas(request)))
             case UpdateMetadataRequest():

@@ -1,0 +1,149 @@
+"""BrokerCores: the cores of one broker process, and what passes between them.
+
+The shell steps each core on its own, since some wait for the store and others never do. What a step of one core means
+for the others, and for the disk, is decided here: after each step the shell calls `stepped`, and carries out what it
+returns, in order.
+
+The unclean mark. A broker whose host lost power may lack records that it had acknowledged. Its registrations say so
+(`Broker.unclean`), and its disk remembers it, until a controller has dealt with it. A controller reads a registration
+before it sends that broker an INIT; so the mark is cleared once an INIT for the current registration has been applied
+and the replicas that it created are durable. Were it cleared earlier, a process that is killed meanwhile would be
+started again as one that lost nothing, and could be elected without the records that it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kreplog.core.broker.control_channel import ControlChannels
+from kreplog.core.broker.shutdown import ControlledShutdown
+from kreplog.core.controller.controller import Controller
+from kreplog.core.effects import (
+    ClearUncleanMark,
+    CloseControlChannel,
+    Core,
+    Deliver,
+    Effect,
+    LeaderAndIsrApplied,
+    Reply,
+    SyncFiles,
+)
+from kreplog.core.events import Event, PeersChanged, Registered, SessionLost, SessionStarted, Stopping
+from kreplog.core.failures import FailureDetector
+from kreplog.core.registration import Registration, transition
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.errors import ErrorCode
+
+_NO_EFFECTS: tuple[Effect, ...] = ()
+
+
+class BrokerCores:
+    """See the module.
+
+    replicas, controller, registration, detector, shutdown: the cores, in the order in which they get a common event.
+    channels: the requests of the controller here to the brokers.
+    """
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        controller: Controller,
+        registration: Registration,
+        detector: FailureDetector,
+        shutdown: ControlledShutdown,
+    ) -> None:
+        self.replicas = replicas
+        self.controller = controller
+        self.registration = registration
+        self.detector = detector
+        self.shutdown = shutdown
+        self.channels = ControlChannels()
+        self._brokers = replicas.metadata.brokers
+        self._registered: Registered | None = None
+
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        return self.replicas, self.controller, self.registration, self.detector, self.shutdown
+
+    def session_started(self, session_id: int) -> Sequence[Effect]:
+        """The store has granted a session, which will own this broker's ephemeral nodes."""
+        return (Deliver(self.registration, SessionStarted(session_id)),)
+
+    def session_lost(self) -> Sequence[Effect]:
+        """The session has ended, or may have: lead nothing, control nothing, register again."""
+        lost = SessionLost()
+        sharing = (self.replicas, self.controller, self.registration, self.detector)
+        return *(Deliver(core, lost) for core in sharing), *self._retain_channels({})
+
+    def stop(self) -> Sequence[Effect]:
+        """Begin a controlled shutdown: the registration announces it before the leaders are moved (F15)."""
+        stopping = Stopping()
+        return Deliver(self.registration, stopping), Deliver(self.shutdown, stopping)
+
+    def stepped(self, core: Core) -> Sequence[Effect]:
+        """What follows from a step of `core`; to be called after each."""
+        if core is self.replicas:
+            return self._replicas_stepped()
+        if core is self.registration:
+            return self._registration_stepped()
+        if core is self.controller:
+            return self._controller_stepped()
+        return _NO_EFFECTS
+
+    def applied(self, applied: LeaderAndIsrApplied) -> Sequence[Effect]:
+        """A LeaderAndIsr has been applied: the replicas it created become durable before it is answered."""
+        return (SyncFiles(applied),)
+
+    def files_synced(self, applied: LeaderAndIsrApplied) -> Sequence[Effect]:
+        """The files of the replicas created by `applied`, and by those before it, are durable."""
+        reply = Reply(applied.reply_to, applied.response)
+        if self._deals_with_losses(applied):
+            return reply, *self._clear_unclean()
+        return (reply,)
+
+    def _replicas_stepped(self) -> Sequence[Effect]:
+        brokers = self.replicas.metadata.brokers
+        if brokers is self._brokers:
+            return _NO_EFFECTS
+        self._brokers = brokers
+        return (Deliver(self.detector, PeersChanged(brokers)),)
+
+    def _registration_stepped(self) -> Sequence[Effect]:
+        registered = self.registration.registered
+        if registered is self._registered:
+            return _NO_EFFECTS
+        former, self._registered = self._registered, registered
+        effects: list[Effect] = []
+        if registered is not None and self._lacks_nothing(registered):
+            effects += self._clear_unclean()
+        for event in transition(former, registered):
+            effects += self._to_registered_cores(event)
+        return effects
+
+    def _to_registered_cores(self, event: Event) -> Sequence[Effect]:
+        return [Deliver(core, event) for core in (self.replicas, self.controller, self.detector)]
+
+    def _controller_stepped(self) -> Sequence[Effect]:
+        """A controller that has resigned sends nothing more, and none sends to a registration that has ended."""
+        live = self.controller.context.brokers if self.controller.active else {}
+        return self._retain_channels({broker.id: broker.epoch for broker in live.values()})
+
+    def _retain_channels(self, live: dict[int, int]) -> Sequence[Effect]:
+        return [CloseControlChannel(broker) for broker in self.channels.retain(live)]
+
+    def _lacks_nothing(self, registered: Registered) -> bool:
+        """Whether no broker of this id ever was before, so that nothing can have been lost."""
+        return registered.is_first
+
+    def _deals_with_losses(self, applied: LeaderAndIsrApplied) -> bool:
+        """Whether its controller has read the current registration of this broker, and so what may be lost."""
+        request = applied.request
+        is_current = request.broker_epoch == self.registration.broker_epoch
+        return request.is_init and is_current and applied.response.error is ErrorCode.NONE
+
+    def _clear_unclean(self) -> Sequence[Effect]:
+        """Not while a replica is missing: the next process has to distrust the disk as well."""
+        if self.replicas.missing:
+            return _NO_EFFECTS
+        self.registration.clear_unclean()
+        return (ClearUncleanMark(),)

@@ -1,0 +1,123 @@
+"""The controller's queues of control requests: one for each registration of a broker, strictly in order.
+
+One request is in flight to a broker at a time, and the same one is sent again until it is answered. What has waited
+meanwhile is coalesced into as few requests as can say the same. A channel belongs to one registration of its broker and
+ends with it, whatever is still in it (F30).
+Source: Kafka's ControllerChannelManager.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kreplog.core.effects import SendControl
+from kreplog.core.events import ControlReplied
+from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrRequest, UpdateMetadataRequest
+from kreplog.errors import ErrorCode
+
+RETRY_BACKOFF_MS = 300
+"""Until a request that was not answered is sent again: the broker may be starting, and must not be flooded."""
+
+MAX_COALESCED_PARTITIONS = 1000
+"""Partitions in a request that several were coalesced into."""
+
+
+class ControlChannel:
+    """The queue to one registration of a broker."""
+
+    def __init__(self, broker: int, broker_epoch: int) -> None:
+        self.broker = broker
+        self.broker_epoch = broker_epoch
+        self._waiting: deque[ControlRequest] = deque()
+        self._in_flight: ControlRequest | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether all requests have been answered."""
+        return self._in_flight is None and not self._waiting
+
+    def put(self, request: ControlRequest) -> None:
+        """Queue a request behind all others."""
+        self._waiting.append(request)
+
+    def next_request(self) -> ControlRequest | None:
+        """The request to send now: the one that is not answered yet, else the next; None if there is none."""
+        if self._in_flight is None and self._waiting:
+            self._in_flight = coalesce(self._waiting)
+        return self._in_flight
+
+    def replied(self, response: ControlResponse | None) -> ControlReplied | None:
+        """Take the response to the request in flight; None: the connection or its time ran out.
+
+        Returns the event for the controller, or None if the request is to be sent again after RETRY_BACKOFF_MS. A
+        broker that does not know yet that it is registered answers BROKER_NOT_AVAILABLE, which is no answer.
+        """
+        request = self._in_flight
+        if request is None or response is None or response.error is ErrorCode.BROKER_NOT_AVAILABLE:
+            return None
+        self._in_flight = None
+        return ControlReplied(self.broker, self.broker_epoch, request, response)
+
+
+class ControlChannels:
+    """The channels of the controller in this process."""
+
+    def __init__(self) -> None:
+        self._channels: dict[int, ControlChannel] = {}
+
+    def put(self, effect: SendControl) -> ControlChannel:
+        """Queue a request. Returns its channel; one for another registration of that broker is replaced, not kept."""
+        channel = self._channels.get(effect.broker)
+        if channel is None or channel.broker_epoch != effect.broker_epoch:
+            channel = self._channels[effect.broker] = ControlChannel(effect.broker, effect.broker_epoch)
+        channel.put(effect.request)
+        return channel
+
+    def is_open(self, channel: ControlChannel) -> bool:
+        """Whether its registration stands, so that its requests are to be sent and its responses count."""
+        return self._channels.get(channel.broker) is channel
+
+    @property
+    def open(self) -> tuple[ControlChannel, ...]:
+        return tuple(self._channels.values())
+
+    @property
+    def idle(self) -> bool:
+        return all(channel.idle for channel in self._channels.values())
+
+    def retain(self, live: Mapping[int, int]) -> list[int]:
+        """Drop the channels of registrations that are not among `live` (broker id: broker epoch); return whose."""
+        ended = [broker for broker, channel in self._channels.items() if live.get(broker) != channel.broker_epoch]
+        for broker in ended:
+            del self._channels[broker]
+        return ended
+
+
+def coalesce(waiting: deque[ControlRequest]) -> ControlRequest:
+    """Take the first request off the queue, with as many of those right behind it as one request can say as well."""
+    request = waiting.popleft()
+    while waiting and (both := _joined(request, waiting[0])) is not None:
+        request = both
+        waiting.popleft()
+    return request
+
+
+def _joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
+    """One request that says what `first` and then `second` say; None if there is none."""
+    size = len(first.partitions) + len(second.partitions)
+    if size > MAX_COALESCED_PARTITIONS or first.controller_epoch != second.controller_epoch:
+        return None
+    match first, second:
+        case LeaderAndIsrRequest(is_init=False), LeaderAndIsrRequest(is_init=False):
+            return replace(second, partitions=_in_order(first, second))
+        case UpdateMetadataRequest(), UpdateMetadataRequest(deleted=()):
+            return replace(second, partitions=_in_order(first, second), deleted=first.deleted)
+    return None
+
+
+def _in_order(first: ControlRequest, second: ControlRequest) -> tuple[Any, ...]:
+    """What both say, the newer state of a partition after the older one."""
+    return first.partitions + second.partitions
