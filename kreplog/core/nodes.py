@@ -283,6 +283,14 @@ def encode_log_dir_event(broker_id: int, partitions: Iterable[TopicPartition]) -
     return _encode({"broker": broker_id, "partitions": _pairs(partitions)})
 
 
+def decode_controller(node: Node) -> int:
+    """The id of the controller, from the node CONTROLLER. Raises CoordinationError."""
+    try:
+        return int(_parsed(node.data)["broker_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(CONTROLLER, node.data) from error
+
+
 def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartition, ...]]:
     try:
         content = _parsed(node.data)

@@ -98,6 +98,7 @@ class Broker:
         self._stop = asyncio.Event()
         self._may_exit = asyncio.Event()
         self._runner_of: dict[effects.Core, Direct | Awaiting] = {}
+        self._shutdown_request: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self.restarts = False
         self._loop = asyncio.get_running_loop()
@@ -299,6 +300,7 @@ class Broker:
     def _broke(self, name: str, error: BaseException) -> None:
         self._failure = error
         self._stop.set()
+        self._may_exit.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -465,7 +467,8 @@ class Broker:
         if isinstance(effect, effects.SubmitRead):
             self.store.submit_read(effect.paths, partial(self._shutdown_read, effect.tag))
         elif isinstance(effect, effects.SendShutdown):
-            self._shutdown_request = self._loop.create_task(self._send_shutdown(effect))
+            self._shutdown_request = self._loop.create_task(self._send_shutdown(effect), name="kreplog-shutdown")
+            self._shutdown_request.add_done_callback(self._task_ended)
         elif isinstance(effect, effects.Exit):
             self._may_exit.set()
         else:
@@ -499,6 +502,8 @@ class Broker:
         self.api.close()
         for runner in self._runner_of.values():
             runner.stop()
+        if self._shutdown_request is not None:
+            self._shutdown_request.cancel()
         self.sender.close()
         self.peers.close()
         self.fetches.close()

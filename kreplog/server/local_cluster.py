@@ -327,7 +327,7 @@ def _registered(session: Session) -> tuple[int | None, set[int]]:
     except NoNodeError:
         return None, set()
     (node,) = session.get_many((nodes.CONTROLLER,))
-    return None if node is None else int(json.loads(node.data)["broker_id"]), ids
+    return None if node is None else nodes.decode_controller(node), ids
 
 
 class PidFile:

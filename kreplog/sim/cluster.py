@@ -6,7 +6,6 @@ the store for those who need a target, and knows when everything has come to res
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -222,7 +221,7 @@ class Cluster:
 
     def controller(self) -> int:
         node = self.store.store.peek(nodes.CONTROLLER)
-        return -1 if node is None else int(json.loads(node.data)["broker_id"])
+        return -1 if node is None else nodes.decode_controller(node)
 
     def may_lose_power(self, machine: Machine) -> bool:
         """Whether a power cut here keeps the promise: with min.insync.replicas in memory all but one may be lost, so

@@ -7,6 +7,7 @@ or in the faults; but for those of `harmless`, where it is the promise that no s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -28,7 +29,7 @@ from kreplog.core.effects import Deliver, LogState, OpenedLog, Steps
 from kreplog.core.events import ControlReplied, Event, WatchFired
 from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
-from kreplog.core.messages import ControlResponse, FetchedPartition, FetchPartition, PartitionState
+from kreplog.core.messages import ControlRequest, ControlResponse, FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.registration import Registration, State
 from kreplog.core.replication import epochs, isr, manager, partition
 from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
@@ -640,8 +641,18 @@ def _registration_not_delivered() -> list[Patch]:
 
 @_mutation("control-requests-reordered")
 def _control_requests_reordered() -> list[Patch]:
-    """Requests that were coalesced say the newer state of a partition before the older one."""
-    return [(control_channel, "_in_order", lambda first, second: second.partitions + first.partitions)]
+    """A request that waits is coalesced with later ones of its kind, past those of other kinds in between."""
+
+    def overtakes(waiting: deque[ControlRequest]) -> ControlRequest:
+        request = waiting.popleft()
+        for later in list(waiting):
+            both = control_channel.joined(request, later)
+            if both is not None:
+                request = both
+                waiting.remove(later)
+        return request
+
+    return [(control_channel, "coalesce", overtakes)]
 
 
 @_mutation("control-request-sent-once")

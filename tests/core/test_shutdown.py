@@ -85,6 +85,13 @@ def test_it_asks_again_without_a_controller(found: Any) -> None:
     broker.tries_again(2)
 
 
+def test_a_damaged_controller_node_is_read_again() -> None:
+    broker = begun()
+    (said,) = broker.step(StoreReplied(("controlled shutdown", 1), (Node(b"?", NodeStat(0, 0, 0)),)))
+    assert isinstance(said, StateChange) and "/controller" in said.text
+    broker.tries_again(2)
+
+
 @pytest.mark.parametrize("response", [None, ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)])
 def test_it_asks_again_when_it_is_refused(response: ControlledShutdownResponse | None) -> None:
     broker = begun()

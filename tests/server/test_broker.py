@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kreplog.core.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderAndIsrRequest,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
@@ -155,6 +157,25 @@ def test_what_a_crash_of_the_host_may_have_taken_is_said_until_it_is_dealt_with(
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
     (tmp_path / "data" / BOOT_MARK).write_text("another boot")
     with_broker(tmp_path, known)
+
+
+def test_a_broker_is_clean_although_its_controller_hung_up_before_the_answer(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        broker = client.broker
+        while broker.registration.broker.unclean:
+            await asyncio.sleep(0.01)  # until the INIT of its registration
+        manager, (directory,) = broker.manager, broker.logs.directories
+        broker.registration.broker = replace(broker.registration.broker, unclean=True)
+        directory.unclean = True
+        (tmp_path / "data" / BOOT_MARK).write_text("another boot")
+        number = manager._control_sequence + 1
+        init = LeaderAndIsrRequest(1, manager.controller_epoch, manager.broker_epoch, (), True, number)
+        broker.api.handle_local_control(init).cancel()
+        while broker.registration.broker.unclean:
+            await asyncio.sleep(0.01)  # until its files are synced
+        assert not directory.unclean and (tmp_path / "data" / BOOT_MARK).read_text() != "another boot"
+
+    with_broker(tmp_path, work)
 
 
 def test_a_leader_that_did_not_run_for_longer_than_its_session_serves_nobody(tmp_path: Path, batch: bytes) -> None:

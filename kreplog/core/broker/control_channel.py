@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
@@ -99,25 +98,20 @@ class ControlChannels:
 def coalesce(waiting: deque[ControlRequest]) -> ControlRequest:
     """Take the first request off the queue, with as many of those right behind it as one request can say as well."""
     request = waiting.popleft()
-    while waiting and (both := _joined(request, waiting[0])) is not None:
+    while waiting and (both := joined(request, waiting[0])) is not None:
         request = both
         waiting.popleft()
     return request
 
 
-def _joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
+def joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
     """One request that says what `first` and then `second` say; None if there is none."""
     size = len(first.partitions) + len(second.partitions)
     if size > MAX_COALESCED_PARTITIONS or first.controller_epoch != second.controller_epoch:
         return None
     match first, second:
         case LeaderAndIsrRequest(is_init=False), LeaderAndIsrRequest(is_init=False):
-            return replace(second, partitions=_in_order(first, second))
+            return replace(second, partitions=first.partitions + second.partitions)
         case UpdateMetadataRequest(), UpdateMetadataRequest(deleted=()):
-            return replace(second, partitions=_in_order(first, second), deleted=first.deleted)
+            return replace(second, partitions=first.partitions + second.partitions, deleted=first.deleted)
     return None
-
-
-def _in_order(first: ControlRequest, second: ControlRequest) -> tuple[Any, ...]:
-    """What both say, the newer state of a partition after the older one."""
-    return first.partitions + second.partitions

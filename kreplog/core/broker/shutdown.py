@@ -7,15 +7,14 @@ Source: Kafka's controlled shutdown (KafkaServer.controlledShutdown, KIP-841).
 
 from __future__ import annotations
 
-import json
-
 from kreplog.core import nodes
 from kreplog.core.effects import Exit, SendShutdown, StateChange, Steps, SubmitRead
 from kreplog.core.events import ControlledShutdownReplied, Event, Stopping, StoreReplied, Tick
 from kreplog.core.messages import ControlledShutdownRequest, ControlledShutdownResponse
 from kreplog.core.registration import Registration
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.errors import ErrorCode
+from kreplog.errors import CoordinationError, ErrorCode
+from kreplog.types import Node
 
 RETRY_MS = 200
 """Until the controller is asked again: no event says when a leader could be moved after all."""
@@ -76,12 +75,19 @@ class ControlledShutdown:
         yield SubmitRead(self._tag, (nodes.CONTROLLER,))
 
     def _controller_found(self, event: StoreReplied, now_ms: int) -> Steps[None]:
-        if event.error is not None or event.results[0] is None:
+        try:
+            controller_id = None if event.error is not None else self._controller_id(event.results[0])
+        except CoordinationError as error:
+            yield StateChange("error", f"controlled shutdown: {error}")
+            controller_id = None
+        if controller_id is None:
             self._retry_ms = now_ms + RETRY_MS
-            return
-        controller_id = int(json.loads(event.results[0].data)["broker_id"])
-        request = ControlledShutdownRequest(self.broker_id, self._registration.broker_epoch)
-        yield SendShutdown(self._attempt, controller_id, request)
+        else:
+            request = ControlledShutdownRequest(self.broker_id, self._registration.broker_epoch)
+            yield SendShutdown(self._attempt, controller_id, request)
+
+    def _controller_id(self, node: Node | None) -> int | None:
+        return None if node is None else nodes.decode_controller(node)
 
     def _may_exit(self, response: ControlledShutdownResponse | None) -> bool:
         if response is None or response.error is not ErrorCode.NONE:
