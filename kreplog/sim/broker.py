@@ -506,7 +506,7 @@ class BrokerProcess:
             event, again = self._flushes.finished(log, log.partition, outcome)
             self.replicas.put(event)
             if again:
-                self._begin_flush(log)
+                self._flush_again(log)
         elif self._flushes.failed(log, outcome):
             self._scheduler.after(EXHAUSTED_RETRY_MS * MS, self._flush_again, log)
         else:
@@ -515,6 +515,8 @@ class BrokerProcess:
     def _flush_again(self, log: DiskLog) -> None:
         if self.alive and self.disk.log(log.partition) is log:
             self._begin_flush(log)
+        else:
+            self._flushes.forget(log)
 
     def _offset_for_timestamp(self, _runner: Runner, effect: effects.OffsetForTimestamp) -> None:
         log = self.disk.log(effect.partition)
