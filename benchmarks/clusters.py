@@ -19,8 +19,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from kreplog.server.cluster_files import free_ports
-from kreplog.server.local_cluster import LocalCluster, read_pid_file
+from kreplog.cluster.files import free_ports
+from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
 from tests.interop.jvm import BROKER, CLUSTER_ID, FORMAT, HOST, classpath, java
 
 BROKERS = (0, 1, 2)

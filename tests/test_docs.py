@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import pytest
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.server import settings, topic_settings
-from kreplog.server.local_cluster import LocalCluster
 from tests.integration import clusters
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import clusters
 
 ROOT = Path(__file__).parent.parent

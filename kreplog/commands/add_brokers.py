@@ -14,14 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kreplog.commands import reassigning
-from kreplog.commands.asking import Brokers, brokers_of
+from kreplog.client import reassignment as reassigning
+from kreplog.client.admin_client import AdminClient
+from kreplog.cluster.files import HOST, check_settings, free_ports, make_key, write_broker, write_cluster
+from kreplog.cluster.local_cluster import ClusterError, LocalCluster
+from kreplog.commands.connecting import admin_client_of
 from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
 from kreplog.commands.partitions import carry_out
 from kreplog.core.controller.rebalance import Plan, rebalance
 from kreplog.errors import UsageError
-from kreplog.server.cluster_files import HOST, check_settings, free_ports, make_key, write_broker, write_cluster
-from kreplog.server.local_cluster import ClusterError, LocalCluster
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
 
@@ -59,7 +60,7 @@ def add_brokers(
         check_settings(cluster.directory, missing[0], lines)
     racks = {one: cluster.settings(one).rack for one in cluster.brokers}
     racks |= dict.fromkeys(missing, parse("\n".join(lines)).get("broker.rack") if missing else None)
-    with brokers_of(directory, None) as asked:
+    with admin_client_of(directory, None) as asked:
         plan, facts = _plan(asked, racks)
         if not as_json:
             _show(plan, facts)
@@ -136,7 +137,7 @@ def _names(text: str) -> Collection[str]:
         return ()
 
 
-def _plan(asked: Brokers, racks: dict[int, str | None]) -> tuple[Plan, dict[str, Any]]:
+def _plan(asked: AdminClient, racks: dict[int, str | None]) -> tuple[Plan, dict[str, Any]]:
     """What is still to be asked for, and the facts of it. What moves already counts as being where it goes."""
     there, moving = _as_of_one_moment(asked)
     now: dict[TopicPartition, tuple[int, ...]] = {
@@ -180,7 +181,7 @@ def _plan(asked: Brokers, racks: dict[int, str | None]) -> tuple[Plan, dict[str,
 
 
 def _as_of_one_moment(
-    asked: Brokers,
+    asked: AdminClient,
 ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, reassigning.UnderWay]]:
     """The metadata of all partitions, and what moves. A move that ended between the two questions would leave one with
     its old replicas beside its new ones, as if it were to keep both."""
@@ -208,7 +209,7 @@ def _show(plan: Plan, facts: dict[str, Any]) -> None:
     print(told)
 
 
-def _until_known(asked: Brokers, new: Collection[int]) -> None:
+def _until_known(asked: AdminClient, new: Collection[int]) -> None:
     """Until the broker that is asked knows of them. Raises ClusterError."""
     deadline = time.monotonic() + KNOWN_WITHIN_S
     while not set(new) <= set(asked.known):

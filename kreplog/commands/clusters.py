@@ -10,16 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kreplog.client.connecting import UnreachableError
+from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster, PidFile
 from kreplog.commands.add_brokers import add_brokers
-from kreplog.commands.asking import brokers_of
-from kreplog.commands.connecting import UnreachableError
+from kreplog.commands.connecting import admin_client_of
 from kreplog.commands.consume import consume_app
 from kreplog.commands.health import degraded_partitions, offline_directories
 from kreplog.commands.options import App, AsJson, ClusterDir, ids, print_json
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.topics import topic_app
-from kreplog.server.local_cluster import BrokerStatus, ClusterError, LocalCluster, PidFile
 
 broker_app = App("Run one broker.")
 cluster_app = App("Make, start, stop and see a cluster of brokers on this host.")
@@ -140,7 +140,7 @@ def _examined(cluster: LocalCluster) -> tuple[list[BrokerStatus], list[str]]:
     try:
         if not serving:
             return found, []
-        with brokers_of(cluster.directory, None) as brokers:
+        with admin_client_of(cluster.directory, None) as brokers:
             degraded = degraded_partitions(brokers.metadata().topics)
             offline = offline_directories(brokers, [one.id for one in serving])
     except UnreachableError as error:

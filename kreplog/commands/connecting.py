@@ -1,53 +1,18 @@
-"""How the commands reach a cluster: as any Kafka client does, but they wait for none that is not there.
-
-`reached` finds brokers that answer, `admin_of` makes a client of them, and `succeed` says in our words what a broker
-refused. The client library's own errors hold whole requests, and its patience with a dead address is half a minute.
-"""
+"""The cluster that a command is about: that of a directory on this host, or one at given addresses."""
 
 from __future__ import annotations
 
-import logging
-import queue
-import socket
-import struct
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from kafka.admin import KafkaAdminClient
-from kafka.errors import (
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    NodeNotReadyError,
-    RequestTimedOutError,
-    for_code,
-)
 
-from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
-from kreplog.server.local_cluster import LocalCluster, read_pid_file
-from kreplog.wire import cold
-from kreplog.wire.frames import RequestHeader
-from kreplog.wire.versions import ApiKey
-
-REACH_S = 2.0
-"""How long a broker may take for its first answer."""
-
-ADMIN_TIMEOUT_MS = 30_000
-_MOST_BYTES = 1 << 20
-
-Address = tuple[str, int]
-
-
-class UnreachableError(KreplogError):
-    """No broker answers at the addresses given; the message says what to start, or what is there instead."""
-
-
-class TopicRequestError(KreplogError):
-    """The cluster refused what was asked of it, or did not do it in time; the message says what and why."""
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.connecting import ADMIN_TIMEOUT_MS, REACH_S, UnreachableError, answering, in_our_words
+from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
+from kreplog.errors import UsageError
 
 
 def reached(cluster: Path | None, bootstrap: str | None) -> list[str]:
@@ -56,19 +21,26 @@ def reached(cluster: Path | None, bootstrap: str | None) -> list[str]:
     Raises UnreachableError within about REACH_S when none does, UsageError.
     """
     if bootstrap is not None:
-        return _answering([_address(text) for text in bootstrap.split(",")], "is that where the brokers are?")
+        return answering(bootstrap, "is that where the brokers are?")
     if cluster is None:
         raise UsageError("which cluster? give --cluster DIR or --bootstrap host:port (or set KREPLOG_CLUSTER)")
     local = LocalCluster(cluster)
     if not any(read_pid_file(local.home(broker))[0] for broker in local.brokers):
         raise UnreachableError(f"no broker of {cluster} runs: start them with `kreplog cluster start {cluster}`")
-    addresses = [_address(text) for text in local.bootstrap().split(",")]
-    return _answering(addresses, f"see `kreplog cluster status {cluster}`")
+    return answering(local.bootstrap(), f"see `kreplog cluster status {cluster}`")
 
 
 @contextmanager
-def admin_of(cluster: Path | None, bootstrap: str | None) -> Iterator[KafkaAdminClient]:
-    """A client of the cluster that `reached` finds. Errors of the client library become TopicRequestErrors."""
+def admin_client_of(cluster: Path | None, bootstrap: str | None) -> Iterator[AdminClient]:
+    """For requests that client libraries lack. Raises UnreachableError, UsageError."""
+    servers = reached(cluster, bootstrap)
+    with asyncio.Runner() as runner:
+        yield AdminClient(runner, servers)
+
+
+@contextmanager
+def kafka_admin_of(cluster: Path | None, bootstrap: str | None) -> Iterator[KafkaAdminClient]:
+    """kafka-python's client. Its errors become TopicRequestErrors. Raises UnreachableError, UsageError."""
     servers = reached(cluster, bootstrap)
     with in_our_words():
         admin = KafkaAdminClient(
@@ -80,107 +52,3 @@ def admin_of(cluster: Path | None, bootstrap: str | None) -> Iterator[KafkaAdmin
             yield admin
         finally:
             admin.close()
-
-
-@contextmanager
-def in_our_words() -> Iterator[None]:
-    """What kafka-python raises is a TopicRequestError, without the requests that it shows; and it logs nothing."""
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    try:
-        yield
-    except (RequestTimedOutError, KafkaTimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
-        raise TopicRequestError(
-            f"a broker did not answer ({type(error).__name__}); `kreplog cluster status` may tell which: "
-            "try again, or restart it"
-        ) from error
-    except KafkaError as error:
-        raise TopicRequestError(f"the cluster could not do it: {_description(type(error))}") from error
-
-
-def succeed(kind: str, name: str, answer: Mapping[str, Any]) -> None:
-    """Raise TopicRequestError if `answer`, one of a response's, holds an error code.
-
-    kind, name: what it is about, such as "topic", "flights"; said where the broker's own words do not name it.
-    """
-    code = answer["error_code"]
-    if code:
-        text = answer.get("error_message") or _words(code)
-        raise TopicRequestError(text if name in text.split() else f"{kind} {name}: {text}")
-
-
-def _words(code: int) -> str:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return "there is no such topic; `kreplog topic list` names those that there are"
-    return _description(for_code(code))
-
-
-def _description(error: type[KafkaError]) -> str:
-    name = getattr(error, "message", None) or error.__name__
-    text = getattr(error, "description", None)
-    return f"{str(text).rstrip('.')} ({name})" if text else str(name)
-
-
-# Who answers
-
-
-def _address(text: str) -> Address:
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"--bootstrap {text!r}: write host:port, with commas between several")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _answering(addresses: list[Address], advice: str) -> list[str]:
-    """Those that have answered once one has; by a thread for each, since some do not refuse, but are silent."""
-    found: queue.SimpleQueue[tuple[Address, str | None]] = queue.SimpleQueue()
-    for address in addresses:
-        threading.Thread(target=lambda at: found.put((at, _ask(at))), args=(address,), daemon=True).start()
-    failures = []
-    for _ in addresses:
-        address, failure = found.get()
-        if failure is None:
-            answered = [address]
-            with suppress(queue.Empty):
-                while True:
-                    address, failure = found.get_nowait()
-                    if failure is None:
-                        answered.append(address)
-            return [_text(one) for one in answered]
-        failures.append(f"{_text(address)} ({failure})")
-    raise UnreachableError(f"no broker answers at {', '.join(sorted(failures))}: {advice}")
-
-
-def _text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _ask(address: Address) -> str | None:
-    """What is wrong with the broker there; None if nothing is."""
-    header = RequestHeader(ApiKey.API_VERSIONS, 0, 1, "kreplog")
-    deadline = time.monotonic() + REACH_S
-    try:
-        with socket.create_connection(address, REACH_S) as sock:
-            sock.sendall(b"".join(bytes(part) for part in cold.encode_request(header)))
-            (size,) = struct.unpack(">i", _receive(sock, 4, deadline))
-            if not 0 < size <= _MOST_BYTES:
-                return "something else than a broker listens there"
-            cold.decode_response(_receive(sock, size, deadline), header)
-    except TimeoutError:
-        return f"no answer within {REACH_S:g} s"
-    except PeerProtocolError:
-        return "something else than a broker listens there"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return None
-
-
-def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
-    data = b""
-    while len(data) < size:
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        more = sock.recv(size - len(data))
-        if not more:
-            raise ConnectionResetError("it closed the connection")
-        data += more
-    return data

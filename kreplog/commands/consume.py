@@ -18,8 +18,8 @@ import typer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from kreplog.commands.asking import brokers_of
-from kreplog.commands.connecting import REACH_S, in_our_words
+from kreplog.client.connecting import REACH_S, in_our_words
+from kreplog.commands.connecting import admin_client_of
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted
 from kreplog.errors import UsageError
@@ -55,7 +55,7 @@ def consume(
     if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
         raise UsageError("--from-beginning, --offset and --timestamp say three different things: give one")
     time_ms = None if timestamp is None else _milliseconds(timestamp)
-    with brokers_of(cluster, bootstrap) as brokers:
+    with admin_client_of(cluster, bootstrap) as brokers:
         there = brokers.partitions_of(topic, partition or ())
         servers = brokers.addresses
     wanted = sorted(set(partition)) if partition else there

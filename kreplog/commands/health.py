@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kreplog.commands.asking import Brokers
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.broker_client import BrokerClient
 from kreplog.commands.options import counted
 from kreplog.errors import ErrorCode
-from kreplog.server.peers import Line
 from kreplog.types import NO_LEADER
 from kreplog.wire.versions import ApiKey
 
@@ -18,11 +18,11 @@ EXAMPLES = 3
 """Partitions that a line names at most."""
 
 
-def offline_directories(brokers: Brokers, ids: Iterable[int]) -> dict[int, list[str]]:
+def offline_directories(brokers: AdminClient, ids: Iterable[int]) -> dict[int, list[str]]:
     """Offline log directories by broker id, from DescribeLogDirs; brokers that do not answer are left out."""
 
-    async def describe(_: int, line: Line) -> list[str]:
-        response = await line.ask(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=[])
+    async def describe(_: int, line: BrokerClient) -> list[str]:
+        response = await line.request(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=[])
         return [result.log_dir for result in response.results if result.error_code == ErrorCode.KAFKA_STORAGE_ERROR]
 
     return brokers.ask_each(ids, describe)

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kreplog.commands import reassigning
-from kreplog.commands.asking import Brokers, brokers_of
-from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
+from kreplog.client import reassignment as reassigning
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
+from kreplog.client.reassignment import Progress, Targets
+from kreplog.commands.connecting import admin_client_of
 from kreplog.commands.interruption import EXIT_CODE
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, print_json
-from kreplog.commands.reassigning import Progress, Targets
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition, check_topic
 from kreplog.wire.versions import ApiKey
@@ -53,14 +54,14 @@ def reassign(
     given = _from_file(file) if file is not None else _from_words(words or [], cancel)
     if file is not None and words:
         raise UsageError("give either --file or a topic and its partitions")
-    with brokers_of(cluster, bootstrap) as brokers:
+    with admin_client_of(cluster, bootstrap) as brokers:
         if cancel:
             given = dict.fromkeys(_to_cancel(brokers, given, words))
         carry_out(brokers, given, wait=wait, as_json=as_json)
 
 
 def carry_out(
-    brokers: Brokers, asked: Targets, *, wait: bool, as_json: bool, facts: Mapping[str, Any] | None = None
+    brokers: AdminClient, asked: Targets, *, wait: bool, as_json: bool, facts: Mapping[str, Any] | None = None
 ) -> None:
     """Ask for these and wait for them, and for what was under way before; tell how it ended, or that it was left.
 
@@ -201,7 +202,9 @@ def _from_file(path: Path) -> dict[TopicPartition, tuple[int, ...] | None]:
     return found
 
 
-def _to_cancel(brokers: Brokers, given: Iterable[TopicPartition], words: Sequence[str] | None) -> list[TopicPartition]:
+def _to_cancel(
+    brokers: AdminClient, given: Iterable[TopicPartition], words: Sequence[str] | None
+) -> list[TopicPartition]:
     given = list(given)
     moving = reassigning.under_way(brokers)
     if not given:
@@ -224,7 +227,7 @@ def elect_preferred(
     """Have every partition led by its preferred replica, the first of those assigned."""
     for topic in topics or ():
         check_topic(topic)
-    with brokers_of(cluster, bootstrap) as brokers:
+    with admin_client_of(cluster, bootstrap) as brokers:
         metadata = brokers.metadata(topics or None)
         for one in metadata.topics:
             succeed("topic", one.name, {"error_code": one.error_code})

@@ -17,8 +17,8 @@ import typer
 from kafka import KafkaProducer
 from kafka import codec as codecs
 
-from kreplog.commands.asking import brokers_of
-from kreplog.commands.connecting import REACH_S, TopicRequestError, in_our_words
+from kreplog.client.connecting import REACH_S, TopicRequestError, in_our_words
+from kreplog.commands.connecting import admin_client_of
 from kreplog.commands.interruption import EXIT_CODE, Interruption
 from kreplog.commands.options import App, AsJson, Bootstrap, Codec, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
@@ -61,7 +61,7 @@ def produce(
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
     _check_codec(compression)
-    with brokers_of(cluster, bootstrap) as brokers:
+    with admin_client_of(cluster, bootstrap) as brokers:
         brokers.partitions_of(topic, [] if partition is None else [partition])
         servers = brokers.addresses
     separator = None if key_separator is None else key_separator.encode()

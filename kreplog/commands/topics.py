@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kreplog.commands.asking import Brokers, brokers_of
-from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, admin_of, succeed
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.connecting import ADMIN_TIMEOUT_MS, succeed
+from kreplog.client.replica_states import ReplicaState, replica_states
+from kreplog.commands.connecting import admin_client_of, kafka_admin_of
 from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
-from kreplog.commands.replica_states import ReplicaState, replica_states
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic
 from kreplog.wire import cold
@@ -45,7 +46,7 @@ def create(
     check_topic(name)
     configs = dict(pair("--config", text) for text in config or ())
     topic = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
-    with admin_of(cluster, bootstrap) as admin:
+    with kafka_admin_of(cluster, bootstrap) as admin:
         answer = admin.create_topics({name: topic}, timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
     succeed("topic", name, answer["topics"][0])
     if as_json:
@@ -57,7 +58,7 @@ def create(
 @topic_app.command("list")
 def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """List the topics."""
-    with admin_of(cluster, bootstrap) as admin:
+    with kafka_admin_of(cluster, bootstrap) as admin:
         names = sorted(admin.list_topics())
     if as_json:
         print_json({"topics": names})
@@ -70,7 +71,7 @@ def list_topics(cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_jso
 def delete(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """Delete a topic and all that is in it."""
     check_topic(name)
-    with admin_of(cluster, bootstrap) as admin:
+    with kafka_admin_of(cluster, bootstrap) as admin:
         answer = admin.delete_topics([name], timeout_ms=ADMIN_TIMEOUT_MS, raise_errors=False)
     succeed("topic", name, answer["topics"][0])
     if as_json:
@@ -86,7 +87,7 @@ def delete(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, 
 def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
     """Show a topic's settings, its partitions and where each replica is: log end offset, high watermark, lag."""
     check_topic(name)
-    with brokers_of(cluster, bootstrap) as brokers:
+    with admin_client_of(cluster, bootstrap) as brokers:
         (topic,) = brokers.metadata([name]).topics
         succeed("topic", name, {"error_code": topic.error_code})
         facts = _facts(brokers, topic)
@@ -96,7 +97,7 @@ def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None
         _show(facts)
 
 
-def _facts(brokers: Brokers, topic: Any) -> dict[str, Any]:
+def _facts(brokers: AdminClient, topic: Any) -> dict[str, Any]:
     held: dict[int, list[TopicPartition]] = {}
     for one in topic.partitions:
         for broker in one.replica_nodes:
@@ -130,7 +131,7 @@ def _facts(brokers: Brokers, topic: Any) -> dict[str, Any]:
     }
 
 
-def _configs(brokers: Brokers, topic: str) -> dict[str, str]:
+def _configs(brokers: AdminClient, topic: str) -> dict[str, str]:
     """The settings that the topic was given; all others are as its brokers have them."""
     asked = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": None}
     answer = brokers.ask(
@@ -223,7 +224,7 @@ def alter(
     names = [one[0] for one in changes]
     if len(set(names)) < len(names):
         raise UsageError("each setting can be given once, and not be deleted as well")
-    with brokers_of(cluster, bootstrap) as brokers:
+    with admin_client_of(cluster, bootstrap) as brokers:
         for validate_only in (True, False):
             if changes:
                 _alter_configs(brokers, name, changes, validate_only)
@@ -243,7 +244,7 @@ def alter(
 
 
 def _alter_configs(
-    brokers: Brokers, name: str, changes: Sequence[tuple[str, str | None, int]], validate_only: bool
+    brokers: AdminClient, name: str, changes: Sequence[tuple[str, str | None, int]], validate_only: bool
 ) -> None:
     configs = [{"name": one, "value": value, "config_operation": operation} for one, value, operation in changes]
     answer = brokers.ask(
@@ -255,7 +256,7 @@ def _alter_configs(
     _succeed(name, answer.responses[0])
 
 
-def _add_partitions(brokers: Brokers, name: str, count: int, validate_only: bool) -> None:
+def _add_partitions(brokers: AdminClient, name: str, count: int, validate_only: bool) -> None:
     answer = brokers.ask(
         ApiKey.CREATE_PARTITIONS,
         2,

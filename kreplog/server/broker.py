@@ -31,26 +31,23 @@ from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import CoordinationError, InvariantError, PeerProtocolError, StorageError, UsageError
-from kreplog.server.api import Api
-from kreplog.server.channels import ControlSender, control_header
-from kreplog.server.counters import Happenings, Traffic
-from kreplog.server.departed import Departed
-from kreplog.server.disk_space import all_have_space
-from kreplog.server.exporter import Exporter
-from kreplog.server.fetcher import Fetches
-from kreplog.server.health import readiness
-from kreplog.server.internal import Address, Dialer, load_key, make_private_directory
-from kreplog.server.logs import LogSettings, log_state_change, set_up
-from kreplog.server.metrics import CONTENT_TYPE, render
-from kreplog.server.open_files import OpenFiles, raise_limit
-from kreplog.server.partitions import LOG_EFFECTS, ReplicaLogs
-from kreplog.server.pauses import MeasuredEventLoop
-from kreplog.server.peer_connections import PeerConnections
-from kreplog.server.peers import Peer
-from kreplog.server.runners import Awaiting, Direct
-from kreplog.server.serving import Exchange, Server, Within
-from kreplog.server.settings import BrokerSettings, Listener
-from kreplog.server.starting import (
+from kreplog.server.handlers.api import Api
+from kreplog.server.handlers.topics import Topics
+from kreplog.server.monitoring.counters import Happenings, Traffic
+from kreplog.server.monitoring.exporter import Exporter
+from kreplog.server.monitoring.health import readiness
+from kreplog.server.monitoring.logs import LogSettings, log_state_change, set_up
+from kreplog.server.monitoring.metrics import CONTENT_TYPE, render
+from kreplog.server.network.internal import Address, Dialer, load_key, make_private_directory
+from kreplog.server.network.peers import Peer
+from kreplog.server.network.serving import Exchange, Server, Within
+from kreplog.server.replication.control_sender import ControlSender, control_header
+from kreplog.server.replication.fetch_client import Fetches
+from kreplog.server.replication.peer_connections import PeerConnections
+from kreplog.server.replication.recently_failed import Departed
+from kreplog.server.runtime.pauses import MeasuredEventLoop
+from kreplog.server.runtime.runners import Awaiting, Direct
+from kreplog.server.runtime.starting import (
     RecoveryProgress,
     freeze_heap,
     keep_memory,
@@ -59,9 +56,12 @@ from kreplog.server.starting import (
     open_directories,
     tune_interpreter,
 )
-from kreplog.server.store import StoreLink, make_store
-from kreplog.server.topics import Topics
-from kreplog.server.watchdog import Watchdog
+from kreplog.server.runtime.store import StoreLink, make_store
+from kreplog.server.runtime.watchdog import Watchdog
+from kreplog.server.settings import BrokerSettings, Listener
+from kreplog.server.storage.disk_space import all_have_space
+from kreplog.server.storage.log_manager import LOG_EFFECTS, ReplicaLogs
+from kreplog.server.storage.open_files import OpenFiles, raise_limit
 from kreplog.types import Broker as Registered
 from kreplog.types import TopicPartition
 from kreplog.wire import brokers as broker_wire

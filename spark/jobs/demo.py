@@ -35,7 +35,7 @@ import kreplog
 from flights import cluster, figures, writer
 from flights.source import DemoError, check, load_flights
 from flights.telling import Steps
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 
 
 def main() -> None:

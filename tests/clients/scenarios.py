@@ -19,7 +19,7 @@ from kafka.errors import KafkaConnectionError
 
 import kreplog
 from kreplog import Record
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import admin_of, eventually, kill, wait_for_topic
 from tests.reference import HEADER
 

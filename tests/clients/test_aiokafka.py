@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kreplog import Record
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.clients.scenarios import Client, Message, Scenarios, Sender, made
 from tests.integration.clusters import WITHIN_S, eventually, wait_for_topic
 

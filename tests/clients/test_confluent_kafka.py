@@ -11,7 +11,7 @@ import kafka
 import pytest
 
 from kreplog import Record
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.clients.scenarios import (
     Client,
     Message,

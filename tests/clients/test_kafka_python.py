@@ -13,7 +13,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError
 
 from kreplog import Record
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.clients.scenarios import (
     MEGABYTE,
     Client,

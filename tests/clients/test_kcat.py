@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from kreplog import Record
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.clients.scenarios import Message, Scenarios, Sender, made
 from tests.integration.clusters import WITHIN_S
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from kreplog.server.local_cluster import LocalCluster
+    from kreplog.cluster.local_cluster import LocalCluster
 
 
 class Outcome(NamedTuple):

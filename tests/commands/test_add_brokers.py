@@ -14,12 +14,12 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.commands import asking
+from kreplog.client import admin_client
+from kreplog.client.reassignment import UnderWay
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.add_brokers import _as_of_one_moment, _common, extend
-from kreplog.commands.reassigning import UnderWay
 from kreplog.errors import UsageError
 from kreplog.log import Log
-from kreplog.server.local_cluster import LocalCluster
 from kreplog.server.settings import parse
 from kreplog.types import TopicPartition
 from tests.commands.conftest import Kreplog
@@ -87,7 +87,7 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
 
 
 def test_what_was_left_is_gone_on_with(pair: Path, kreplog: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "REACH_S", 0.3)
+    monkeypatch.setattr(admin_client, "REACH_S", 0.3)
     kreplog("topic", "create", "kept", "-p", 5, "-r", 2, "--cluster", pair)
     grown = extend(LocalCluster(pair), [2], 0, [])
     grown.start([2])

@@ -18,8 +18,10 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.commands import asking, reassigning
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.client import admin_client
+from kreplog.client import reassignment as reassigning
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.commands.connecting import admin_client_of
 from kreplog.types import TopicPartition
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually, pid_of
@@ -42,7 +44,7 @@ def standing_still(cluster: LocalCluster, broker: int) -> Iterator[None]:
     os.kill(pid_of(cluster, broker), signal.SIGSTOP)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asking, "REACH_S", 0.3)
+            patch.setattr(admin_client, "REACH_S", 0.3)
             yield
     finally:
         os.kill(pid_of(cluster, broker), signal.SIGCONT)
@@ -172,7 +174,7 @@ def test_a_move_that_somebody_else_cancels_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(reassigning, "BEGUN_WITHIN_S", 0.2)
     place(on_trio, "elsewhere", "0")
-    with asking.brokers_of(trio.directory, None) as brokers:
+    with admin_client_of(trio.directory, None) as brokers:
         nobodys = TopicPartition("elsewhere", 0)
         gone = TopicPartition("gone", 0)
         *_, progress = reassigning.watch(brokers, {nobodys: (1,), gone: (1,)})

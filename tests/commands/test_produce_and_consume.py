@@ -17,10 +17,10 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands import produce
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.produce import Sending
-from kreplog.server.local_cluster import LocalCluster
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually
 

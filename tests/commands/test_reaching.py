@@ -19,8 +19,9 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, RequestTimedOutError
 
 from kreplog.cli import main
-from kreplog.commands import connecting
-from kreplog.server.local_cluster import LocalCluster, read_pid_file
+from kreplog.client import connecting
+from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
+from kreplog.commands.connecting import reached
 
 
 class Outcome(NamedTuple):
@@ -213,5 +214,5 @@ def test_what_is_no_broker(
 
 def test_one_that_answers_is_enough(cluster: LocalCluster, speaking: Any) -> None:
     silent, there = speaking(None), cluster.bootstrap()
-    assert connecting.reached(None, f"{silent},{there}") == [there]
-    assert connecting.reached(cluster.directory, None) == [there]
+    assert reached(None, f"{silent},{there}") == [there]
+    assert reached(cluster.directory, None) == [there]

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.commands.asking import Brokers
-from kreplog.commands.replica_states import ReplicaState
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.replica_states import ReplicaState
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.topics import _replicas
 from kreplog.errors import ErrorCode
-from kreplog.server.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.commands.conftest import Kreplog
@@ -80,16 +80,16 @@ def test_what_is_said_of_replicas() -> None:
 
 def test_a_topic_that_the_broker_asked_has_not_heard_of_yet(on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
     on_trio("topic", "create", "young")
-    ask = Brokers.ask
+    ask = AdminClient.ask
 
-    def late(self: Brokers, api: ApiKey, version: int, /, **fields: Any) -> Any:
+    def late(self: AdminClient, api: ApiKey, version: int, /, **fields: Any) -> Any:
         answer = ask(self, api, version, **fields)
         if api == ApiKey.METADATA:
             for one in answer.topics:
                 one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
 
-    monkeypatch.setattr(Brokers, "ask", late)
+    monkeypatch.setattr(AdminClient, "ask", late)
     (one,) = described(on_trio, "young")
     assert one["isr"] == [one["leader"]]
     assert on_trio("topic", "describe", "unborn").err.startswith("kreplog: topic unborn: there is no such topic")

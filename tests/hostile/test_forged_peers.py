@@ -23,8 +23,8 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
-from kreplog.server.channels import control_header
-from kreplog.server.peers import Peer
+from kreplog.server.network.peers import Peer
+from kreplog.server.replication.control_sender import control_header
 from kreplog.types import Broker as Registered
 from kreplog.types import TopicPartition
 from kreplog.wire import brokers as broker_wire

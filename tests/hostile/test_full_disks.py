@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import DiskFullError, LogFailedError, StorageError, is_disk_full
-from kreplog.server import disk_space
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.storage import disk_space
 from tests.integration import faults
 from tests.integration.clusters import end, eventually, pid_of
 from tests.integration.faults import SHORT, examined, load_on

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.messages import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.server import internal, serving
 from kreplog.server.broker import Broker
-from kreplog.server.channels import control_header
-from kreplog.server.internal import Address, Dialer, connect, create_key, load_key
-from kreplog.server.local_cluster import LocalCluster
-from kreplog.server.peers import Peer
+from kreplog.server.network import internal, serving
+from kreplog.server.network.internal import Address, Dialer, connect, create_key, load_key
+from kreplog.server.network.peers import Peer
+from kreplog.server.replication.control_sender import control_header
 from kreplog.server.settings import Listener, load
 from kreplog.wire import brokers as broker_wire
 from tests.hostile.test_forged_peers import TP, Outsider, attacked

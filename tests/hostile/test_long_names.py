@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kreplog.server.directories import DataDirectory
+from kreplog.server.storage.directories import DataDirectory
 from kreplog.types import TopicPartition
 
 

@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import KreplogError, StorageError, UsageError
-from kreplog.server.directories import DataDirectory
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.storage.directories import DataDirectory
 from kreplog.types import TopicPartition
 
 UMASKS = (0, 0o022, 0o077, 0o277, 0o777)
@@ -45,7 +45,7 @@ with kreplog.Log.open(sys.argv[1] + "/made/data/topic-0", LogConfig(segment_byte
 RUN_A_CLUSTER = """
 import os, sys
 os.umask(int(sys.argv[2]))
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 cluster = LocalCluster.create(sys.argv[1] + "/made/cluster", [0], 0)
 cluster.start()
 print(cluster.bootstrap(), flush=True)

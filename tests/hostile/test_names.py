@@ -24,7 +24,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import CoordinationError, ErrorCode, InvalidTopicError, LogLockedError, StorageError
 from kreplog.server.broker import Broker
-from kreplog.server.directories import DataDirectory, read_topic_id
+from kreplog.server.storage.directories import DataDirectory, read_topic_id
 from kreplog.types import Broker as Registration
 from kreplog.types import Create, LeaderAndIsr, Node, NodeStat, TopicPartition, check_partition
 from tests.server.brokers import eventually, serving, until_controlled

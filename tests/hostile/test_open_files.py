@@ -17,8 +17,8 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kafka.admin import NewTopic
 from kafka.errors import InvalidPartitionsError
 
-from kreplog.server.local_cluster import LocalCluster
-from kreplog.server.open_files import OpenFiles
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.server.storage.open_files import OpenFiles
 from tests.faults.forked import result_of
 from tests.integration import clusters
 

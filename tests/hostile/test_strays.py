@@ -13,7 +13,7 @@ import kreplog
 from kreplog.core.messages import LeaderAndIsrRequest
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
-from kreplog.server.metrics import render
+from kreplog.server.monitoring.metrics import render
 from kreplog.types import TopicPartition
 from tests.hostile.test_names import control
 from tests.server.brokers import eventually, serving, until_controlled

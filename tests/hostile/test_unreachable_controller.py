@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kafka.admin import NewTopic
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import clusters
 
 confluent_kafka: Any = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka")

@@ -14,9 +14,9 @@ from time import perf_counter
 from typing import Any
 
 from kreplog.server.broker import Broker
-from kreplog.server.pauses import MeasuredEventLoop, Pauses, pauses_of
+from kreplog.server.runtime.pauses import MeasuredEventLoop, Pauses, pauses_of
+from kreplog.server.runtime.starting import tune_interpreter
 from kreplog.server.settings import load
-from kreplog.server.starting import tune_interpreter
 
 PATIENCE_S = 120
 UNITS = 100

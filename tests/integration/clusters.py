@@ -12,9 +12,10 @@ from typing import Any
 
 from kafka.admin import KafkaAdminClient
 
-from kreplog.commands.asking import METADATA_VERSION, brokers_of
-from kreplog.server.local_cluster import LocalCluster, read_pid_file
-from kreplog.server.peers import Line
+from kreplog.client.admin_client import METADATA_VERSION
+from kreplog.client.broker_client import BrokerClient
+from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
+from kreplog.commands.connecting import admin_client_of
 from kreplog.wire.versions import ApiKey
 
 WITHIN_S = 20.0
@@ -43,12 +44,12 @@ def wait_for_topic(cluster: LocalCluster, topic: str, partitions: int = 1) -> No
     """Until every broker tells of so many partitions, all of them led. One broker alone has to know of a topic for it
     to be made: a client that asks another right after that may hear that there is none."""
 
-    async def told_by(_: int, line: Line) -> int:
+    async def told_by(_: int, line: BrokerClient) -> int:
         asked = [{"topic_id": None, "name": topic}]
-        answer = await line.ask(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
+        answer = await line.request(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
         return sum(one.error_code == 0 for one in answer.topics[0].partitions)
 
-    with brokers_of(cluster.directory, None) as brokers:
+    with admin_client_of(cluster.directory, None) as brokers:
 
         def known() -> bool:
             brokers.metadata([topic])

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core import nodes
-from kreplog.server.local_cluster import LocalCluster
 from tests.integration.clusters import admin_of, pid_of
 from tests.integration.view import View
 from tests.integration.workload import Load

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.effects import LogState
 from kreplog.errors import KreplogError
 from kreplog.log import Log
-from kreplog.server.directories import read_topic_id
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.server.storage.directories import read_topic_id
 from kreplog.sim import final
 from kreplog.sim.checkers import Checkers
 from kreplog.sim.history import Event, Fail, History, Ok, Unknown

@@ -11,7 +11,7 @@ import time
 
 from confluent_kafka import Producer
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from tests.integration.clusters import admin_of, eventually, pid_of
 from tests.integration.view import View

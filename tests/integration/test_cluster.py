@@ -17,7 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaConnectionError, TopicAlreadyExistsError
 
 import kreplog
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import WITHIN_S, admin_of, eventually, kill, wait_for_topic
 
 

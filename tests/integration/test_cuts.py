@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import namespaces
 from tests.integration.clusters import eventually
 from tests.integration.faults import SHORT, load_on

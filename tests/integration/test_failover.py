@@ -16,9 +16,9 @@ pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's
 
 
 from kreplog._native import batch
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.messages import ProducePartition, ProduceRequest
 from kreplog.errors import ErrorCode
-from kreplog.server.local_cluster import LocalCluster
 from kreplog.types import TopicPartition
 from kreplog.wire import produce
 from kreplog.wire.frames import RequestHeader

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.sim.history import Ok, Read, Watermark
 from kreplog.types import TopicPartition
 from tests.integration import faults

@@ -10,7 +10,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from kafka.errors import OffsetOutOfRangeError
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import clusters
 from tests.integration.clusters import WITHIN_S, admin_of, eventually, wait_for_topic
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the clients here are librdkafka's")
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import faults
 from tests.integration.clusters import end, eventually, kill, pid_of, running
 from tests.integration.faults import SHORT, load_on, stopped

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Self
 
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core import nodes
 from kreplog.errors import NoNodeError
-from kreplog.server.local_cluster import LocalCluster
-from kreplog.server.store import make_store
+from kreplog.server.runtime.store import make_store
 from kreplog.types import LeaderAndIsr, Node, TopicPartition
 from tests.integration.clusters import eventually
 

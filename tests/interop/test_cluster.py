@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import admin_of, running
 from tests.interop.clients import found_by_kreplog, served_to_java
 from tests.interop.jvm import (

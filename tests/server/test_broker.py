@@ -28,9 +28,9 @@ from kreplog.core.messages import (
 from kreplog.core.replication import partition
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.server.broker import Broker
-from kreplog.server.directories import BOOT_MARK
-from kreplog.server.peers import Peer
+from kreplog.server.network.peers import Peer
 from kreplog.server.settings import load
+from kreplog.server.storage.directories import BOOT_MARK
 from kreplog.types import TopicPartition
 from kreplog.wire import cold, fetch, produce
 from kreplog.wire.frames import RequestHeader

@@ -14,8 +14,8 @@ from kreplog.core.messages import (
     PartitionState,
 )
 from kreplog.errors import ErrorCode
-from kreplog.server.channels import ControlSender
-from kreplog.server.internal import connect
+from kreplog.server.network.internal import connect
+from kreplog.server.replication.control_sender import ControlSender
 from kreplog.types import LeaderAndIsr, TopicPartition
 from tests.server.loop import run
 

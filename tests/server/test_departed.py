@@ -11,7 +11,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.core.messages import UpdateMetadataRequest
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.server.departed import DOUBT_S, LISTED_S, Departed
+from kreplog.server.replication.recently_failed import DOUBT_S, LISTED_S, Departed
 from kreplog.types import Broker
 from kreplog.wire.versions import ApiKey
 from tests.server.test_broker import Client, with_broker

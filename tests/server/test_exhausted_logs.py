@@ -16,9 +16,9 @@ import kreplog
 from kreplog import Log
 from kreplog.core import effects, events
 from kreplog.errors import LogFailedError, ReplicaRefusedError, ResourceExhaustedError, StorageError, is_exhaustion
-from kreplog.server import partitions
-from kreplog.server.directories import DataDirectory, read_topic_id
-from kreplog.server.open_files import UNLIMITED, OpenFiles
+from kreplog.server.storage import log_manager as partitions
+from kreplog.server.storage.directories import DataDirectory, read_topic_id
+from kreplog.server.storage.open_files import UNLIMITED, OpenFiles
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
 from tests.server.test_partitions import ID, TP, Life, batch, life, opened

@@ -11,8 +11,8 @@ from kreplog.core.effects import Send
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
-from kreplog.server.fetcher import VERSION, Fetches
-from kreplog.server.internal import Address, connect
+from kreplog.server.network.internal import Address, connect
+from kreplog.server.replication.fetch_client import VERSION, Fetches
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader

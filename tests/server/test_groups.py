@@ -13,7 +13,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 import kafka
 from kafka.errors import IncompatibleBrokerVersion, KafkaError
 
-from kreplog.server.local_cluster import LocalCluster
+from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import WITHIN_S, admin_of, end
 
 TOPIC = "topic"

@@ -18,12 +18,12 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from typer.testing import CliRunner
 
+from kreplog.cluster.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
 from kreplog.commands import clusters
 from kreplog.commands.add_brokers import extend
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
-from kreplog.server.internal import load_key
-from kreplog.server.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
+from kreplog.server.network.internal import load_key
 from tests.integration.clusters import eventually
 from tests.integration.faults import stopped
 
@@ -203,7 +203,7 @@ def test_what_a_broker_that_does_not_serve_waits_for(cluster: LocalCluster) -> N
 def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("the system does not tell of suspended processes in /proc")
-    held = "from kreplog.server.local_cluster import PidFile; import sys, time; mine = PidFile(__import__('pathlib')"
+    held = "from kreplog.cluster.local_cluster import PidFile; import sys, time; mine = PidFile(__import__('pathlib')"
     code = f"{held}.Path(sys.argv[1])); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(cluster.home(0))], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -23,7 +23,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode
-from kreplog.server.logs import (
+from kreplog.server.monitoring.logs import (
     DRAIN_S,
     ROWS_AT_ONCE,
     STATE_CHANGES,

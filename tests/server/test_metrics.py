@@ -15,10 +15,10 @@ import kreplog
 from kreplog.core.effects import Send
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
-from kreplog.server.counters import Requests
-from kreplog.server.exporter import AT_ONCE
-from kreplog.server.health import readiness
-from kreplog.server.metrics import request_name
+from kreplog.server.monitoring.counters import Requests
+from kreplog.server.monitoring.exporter import AT_ONCE
+from kreplog.server.monitoring.health import readiness
+from kreplog.server.monitoring.metrics import request_name
 from kreplog.server.settings import load
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey

@@ -21,9 +21,9 @@ from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogFailedError, LogLockedError, StorageError, UsageError
-from kreplog.server.directories import DataDirectory, read_topic_id
-from kreplog.server.open_files import OpenFiles
-from kreplog.server.partitions import Progress, ReplicaLogs
+from kreplog.server.storage.directories import DataDirectory, read_topic_id
+from kreplog.server.storage.log_manager import Progress, ReplicaLogs
+from kreplog.server.storage.open_files import OpenFiles
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kreplog.server.network import Connection
-from kreplog.server.pauses import PACED_S, SOCKETS_S, MeasuredEventLoop, call_paced
+from kreplog.server.network.connections import Connection
+from kreplog.server.runtime.pauses import PACED_S, SOCKETS_S, MeasuredEventLoop, call_paced
 from tests.server.loop import MOST_S
 from tests.server.test_network import framed
 

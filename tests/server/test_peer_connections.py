@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kreplog.core.events import PeerConnected, PeerDisconnected, PeerUnreachable
-from kreplog.server.internal import Address, Dialer, connect
-from kreplog.server.peer_connections import PeerConnections
+from kreplog.server.network.internal import Address, Dialer, connect
+from kreplog.server.replication.peer_connections import PeerConnections
 from kreplog.types import Broker
 from tests.server.loop import run, until
 

@@ -11,7 +11,7 @@ from kreplog._native.batch import build
 from kreplog.core import effects
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode, TooManyProducersError
-from kreplog.server.partitions import PRODUCER_BYTES, PRODUCERS
+from kreplog.server.storage.log_manager import PRODUCER_BYTES, PRODUCERS
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
 from tests.server.test_partitions import TP, Life, appended, opened

@@ -10,7 +10,7 @@ import pytest
 
 from kreplog.core import effects, events
 from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
-from kreplog.server.runners import Awaiting, Direct
+from kreplog.server.runtime.runners import Awaiting, Direct
 from kreplog.types import TopicPartition
 from tests.server.loop import run
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
-from kreplog.server import store
-from kreplog.server.store import SHARED_OPERATIONS, AnySession, StoreLink, make_store
+from kreplog.server.runtime import store
+from kreplog.server.runtime.store import SHARED_OPERATIONS, AnySession, StoreLink, make_store
 from kreplog.types import Create, SetData, StoreOperation, WatchEvent
 from tests.server.loop import run
 

@@ -12,8 +12,8 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
 from kreplog.errors import ConnectionLossError, ErrorCode
-from kreplog.server import api, stored_metadata
 from kreplog.server.broker import Broker
+from kreplog.server.handlers import api, stored_metadata
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import serving, until_controlled

@@ -9,7 +9,7 @@ import pytest
 
 from kreplog.core import effects
 from kreplog.errors import StorageError
-from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.storage.log_manager import ReplicaLogs
 from tests.server.loop import run, until
 from tests.server.test_partitions import ID, OTHER_ID, TP, Life, appended, batch, life, opened
 

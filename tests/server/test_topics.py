@@ -17,7 +17,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.server.topics import Topics
+from kreplog.server.handlers.topics import Topics
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 A = TopicPartition("a", 0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
 
-from kreplog.commands.asking import Brokers
-from kreplog.commands.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
-from kreplog.commands.replica_states import replica_sizes
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
+from kreplog.client.replica_states import replica_sizes
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
@@ -65,7 +65,7 @@ def assignment(metadata: Any) -> dict[TopicPartition, Any]:
     }
 
 
-def under_way(brokers: Brokers) -> dict[TopicPartition, UnderWay]:
+def under_way(brokers: AdminClient) -> dict[TopicPartition, UnderWay]:
     """All that are. Raises UnreachableError, TopicRequestError."""
     answer = brokers.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout_ms=ADMIN_TIMEOUT_MS)
     succeed("request to the", "cluster", {"error_code": answer.error_code, "error_message": answer.error_message})
@@ -78,7 +78,7 @@ def under_way(brokers: Brokers) -> dict[TopicPartition, UnderWay]:
     }
 
 
-def submit(brokers: Brokers, targets: Targets) -> dict[TopicPartition, str]:
+def submit(brokers: AdminClient, targets: Targets) -> dict[TopicPartition, str]:
     """Ask for all of `targets`; return what was refused, and why. Raises UnreachableError."""
     refused = {}
     for part in _chunks(sorted(targets), _PARTITIONS_OF_A_REQUEST):
@@ -106,7 +106,7 @@ def submit(brokers: Brokers, targets: Targets) -> dict[TopicPartition, str]:
     return refused
 
 
-def watch(brokers: Brokers, targets: Targets, sizes: Sizes | None = None) -> Iterator[Progress]:
+def watch(brokers: AdminClient, targets: Targets, sizes: Sizes | None = None) -> Iterator[Progress]:
     """How far those of `targets` have come, again and again until all have ended. Raises UnreachableError.
 
     sizes: made before they were asked for; without it only those that still move count in bytes.
@@ -160,7 +160,7 @@ class Sizes:
     may be gone when that has been done.
     """
 
-    def __init__(self, brokers: Brokers, targets: Targets, before: Mapping[TopicPartition, Any]) -> None:
+    def __init__(self, brokers: AdminClient, targets: Targets, before: Mapping[TopicPartition, Any]) -> None:
         self._brokers = brokers
         self._joining: dict[TopicPartition, tuple[int, ...]] = {
             one: tuple(broker for broker in targets[one] or () if broker not in told.replica_nodes)
@@ -191,7 +191,7 @@ class Sizes:
         return whole - missing, whole
 
 
-def leader_sizes(brokers: Brokers, there: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+def leader_sizes(brokers: AdminClient, there: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
     """Bytes of each partition as its leader holds it; those whose leader does not answer are left out."""
     led: dict[int, list[TopicPartition]] = {}
     for one, told in there.items():
@@ -199,7 +199,7 @@ def leader_sizes(brokers: Brokers, there: Mapping[TopicPartition, Any]) -> dict[
     return {one: size for sizes in replica_sizes(brokers, led).values() for one, size in sizes.items()}
 
 
-def exists(brokers: Brokers, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+def exists(brokers: AdminClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
     """What the metadata say of these. Raises TopicRequestError for one that there is not."""
     partitions = list(partitions)
     metadata = brokers.metadata({one.topic for one in partitions})

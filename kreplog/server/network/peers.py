@@ -1,24 +1,19 @@
-"""Peer: one connection to a broker, for one request at a time; made anew when it is lost. Line: for cold requests."""
+"""Peer: one connection to another broker, for one request at a time; made anew when it is lost."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from socket import socket
-from typing import Any
 
 from typing_extensions import Buffer
 
 from kreplog.errors import PeerProtocolError
-from kreplog.server.internal import Address, connect
-from kreplog.server.network import Connection, Frame
-from kreplog.wire import cold
-from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
-from kreplog.wire.versions import ApiKey
+from kreplog.server.network.connections import Connection, Frame
+from kreplog.server.network.internal import Address, connect
 
 Connect = Callable[[Address], Awaitable[socket]]
-"""Makes the connection: kreplog.server.internal.connect as a client, Dialer.connect as another broker."""
+"""Makes the connection: kreplog.server.network.internal.connect as a client, Dialer.connect as another broker."""
 
 
 class Peer:
@@ -98,28 +93,3 @@ class Peer:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-class Line:
-    """To the broker at `address`, as a client; for commands, and for who starts brokers."""
-
-    def __init__(self, address: Address, timeout_s: float) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self._peer = Peer(MAX_FRAME_BYTES)
-        self._correlations = itertools.count(1)
-
-    async def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
-        """A request of kreplog.wire.cold and its answer. Raises OSError, TimeoutError, PeerProtocolError."""
-        header = self.header(api, version)
-        return cold.decode_response(await self.send(cold.encode_request(header, **fields)), header)
-
-    async def send(self, request: list[Any]) -> Any:
-        """A frame of any request, and the frame of its answer. Raises OSError, TimeoutError."""
-        return await self._peer.call(self._address, request, self._timeout_s)
-
-    def header(self, api: ApiKey, version: int) -> RequestHeader:
-        return RequestHeader(api, version, next(self._correlations), "kreplog")
-
-    def close(self) -> None:
-        self._peer.close()

@@ -11,7 +11,7 @@ from kreplog.core import effects
 from kreplog.core.controller import reading
 from kreplog.core.messages import PartitionState
 from kreplog.errors import CoordinationError, InvariantError
-from kreplog.server.store import StoreLink
+from kreplog.server.runtime.store import StoreLink
 from kreplog.types import Broker
 
 _log = logging.getLogger("kreplog.server")

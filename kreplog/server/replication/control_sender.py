@@ -17,9 +17,9 @@ from kreplog.core.messages import (
     ControlResponse,
 )
 from kreplog.errors import PeerProtocolError
-from kreplog.server.internal import Address
-from kreplog.server.logs import log_sent
-from kreplog.server.peers import Connect, Peer
+from kreplog.server.monitoring.logs import log_sent
+from kreplog.server.network.internal import Address
+from kreplog.server.network.peers import Connect, Peer
 from kreplog.wire import brokers
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS

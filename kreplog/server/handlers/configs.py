@@ -14,7 +14,7 @@ from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.topics import set_config_operations
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NoNodeError
-from kreplog.server.admin import (
+from kreplog.server.handlers.admin import (
     ATTEMPTS,
     INVALID_CONFIG,
     Fields,
@@ -24,10 +24,10 @@ from kreplog.server.admin import (
     refuse_repeated,
     stored_topic,
 )
-from kreplog.server.slices import in_slices
-from kreplog.server.store import AnySession
+from kreplog.server.handlers.topics import Topics
+from kreplog.server.network.slices import in_slices
+from kreplog.server.runtime.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, changed, default_for
-from kreplog.server.topics import Topics
 
 TOPIC_RESOURCE = 2
 """Of the things that have settings: a topic."""

@@ -29,10 +29,10 @@ from kreplog.errors import (
     NoNodeError,
     PeerProtocolError,
 )
-from kreplog.server.slices import in_slices
-from kreplog.server.store import AnySession
+from kreplog.server.handlers.topics import Topics, TopicView
+from kreplog.server.network.slices import in_slices
+from kreplog.server.runtime.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
-from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import cold
 

@@ -39,9 +39,9 @@ from kreplog.errors import (
     is_exhaustion,
 )
 from kreplog.log import Log
-from kreplog.server.directories import DataDirectory, Offsets
-from kreplog.server.open_files import OpenFiles
-from kreplog.server.strays import Strays
+from kreplog.server.storage.directories import DataDirectory, Offsets
+from kreplog.server.storage.open_files import OpenFiles
+from kreplog.server.storage.strays import Strays
 from kreplog.types import AppendInfo, TopicPartition
 
 _log = logging.getLogger("kreplog.server")

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from kreplog._native.files import make_directory
+from kreplog.client.broker_client import BrokerClient
+from kreplog.cluster import log_tail as telling
+from kreplog.cluster.files import check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
-from kreplog.server import telling
-from kreplog.server.cluster_files import check_settings, free_ports, make_key, write_broker, write_cluster
-from kreplog.server.peers import Line
+from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, Listener, load
-from kreplog.server.store import make_store
 from kreplog.wire.versions import ApiKey
 
 POLL_S = 0.02
@@ -392,9 +392,9 @@ def read_pid_file(home: Path) -> tuple[int, str, int]:
 async def _heard_of(home: Path) -> set[int]:
     """The brokers that a controller has told the one at `home` of; none, too, when it does not answer."""
     _, host, port = read_pid_file(home)
-    line = Line((host, port), ANSWER_S)
+    line = BrokerClient((host, port), ANSWER_S)
     try:
-        answer = await line.ask(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
+        answer = await line.request(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
     except (OSError, TimeoutError, PeerProtocolError):
         return set()
     finally:

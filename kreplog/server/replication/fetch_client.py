@@ -13,8 +13,8 @@ from kreplog.core.effects import Send
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchResponse
 from kreplog.errors import CoordinationError, PeerProtocolError
-from kreplog.server.internal import Address
-from kreplog.server.peers import Connect, Peer
+from kreplog.server.network.internal import Address
+from kreplog.server.network.peers import Connect, Peer
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey

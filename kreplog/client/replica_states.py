@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from kreplog.commands.asking import Brokers
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.broker_client import BrokerClient
 from kreplog.core.messages import (
     DEBUGGING,
     LATEST,
@@ -20,7 +21,6 @@ from kreplog.core.messages import (
     ListOffsetsRequest,
 )
 from kreplog.errors import ErrorCode
-from kreplog.server.peers import Line
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch, offsets
 from kreplog.wire.versions import ApiKey
@@ -41,17 +41,17 @@ class ReplicaState:
 
 
 def replica_states(
-    brokers: Brokers, held: Mapping[int, Iterable[TopicPartition]]
+    brokers: AdminClient, held: Mapping[int, Iterable[TopicPartition]]
 ) -> dict[int, dict[TopicPartition, ReplicaState]]:
     """By broker what it says of the replicas that it should have, `held`; brokers that do not answer are left out."""
 
-    async def question(broker: int, line: Line) -> dict[TopicPartition, ReplicaState]:
+    async def question(broker: int, line: BrokerClient) -> dict[TopicPartition, ReplicaState]:
         return await _states(line, sorted(held[broker]))
 
     return brokers.ask_each(held, question)
 
 
-async def _states(line: Line, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
+async def _states(line: BrokerClient, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
     header = line.header(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION)
     ends = ListOffsetsRequest(tuple(ListOffsetsPartition(one, -1, LATEST) for one in partitions), DEBUGGING)
     listed = offsets.decode_list_offsets_answer(await line.send(offsets.encode_list_offsets(ends, header)), header)
@@ -70,16 +70,16 @@ async def _states(line: Line, partitions: list[TopicPartition]) -> dict[TopicPar
 
 
 def replica_sizes(
-    brokers: Brokers, held: Mapping[int, Iterable[TopicPartition]]
+    brokers: AdminClient, held: Mapping[int, Iterable[TopicPartition]]
 ) -> dict[int, dict[TopicPartition, int]]:
     """By broker the bytes of those of the replicas `held` that it has; brokers that do not answer are left out."""
 
-    async def question(broker: int, line: Line) -> dict[TopicPartition, int]:
+    async def question(broker: int, line: BrokerClient) -> dict[TopicPartition, int]:
         wanted = [
             {"topic": topic, "partitions": [one.partition for one in group]}
             for topic, group in groupby(sorted(held[broker]), lambda one: one.topic)
         ]
-        answer = await line.ask(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=wanted)
+        answer = await line.request(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=wanted)
         return {
             TopicPartition(topic.name, one.partition_index): one.partition_size
             for directory in answer.results

@@ -26,13 +26,13 @@ from kreplog.core.controller.controller import Controller
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
-from kreplog.server.counters import BOUNDS_S, Happenings, Requests, Traffic
-from kreplog.server.health import is_under_replicated, isr_margin
-from kreplog.server.partitions import ReplicaLogs
-from kreplog.server.pauses import pauses_of
-from kreplog.server.serving import Server
+from kreplog.server.monitoring.counters import BOUNDS_S, Happenings, Requests, Traffic
+from kreplog.server.monitoring.health import is_under_replicated, isr_margin
+from kreplog.server.network.serving import Server
+from kreplog.server.runtime.pauses import pauses_of
+from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.store import StoreLink
+from kreplog.server.storage.log_manager import ReplicaLogs
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from kreplog.core.events import PeerConnected, PeerDisconnected, PeerUnreachable
 from kreplog.errors import PeerProtocolError
-from kreplog.server.network import Connection, Frame
-from kreplog.server.peers import Connect
+from kreplog.server.network.connections import Connection, Frame
+from kreplog.server.network.peers import Connect
 from kreplog.types import Broker
 
 CONNECT_S = 5.0

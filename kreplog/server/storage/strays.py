@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.errors import StorageError
-from kreplog.server.directories import DataDirectory, Stray
+from kreplog.server.storage.directories import DataDirectory, Stray
 from kreplog.types import TopicPartition
 
 _log = logging.getLogger("kreplog.server")

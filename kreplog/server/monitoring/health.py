@@ -8,9 +8,9 @@ from typing import Protocol
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
-from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.store import StoreLink
+from kreplog.server.storage.log_manager import ReplicaLogs
 
 
 class HealthSource(Protocol):

@@ -1,6 +1,6 @@
 """What is written when a cluster on this host is made: each broker's settings, after a look at what the user gave.
 
-Knows no processes; kreplog.server.local_cluster has those, and says which files there are.
+Knows no processes; kreplog.cluster.local_cluster has those, and says which files there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from kreplog._native.checkpoint import atomic_write
 from kreplog._native.files import group_number, make_directory
 from kreplog.errors import UsageError
-from kreplog.server.internal import create_key
+from kreplog.server.network.internal import create_key
 from kreplog.server.settings import check, parse
 
 HOST = "127.0.0.1"

@@ -30,21 +30,21 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
-from kreplog.server.admin import Admin, Fields
-from kreplog.server.altering import Altering
-from kreplog.server.departed import DOUBT_S, Departed
-from kreplog.server.describing import Describing, Description
-from kreplog.server.inspection import inspected, refusals
-from kreplog.server.internal import Address
-from kreplog.server.logs import log_applied
-from kreplog.server.network import Frame
-from kreplog.server.partitions import ReplicaLogs
-from kreplog.server.serving import Exchange, Within
+from kreplog.server.handlers.admin import Admin, Fields
+from kreplog.server.handlers.configs import Altering
+from kreplog.server.handlers.inspection import inspected, refusals
+from kreplog.server.handlers.metadata import Describing, Description
+from kreplog.server.handlers.stored_metadata import StoredMetadata
+from kreplog.server.handlers.topics import Topics
+from kreplog.server.monitoring.logs import log_applied
+from kreplog.server.network.connections import Frame
+from kreplog.server.network.internal import Address
+from kreplog.server.network.serving import Exchange, Within
+from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
+from kreplog.server.replication.recently_failed import DOUBT_S, Departed
+from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
-from kreplog.server.store import AnySession, StoreLink
-from kreplog.server.stored_metadata import StoredMetadata
-from kreplog.server.topics import Topics
+from kreplog.server.storage.log_manager import ReplicaLogs
 from kreplog.types import Broker, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader

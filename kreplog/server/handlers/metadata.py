@@ -16,14 +16,14 @@ from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
 from kreplog.log import Log
-from kreplog.server.admin import Fields, numbers_of
-from kreplog.server.altering import TOPIC_RESOURCE
-from kreplog.server.departed import Departed
-from kreplog.server.directories import DataDirectory
-from kreplog.server.partitions import ReplicaLogs
+from kreplog.server.handlers.admin import Fields, numbers_of
+from kreplog.server.handlers.configs import TOPIC_RESOURCE
+from kreplog.server.handlers.topics import Topics, TopicView
+from kreplog.server.replication.recently_failed import Departed
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
+from kreplog.server.storage.directories import DataDirectory
+from kreplog.server.storage.log_manager import ReplicaLogs
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
-from kreplog.server.topics import Topics, TopicView
 from kreplog.types import NO_LEADER, Broker, TopicPartition
 from kreplog.wire import cold
 

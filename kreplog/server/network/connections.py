@@ -26,8 +26,8 @@ from typing_extensions import Buffer
 from kreplog._native.segment import close_idle_files
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
-from kreplog.server.internal import socket_name
-from kreplog.server.pauses import call_paced, has_socket_time
+from kreplog.server.network.internal import socket_name
+from kreplog.server.runtime.pauses import call_paced, has_socket_time
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
 

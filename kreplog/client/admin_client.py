@@ -1,4 +1,4 @@
-"""Brokers, asked over the Kafka protocol what a client library does not ask, or not of a broker of one's choice.
+"""AdminClient, asked over the Kafka protocol what a client library does not ask, or not of a broker of one's choice.
 
 For commands: calls block, nothing waits for a broker that is silent for longer than is said, and answers are those of
 kreplog.wire.cold, with the brokers' own words about what they refuse.
@@ -7,16 +7,13 @@ kreplog.wire.cold, with the brokers' own words about what they refuse.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
-from kreplog.commands.connecting import REACH_S, UnreachableError, reached, succeed
+from kreplog.client.broker_client import Address, BrokerClient
+from kreplog.client.connecting import REACH_S, UnreachableError, succeed
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
-from kreplog.server.internal import Address
-from kreplog.server.peers import Line
 from kreplog.types import check_topic
 from kreplog.wire.versions import ApiKey
 
@@ -29,7 +26,7 @@ _LOOKING = {ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_PARTITION_REAS
 T = TypeVar("T")
 
 
-class Brokers:
+class AdminClient:
     """Those of a cluster, to be asked one after the other or all at once. known: where the live ones are, by id."""
 
     def __init__(self, runner: asyncio.Runner, servers: Iterable[str]) -> None:
@@ -45,8 +42,8 @@ class Brokers:
         self.known = {one.node_id: (one.host, one.port) for one in answer.brokers}
         if topics is not None and _unknown(answer):  # one that has just been made others may have heard of already
 
-            async def question(_: int, line: Line) -> Any:
-                return await line.ask(ApiKey.METADATA, METADATA_VERSION, **fields)
+            async def question(_: int, line: BrokerClient) -> Any:
+                return await line.request(ApiKey.METADATA, METADATA_VERSION, **fields)
 
             answer = min([answer, *self.ask_each(self.known, question).values()], key=_unknown)
         return answer
@@ -72,8 +69,8 @@ class Brokers:
         something is not followed by another: it may have done what it was asked. Raises UnreachableError."""
         changes = api not in _LOOKING
 
-        async def question(line: Line) -> Any:
-            return await line.ask(api, version, **fields)
+        async def question(line: BrokerClient) -> Any:
+            return await line.request(api, version, **fields)
 
         failures = []
         for address in dict.fromkeys((*self._servers, *self.known.values())):
@@ -86,7 +83,7 @@ class Brokers:
                 break
         raise UnreachableError(f"no broker answers at {', '.join(failures)}: do they still run?")
 
-    def ask_each(self, brokers: Iterable[int], question: Callable[[int, Line], Awaitable[T]]) -> dict[int, T]:
+    def ask_each(self, brokers: Iterable[int], question: Callable[[int, BrokerClient], Awaitable[T]]) -> dict[int, T]:
         """What those of `brokers` say who answer, all asked at once; none may take longer than REACH_S."""
 
         async def each() -> dict[int, T]:
@@ -99,16 +96,8 @@ class Brokers:
         return self._runner.run(each())
 
 
-@contextmanager
-def brokers_of(cluster: Path | None, bootstrap: str | None) -> Iterator[Brokers]:
-    """Of the cluster in this directory, or at these addresses. Raises UnreachableError, UsageError."""
-    servers = reached(cluster, bootstrap)
-    with asyncio.Runner() as runner:
-        yield Brokers(runner, servers)
-
-
-async def _asked(address: Address, question: Callable[[Line], Awaitable[T]], timeout_s: float) -> T | Exception:
-    line = Line(address, timeout_s)
+async def _asked(address: Address, question: Callable[[BrokerClient], Awaitable[T]], timeout_s: float) -> T | Exception:
+    line = BrokerClient(address, timeout_s)
     try:
         return await question(line)
     except (OSError, TimeoutError, PeerProtocolError) as error:

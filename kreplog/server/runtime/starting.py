@@ -11,10 +11,10 @@ from time import monotonic
 from kreplog._native.memory import keep_freed
 from kreplog.coord.liveness import boot_id
 from kreplog.errors import StorageError, is_disk_full
-from kreplog.server.directories import DataDirectory
-from kreplog.server.open_files import OpenFiles
-from kreplog.server.serving import Limits
+from kreplog.server.network.serving import Limits
 from kreplog.server.settings import BrokerSettings
+from kreplog.server.storage.directories import DataDirectory
+from kreplog.server.storage.open_files import OpenFiles
 
 _log = logging.getLogger("kreplog.server")
 

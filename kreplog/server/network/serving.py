@@ -17,9 +17,9 @@ from typing import Any
 
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, UsageError
-from kreplog.server.counters import Requests
-from kreplog.server.internal import authenticate, check_peer_user, endpoint_name
-from kreplog.server.network import Connection, Frame, ListeningSocket, Memory, is_power_of_two, own_bytes
+from kreplog.server.monitoring.counters import Requests
+from kreplog.server.network.connections import Connection, Frame, ListeningSocket, Memory, is_power_of_two, own_bytes
+from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.handshake import ServerHandshake

@@ -1,0 +1,62 @@
+"""BrokerClient: one connection to one broker, for requests that client libraries lack or send to another broker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import suppress
+from typing import Any
+
+from kreplog.errors import PeerProtocolError
+from kreplog.wire import cold
+from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
+from kreplog.wire.versions import ApiKey
+
+Address = tuple[str, int]
+"""Host and port of a client listener."""
+
+
+class BrokerClient:
+    """To the broker at `address`, for one request at a time; connected by the first. timeout_s: of each request."""
+
+    def __init__(self, address: Address, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._correlations = itertools.count(1)
+
+    async def request(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
+        """The response to a request of kreplog.wire.cold. Raises OSError, TimeoutError, PeerProtocolError."""
+        header = self.header(api, version)
+        return cold.decode_response(await self.send(cold.encode_request(header, **fields)), header)
+
+    async def send(self, request: list[Any]) -> bytes:
+        """Send the frame of any request; return the frame of its response. Raises OSError, TimeoutError,
+        PeerProtocolError; the connection is closed then."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._streams is None:
+                    self._streams = await asyncio.open_connection(*self._address)
+                reader, writer = self._streams
+                writer.writelines(request)
+                await writer.drain()
+                size = int.from_bytes(await reader.readexactly(4), "big", signed=True)
+                if not 0 < size <= MAX_FRAME_BYTES:
+                    raise PeerProtocolError(f"a response of {size} bytes, of {MAX_FRAME_BYTES} at most")
+                return await reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            self.close()
+            raise ConnectionResetError("the broker closed the connection") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def header(self, api: ApiKey, version: int) -> RequestHeader:
+        """The header of the next request."""
+        return RequestHeader(api, version, next(self._correlations), "kreplog")
+
+    def close(self) -> None:
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            with suppress(RuntimeError):  # the event loop is closed already
+                streams[1].close()

@@ -1,0 +1,1 @@
+"""Several brokers on one host, each a process: their directory, start, stop."""

@@ -1,0 +1,1 @@
+"""What runs the cores: runners, store link, watchdog, event loop, start."""
