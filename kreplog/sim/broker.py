@@ -589,7 +589,9 @@ class BrokerProcess:
             self.cluster.network.hang_up(held)
 
     def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
-        self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag))
+        checkers, epoch = self.cluster.checkers, self.manager.broker_epoch
+        written = partial(checkers.written, self.id, epoch, effect.operations) if runner is self.replicas else None
+        self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag), written)
 
     def _submit_read(self, runner: Runner, effect: effects.SubmitRead) -> None:
         self.link.get_nodes(effect.paths, None, partial(self._store_replied, runner, effect.tag))

@@ -21,6 +21,8 @@ What must hold, and when it is looked at:
     gap                 ... offset by offset, from where it began                                       at the answer
     out of range        ... and never stands outside the log                                            at the answer
     denied              no client hears that a partition does not exist from a broker that was never told  at the answer
+    log state           what a broker's core believes of its log, its end and epochs, is so             after each step
+    report of the dead  failed logs are reported under the registration of the process that has them    at the write
     memory              what is held for fetchers is charged, and within its bound                     after each step
     failed in vain      a replica is offline only where its disk has failed                            after each step
     deleted unnamed     a replica's files go only when a controller names it for that                   as they go
@@ -66,7 +68,8 @@ from kreplog.sim.history import (
     UncleanElection,
     Watermark,
 )
-from kreplog.types import NO_LEADER, LeaderAndIsr, Node, TopicPartition
+from kreplog.sim.partition_history import Lost, PartitionHistory, describe
+from kreplog.types import NO_LEADER, Check, LeaderAndIsr, Node, StoreOperation, TopicPartition
 
 _NEW, _ONLINE, _OFFLINE = "NewReplica", "OnlineReplica", "OfflineReplica"
 _STARTED, _DELETED = "ReplicaDeletionStarted", "ReplicaDeletionSuccessful"
@@ -93,9 +96,6 @@ _FIRST = {_ONLINE, _OFFLINE, "NewPartition", "OnlinePartition", "OfflinePartitio
 
 _DELETION = "its deletion was asked for"
 
-Fact = tuple[int, int, bytes]
-"""Producer id, sequence and value of a record."""
-
 
 class Violation(NamedTuple):
     """A promise broken. kind: as in the module's table. offset: -1 where it is about none."""
@@ -104,88 +104,6 @@ class Violation(NamedTuple):
     text: str
     partitions: tuple[TopicPartition, ...] = ()
     offset: int = -1
-
-
-class Lost(NamedTuple):
-    """A power cut took [start, end) from a broker, registered for the `registration`-th time, in a leader epoch."""
-
-    start: int
-    end: int
-    registration: int
-    leader_epoch: int
-
-
-class Line:
-    """All that is known of one partition of one topic id.
-
-    values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
-    or eligible by the store. lost: brokers whose power failed and who have not got back what they held: until a broker
-    leads in a later epoch, a fetch that was under way then still counts. leaders, committers: broker by leader epoch.
-    led_epoch: the newest that a broker has led in, which is later than the store has it. excused: why nothing is held
-    against it any more, "" while all is.
-    configs: all settings its topic ever had, the newest last; a leader may be told late of some that are older than
-    the partition. released: below it everything may be deleted; all_asked: and whatever a leader deletes is.
-    durable_end: all below was committed with flush.messages=1.
-    """
-
-    def __init__(self, partition: TopicPartition, topic_id: str, configs: Sequence[TopicConfig]) -> None:
-        self.partition = partition
-        self.topic_id = topic_id
-        self.configs = configs
-        self.released = 0
-        self.all_asked = False
-        self.durable_end = 0
-        self.values: dict[int, Fact] = {}
-        self.end = 0
-        self.acked: list[tuple[int, Fact]] = []
-        self.state: LeaderAndIsr | None = None
-        self.members: tuple[int, ...] = ()
-        self.lost: dict[int, Lost] = {}
-        self.leaders: dict[int, int] = {}
-        self.committers: dict[int, int] = {}
-        self.led_epoch = -1
-        self.excused = ""
-        self._places: dict[tuple[int, int], int] = {}
-        self._newest: dict[int, int] = {}
-        self._first: dict[int, int] = {}
-
-    @property
-    def config(self) -> TopicConfig:
-        return self.configs[-1]
-
-    def forgotten(self, producer: int) -> bool:
-        """Whether a replica may know nothing of what a producer has written: its first record here may be deleted."""
-        return self._first.get(producer, self.released) < self.released
-
-    def place_of(self, producer: int, sequence: int) -> int:
-        """The offset where a producer's record is committed; -1 for none."""
-        return self._places.get((producer, sequence), -1)
-
-    def add(self, offset: int, fact: Fact) -> tuple[str, str] | None:
-        """A replica takes this for committed. Kind and text of what is wrong with it, if anything."""
-        known = self.values.get(offset)
-        if known is not None:
-            if known == fact:
-                return None
-            return "two values", f"offset {offset} was committed as {told(known)}, now as {told(fact)}"
-        self.values[offset] = fact
-        producer, sequence, _ = fact
-        if producer < 0:
-            return None
-        newest = self._newest.get(producer)
-        if newest is not None and self._places[producer, newest] < self.released:
-            # A replica that never had what was deleted lets it begin anywhere, and send all that again.
-            for deleted in range(sequence, newest + 1):
-                self._places.pop((producer, deleted), None)
-            newest = None
-        first = self._places.setdefault((producer, sequence), offset)
-        self._newest[producer] = sequence
-        self._first.setdefault(producer, offset)
-        if first != offset:
-            return "written twice", f"{told(fact)} is at offset {first} and at offset {offset}"
-        if newest is not None and sequence != newest + 1:
-            return "out of order", f"{told(fact)} at offset {offset} follows sequence {newest} of the same producer"
-        return None
 
 
 class Checkers:
@@ -198,7 +116,7 @@ class Checkers:
         self, disks: Disks, history: History, replica_of: Callable[[int, TopicPartition], Partition | None]
     ) -> None:
         self.violations: list[Violation] = []
-        self.lines: dict[tuple[TopicPartition, str], Line] = {}
+        self.lines: dict[tuple[TopicPartition, str], PartitionHistory] = {}
         self.history = history
         self.disks = disks
         self._replica_of = replica_of
@@ -217,7 +135,7 @@ class Checkers:
         disks.observe(self)
         history.listener = self.heard
 
-    def violate(self, kind: str, text: str, line: Line | None, offset: int = -1) -> None:
+    def violate(self, kind: str, text: str, line: PartitionHistory | None, offset: int = -1) -> None:
         """Take note of a violation, once for each kind and partition; none against a partition that is excused."""
         if line is not None and line.excused:
             return
@@ -235,16 +153,16 @@ class Checkers:
             "excused": sum(bool(line.excused) and line.excused != _DELETION for line in self.lines.values()),
         }
 
-    def line(self, partition: TopicPartition, topic_id: str) -> Line:
+    def line(self, partition: TopicPartition, topic_id: str) -> PartitionHistory:
         found = self.lines.get((partition, topic_id))
         if found is None:
             configs = self._configs.setdefault(topic_id, [TopicConfig()])
-            found = self.lines[partition, topic_id] = Line(partition, topic_id, configs)
+            found = self.lines[partition, topic_id] = PartitionHistory(partition, topic_id, configs)
             if not {(topic_id, -1), (topic_id, partition.partition)}.isdisjoint(self._deleted):
                 self.excuse(found, _DELETION)
         return found
 
-    def excuse(self, line: Line, reason: str) -> None:
+    def excuse(self, line: PartitionHistory, reason: str) -> None:
         if not line.excused:
             line.excused = reason
 
@@ -326,7 +244,7 @@ class Checkers:
             line.released = max(line.released, begin)
         self._check_deleted(line, broker, begin)
 
-    def _check_deleted(self, line: Line, broker: int, begin: int) -> None:
+    def _check_deleted(self, line: PartitionHistory, broker: int, begin: int) -> None:
         if begin > line.end:
             text = f"broker {broker} has deleted all below {begin}, but only {line.end} is committed"
             self.violate("deleted", text, line, begin)
@@ -339,7 +257,7 @@ class Checkers:
         if not line.excused:
             self._take_committed(line, broker, log, 0)
 
-    def _take_committed(self, line: Line, broker: int, log: DiskLog, start: int) -> int:
+    def _take_committed(self, line: PartitionHistory, broker: int, log: DiskLog, start: int) -> int:
         """Compare what this replica has committed from `start` on; return where that ends."""
         end = log.high_watermark
         start = max(start, log.state().log_start)
@@ -352,7 +270,7 @@ class Checkers:
                     self.violate(wrong[0], f"{wrong[1]}, by broker {broker}", line, record.offset)
         return end
 
-    def _check_holders(self, line: Line, broker: int, replica: Partition | None) -> None:
+    def _check_holders(self, line: PartitionHistory, broker: int, replica: Partition | None) -> None:
         """As broker commits: min.insync.replicas hold it, or held it until a power cut."""
         assigned = self._assigned.get(line.partition, ())
         told = line.config if replica is None or replica.config not in line.configs else replica.config
@@ -366,7 +284,7 @@ class Checkers:
             text = f"broker {broker} committed below {line.end}, which only {holders} hold; {needed} must"
             self.violate("too few", text, line, line.end)
 
-    def _check_members(self, line: Line) -> None:
+    def _check_members(self, line: PartitionHistory) -> None:
         """Who is in sync or eligible holds all that is committed, but for what a power cut took."""
         if line.excused:
             return
@@ -394,18 +312,18 @@ class Checkers:
                 line, f"power failed under all of {list(line.members)}, who alone had to hold what is committed"
             )
 
-    def _check_last(self, line: Line, broker: int, log: DiskLog | None) -> None:
+    def _check_last(self, line: PartitionHistory, broker: int, log: DiskLog | None) -> None:
         """The last committed record is what a replica has there; one that is as long may be another log."""
         if log is None or log.topic_id != line.topic_id or log.state().log_start >= line.end:
             return
         for record in self.disks.codec.decode(log.read(line.end - 1, line.end, 1)):
             fact = (record.producer_id, record.sequence, record.value)
             if record.offset == line.end - 1 and line.values.get(record.offset, fact) != fact:
-                text = f"broker {broker} has {told(fact)} at offset {record.offset}, where another is committed"
+                text = f"broker {broker} has {describe(fact)} at offset {record.offset}, where another is committed"
                 self.violate("lacks committed", text, line, record.offset)
 
     @staticmethod
-    def _epoch_of(line: Line) -> int:
+    def _epoch_of(line: PartitionHistory) -> int:
         return -1 if line.state is None else line.state.leader_epoch
 
     # The store
@@ -463,7 +381,7 @@ class Checkers:
             if line.topic_id == topic_id and number in (-1, line.partition.partition):
                 self.history.add(TopicDeleted(self.history.now_ms(), line.partition, topic_id))
 
-    def _state_changed(self, line: Line, state: LeaderAndIsr) -> None:
+    def _state_changed(self, line: PartitionHistory, state: LeaderAndIsr) -> None:
         before, line.state = line.state, state
         line.members = tuple(sorted({*state.isr, *state.eligible}))
         self._one_leader(line, state.leader_epoch, state.leader)
@@ -489,12 +407,12 @@ class Checkers:
                 self._joined(line, [broker for broker in state.isr if broker not in known])
         self._check_members(line)
 
-    def _elected(self, line: Line, state: LeaderAndIsr) -> None:
+    def _elected(self, line: PartitionHistory, state: LeaderAndIsr) -> None:
         if state.controller_epoch != self._controller_epoch:
             text = f"leader epoch {state.leader_epoch} is of a controller of epoch {state.controller_epoch}"
             self.violate("two controllers", f"{text}, while epoch {self._controller_epoch} has begun", line)
 
-    def _joined(self, line: Line, brokers: Iterable[int]) -> None:
+    def _joined(self, line: PartitionHistory, brokers: Iterable[int]) -> None:
         for broker in brokers:
             lost = line.lost.get(broker)
             leo, _ = self.disks.disk(broker).ends(line.partition, line.topic_id)
@@ -502,14 +420,14 @@ class Checkers:
                 text = f"broker {broker} joined those in sync with {leo} of {line.end}: power had failed, and it knows"
                 self.violate("stale life", text, line, leo)
 
-    def _unclean(self, line: Line, leader: int, epoch: int) -> None:
+    def _unclean(self, line: PartitionHistory, leader: int, epoch: int) -> None:
         if line.config.unclean_leader_election_enable:
             self.excuse(line, f"unclean election of broker {leader} in leader epoch {epoch}")
         else:
             text = f"broker {leader} was elected in leader epoch {epoch} though it was neither in sync nor eligible"
             self.violate("unclean election", text, line)
 
-    def _one_leader(self, line: Line, epoch: int, leader: int) -> None:
+    def _one_leader(self, line: PartitionHistory, epoch: int, leader: int) -> None:
         other = line.leaders.setdefault(epoch, leader)
         if other != leader:
             self.violate("two leaders", f"brokers {other} and {leader} both lead in leader epoch {epoch}", line)
@@ -521,7 +439,10 @@ class Checkers:
         if manager.memory.limit < NO_LIMIT:
             self._check_memory(broker, manager)
         for partition, replica in manager.partitions.items():
-            now = (replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log, replica)
+            now = (
+                *(replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log),
+                *(replica.interrupted, replica),
+            )
             key = (broker, partition)
             before = self._seen.get(key)
             if before != now:
@@ -569,6 +490,21 @@ class Checkers:
                 f"its log {log.high_watermark} and end {replica.log.leo}"
             )
             self.violate("watermark", text, line, replica.high_watermark)
+        if log.state() != replica.log:
+            text = f"broker {broker} takes its log for {replica.log}, and it is {log.state()}"
+            self.violate("log state", text, line, replica.log.leo)
+
+    def written(self, broker: int, broker_epoch: int, operations: Sequence[StoreOperation]) -> None:
+        """The store has carried out what a broker's replication core sent under the registration `broker_epoch`.
+
+        What a process sent may arrive after its broker has registered again. That takes a death and a delay at the one
+        moment, which few runs have, so it is also looked at whether the store would refuse it then.
+        """
+        reports = any(operation.path.startswith(f"{nodes.LOG_DIR_EVENTS}/") for operation in operations)
+        current = self._registrations.get(broker, -1)
+        if reports and (broker_epoch != current or Check(nodes.broker_epoch(broker), current) not in operations):
+            text = f"broker {broker} reports failed logs whatever its registration, sent in {broker_epoch} of {current}"
+            self.violate("report of the dead", text, None)
 
     def exits(self, broker: int, all_moved: bool) -> None:
         """A broker exits in order. all_moved: because it leads nothing any more."""
@@ -628,7 +564,7 @@ class Checkers:
             case _:
                 pass
 
-    def _acknowledged(self, line: Line, event: Ok) -> None:
+    def _acknowledged(self, line: PartitionHistory, event: Ok) -> None:
         self._counts["acked"] += len(event.values)
         for index, value in enumerate(event.values):
             sequence = event.sequence + index
@@ -638,12 +574,12 @@ class Checkers:
             line.acked.append((offset, fact))
             found = line.values.get(offset)
             if found != fact:
-                there = "nothing is committed there" if found is None else f"{told(found)} is committed there"
+                there = "nothing is committed there" if found is None else f"{describe(found)} is committed there"
                 where = f"at offset {offset}" if told_offset else "somewhere"
-                text = f"{event.client} got {told(fact)} acknowledged {where}, but {there}"
+                text = f"{event.client} got {describe(fact)} acknowledged {where}, but {there}"
                 self.violate("too early" if found is None else "two values", text, line, offset)
 
-    def _read(self, line: Line, event: Read) -> None:
+    def _read(self, line: PartitionHistory, event: Read) -> None:
         self._counts["read"] += 1
         key = (event.client, event.partition, event.topic_id)
         expected = self._positions.get(key, event.offset)
@@ -654,14 +590,14 @@ class Checkers:
         fact = (event.producer_id, event.sequence, event.value.encode())
         found = line.values.get(event.offset)
         if found != fact:
-            there = "nothing" if found is None else told(found)
+            there = "nothing" if found is None else describe(found)
             text = (
-                f"{event.client} read {told(fact)} at offset {event.offset} from broker {event.leader} in leader epoch "
-                f"{event.leader_epoch}, where {there} is committed"
+                f"{event.client} read {describe(fact)} at offset {event.offset} from broker {event.leader} in "
+                f"leader epoch {event.leader_epoch}, where {there} is committed"
             )
             self.violate("phantom", text, line, event.offset)
 
-    def _watermark(self, line: Line, event: Watermark) -> None:
+    def _watermark(self, line: PartitionHistory, event: Watermark) -> None:
         key = (event.client, event.partition, event.topic_id)
         epoch, highest = self._watermarks.get(key, (-1, -1))
         if event.leader_epoch < epoch:
@@ -677,7 +613,7 @@ class Checkers:
             self.violate("phantom", text, line, line.end)
         self._watermarks[key] = (event.leader_epoch, event.high_watermark)
 
-    def _power_lost(self, line: Line, event: PowerLost) -> None:
+    def _power_lost(self, line: PartitionHistory, event: PowerLost) -> None:
         end = line.durable_end
         if event.broker in line.members and event.start < end:
             text = f"a power cut took [{event.start}, {event.end}) from broker {event.broker}; {end} is committed"
@@ -687,9 +623,3 @@ class Checkers:
         end = event.end if held is None else max(event.end, held.end)
         line.lost[event.broker] = Lost(event.start, end, registration, self._epoch_of(line))
         self._check_members(line)
-
-
-def told(fact: Fact) -> str:
-    """A record in words."""
-    producer, sequence, value = fact
-    return f"record {value.decode(errors='backslashreplace')} (producer {producer}, sequence {sequence})"

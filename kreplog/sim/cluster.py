@@ -21,12 +21,13 @@ from kreplog.errors import ErrorCode
 from kreplog.sim import final, workload
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
-from kreplog.sim.checkers import Checkers, Line
+from kreplog.sim.checkers import Checkers
 from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.faults import Plan, TopicPlan
 from kreplog.sim.history import DeletionAsked, DeletionDone, Event, History, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
+from kreplog.sim.partition_history import PartitionHistory
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
 from kreplog.sim.trace import CHECKER, Trace, describe_history
@@ -61,7 +62,7 @@ class _Checkers(Checkers):
         super().__init__(cluster.disks, cluster.history, cluster.replica_of)
         self._trace = cluster.trace
 
-    def violate(self, kind: str, text: str, line: Line | None, offset: int = -1) -> None:
+    def violate(self, kind: str, text: str, line: PartitionHistory | None, offset: int = -1) -> None:
         before = len(self.violations)
         super().violate(kind, text, line, offset)
         for one in self.violations[before:]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext
-from kreplog.sim.checkers import Checkers, Line, Violation, told
+from kreplog.sim.checkers import Checkers, Violation
+from kreplog.sim.partition_history import PartitionHistory, describe
 from kreplog.types import NO_LEADER, LeaderAndIsr, Node, TopicPartition
 
 _REQUESTS = (
@@ -84,7 +85,7 @@ def _assigned(dump: Mapping[str, Node]) -> dict[TopicPartition, tuple[str, tuple
     return found
 
 
-def _read(checkers: Checkers, broker: int, line: Line) -> _Log | None:
+def _read(checkers: Checkers, broker: int, line: PartitionHistory) -> _Log | None:
     log = checkers.disks.disk(broker).peek(line.partition)
     if log is None or log.topic_id != line.topic_id:
         return None
@@ -92,7 +93,7 @@ def _read(checkers: Checkers, broker: int, line: Line) -> _Log | None:
     return _Log(state.log_start, state.leo, log.high_watermark, log.read(state.log_start, state.leo, 1 << 40))
 
 
-def _check_acknowledged(checkers: Checkers, line: Line, broker: int, log: _Log) -> None:
+def _check_acknowledged(checkers: Checkers, line: PartitionHistory, broker: int, log: _Log) -> None:
     """All that was acknowledged under acks=all, and all else that was committed, is in the log of a replica in sync."""
     facts = {
         record.offset: (record.producer_id, record.sequence, record.value)
@@ -101,14 +102,14 @@ def _check_acknowledged(checkers: Checkers, line: Line, broker: int, log: _Log) 
     for offset, fact in [*line.acked, *line.values.items()]:
         found = facts.get(offset)
         if found != fact and (offset >= min(log.start, line.released) or found is not None):
-            there = "nothing is" if found is None else f"{told(found)} stands"
-            text = f"{told(fact)}, acknowledged or seen at offset {offset}: {there} there in the log of broker {broker}"
+            there = "nothing is" if found is None else f"{describe(found)} stands"
+            text = f"{describe(fact)}, acknowledged or seen at offset {offset}: {there} there on broker {broker}"
             checkers.violate("lost", text, line, offset)
             return
 
 
 def _check_replicas(
-    checkers: Checkers, line: Line, state: LeaderAndIsr, replicas: tuple[int, ...], logs: Mapping[int, _Log]
+    checkers: Checkers, line: PartitionHistory, state: LeaderAndIsr, replicas: tuple[int, ...], logs: Mapping[int, _Log]
 ) -> None:
     if state.leader == NO_LEADER:
         checkers.violate("not converged", f"it has no leader, in sync are {list(state.isr)}", line)

@@ -190,9 +190,18 @@ class StoreLink:
         if self.session is not None and notice_us is not None:
             self._scheduler.after(notice_us, self._end_session, self.session)
 
-    def multi(self, operations: Sequence[StoreOperation], outcome: Outcome) -> None:
-        """Start a multi."""
-        self._submit(lambda session: tuple(session.multi(operations)), outcome)
+    def multi(
+        self, operations: Sequence[StoreOperation], outcome: Outcome, written: Callable[[], None] | None = None
+    ) -> None:
+        """Start a multi. written: called once the store has carried it out, whether the outcome arrives or not."""
+
+        def write(session: MemorySession) -> tuple[Any, ...]:
+            results = tuple(session.multi(operations))
+            if written is not None:
+                written()
+            return results
+
+        self._submit(write, outcome)
 
     def get_nodes(self, paths: Sequence[str], watcher: Callable[[WatchEvent], None] | None, outcome: Outcome) -> None:
         """Start reading nodes, each with a watch for `watcher`."""

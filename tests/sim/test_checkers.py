@@ -36,7 +36,7 @@ from kreplog.sim.history import (
     Unknown,
     Watermark,
 )
-from kreplog.types import Broker, LeaderAndIsr, Node, NodeStat, TopicPartition
+from kreplog.types import Broker, Check, Create, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("t", 0)
 ID = "topic-id"
@@ -701,3 +701,33 @@ def test_what_was_committed_unflushed_need_not_be_flushed_later(world: World) ->
     world.append(3, 3)
     world.commit(4)
     assert world.kinds == ["not fsynced"]
+
+
+def test_a_broker_must_not_believe_another_end_than_its_log_has(world: World) -> None:
+    core = world.leads(1, 0)
+    world.step(core)
+    core.log = replace(core.log, leo=core.log.leo + 1)
+    core.interrupted = True  # it is about to be opened anew
+    world.step(core)
+    assert world.kinds == []
+    core.interrupted = False
+    world.step(core)
+    assert world.kinds == ["log state"]
+    assert "broker 1 takes its log for LogState(leo=3" in world.checkers.violations[0].text
+
+
+def test_failed_logs_are_reported_under_a_registration_that_stands(world: World) -> None:
+    event = Create(f"{nodes.LOG_DIR_EVENTS}/event_", b"", sequential=True)
+    before = Check(nodes.broker_epoch(2), world.dump[nodes.broker_epoch(2)].stat.version)
+    world.checkers.written(2, before.version, (before, event))
+    world.put(nodes.broker_epoch(2), b"")
+    world.checkers.written(2, before.version, (Create(f"{nodes.ISR_CHANGES}/isr_change_", b"", sequential=True),))
+    assert world.kinds == []
+    world.checkers.written(2, before.version, (before, event))
+    assert world.kinds == ["report of the dead"]
+
+
+def test_a_report_of_failed_logs_names_its_registration(world: World) -> None:
+    registered = world.dump[nodes.broker_epoch(2)].stat.version
+    world.checkers.written(2, registered, (Create(f"{nodes.LOG_DIR_EVENTS}/event_", b"", sequential=True),))
+    assert world.kinds == ["report of the dead"]

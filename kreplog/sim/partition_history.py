@@ -1,0 +1,100 @@
+"""What is known of one partition in a run: its committed records, its leaders, and why losses are excused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kreplog.config import TopicConfig
+from kreplog.types import LeaderAndIsr, TopicPartition
+
+Fact = tuple[int, int, bytes]
+"""Producer id, sequence and value of a record."""
+
+
+class Lost(NamedTuple):
+    """A power cut took [start, end) from a broker, registered for the `registration`-th time, in a leader epoch."""
+
+    start: int
+    end: int
+    registration: int
+    leader_epoch: int
+
+
+class PartitionHistory:
+    """All that is known of one partition of one topic id.
+
+    values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
+    or eligible by the store. lost: brokers whose power failed and who have not got back what they held: until a broker
+    leads in a later epoch, a fetch that was under way then still counts. leaders, committers: broker by leader epoch.
+    led_epoch: the newest that a broker has led in, which is later than the store has it. excused: why nothing is held
+    against it any more, "" while all is.
+    configs: all settings its topic ever had, the newest last; a leader may be told late of some that are older than
+    the partition. released: below it everything may be deleted; all_asked: and whatever a leader deletes is.
+    durable_end: all below was committed with flush.messages=1.
+    """
+
+    def __init__(self, partition: TopicPartition, topic_id: str, configs: Sequence[TopicConfig]) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.configs = configs
+        self.released = 0
+        self.all_asked = False
+        self.durable_end = 0
+        self.values: dict[int, Fact] = {}
+        self.end = 0
+        self.acked: list[tuple[int, Fact]] = []
+        self.state: LeaderAndIsr | None = None
+        self.members: tuple[int, ...] = ()
+        self.lost: dict[int, Lost] = {}
+        self.leaders: dict[int, int] = {}
+        self.committers: dict[int, int] = {}
+        self.led_epoch = -1
+        self.excused = ""
+        self._places: dict[tuple[int, int], int] = {}
+        self._newest: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.configs[-1]
+
+    def forgotten(self, producer: int) -> bool:
+        """Whether a replica may know nothing of what a producer has written: its first record here may be deleted."""
+        return self._first.get(producer, self.released) < self.released
+
+    def place_of(self, producer: int, sequence: int) -> int:
+        """The offset where a producer's record is committed; -1 for none."""
+        return self._places.get((producer, sequence), -1)
+
+    def add(self, offset: int, fact: Fact) -> tuple[str, str] | None:
+        """A replica takes this for committed. Kind and text of what is wrong with it, if anything."""
+        known = self.values.get(offset)
+        if known is not None:
+            if known == fact:
+                return None
+            return "two values", f"offset {offset} was committed as {describe(known)}, now as {describe(fact)}"
+        self.values[offset] = fact
+        producer, sequence, _ = fact
+        if producer < 0:
+            return None
+        newest = self._newest.get(producer)
+        if newest is not None and self._places[producer, newest] < self.released:
+            # A replica that never had what was deleted lets it begin anywhere, and send all that again.
+            for deleted in range(sequence, newest + 1):
+                self._places.pop((producer, deleted), None)
+            newest = None
+        first = self._places.setdefault((producer, sequence), offset)
+        self._newest[producer] = sequence
+        self._first.setdefault(producer, offset)
+        if first != offset:
+            return "written twice", f"{describe(fact)} is at offset {first} and at offset {offset}"
+        if newest is not None and sequence != newest + 1:
+            return "out of order", f"{describe(fact)} at offset {offset} follows sequence {newest} of the same producer"
+        return None
+
+
+def describe(fact: Fact) -> str:
+    """A record in words."""
+    producer, sequence, value = fact
+    return f"record {value.decode(errors='backslashreplace')} (producer {producer}, sequence {sequence})"
