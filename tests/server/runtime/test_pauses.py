@@ -14,7 +14,7 @@ import pytest
 from kreplog.server.network.connections import Connection
 from kreplog.server.runtime.pauses import PACED_S, SOCKETS_S, MeasuredEventLoop, call_paced
 from tests.server.loop import MOST_S
-from tests.server.test_network import framed
+from tests.server.network.test_connections import framed
 
 
 class Turns:

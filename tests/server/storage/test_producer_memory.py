@@ -14,7 +14,7 @@ from kreplog.errors import ErrorCode, TooManyProducersError
 from kreplog.server.storage.log_manager import PRODUCER_BYTES, PRODUCERS
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
-from tests.server.test_partitions import TP, Life, appended, opened
+from tests.server.storage.test_log_manager import TP, Life, appended, opened
 
 
 def produced_by(producer_id: int, sequence: int = 0, base_offset: int = 0) -> bytes:

@@ -18,7 +18,7 @@ from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 from tests.server.loop import run, until
-from tests.server.test_network import receive
+from tests.server.network.test_connections import receive
 
 LEADER = 1
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -11,7 +11,7 @@ from kreplog.core import effects
 from kreplog.errors import StorageError
 from kreplog.server.storage.log_manager import ReplicaLogs
 from tests.server.loop import run, until
-from tests.server.test_partitions import ID, OTHER_ID, TP, Life, appended, batch, life, opened
+from tests.server.storage.test_log_manager import ID, OTHER_ID, TP, Life, appended, batch, life, opened
 
 __all__ = ["batch", "life"]
 

@@ -21,7 +21,7 @@ from kreplog.server.storage.directories import DataDirectory, read_topic_id
 from kreplog.server.storage.open_files import UNLIMITED, OpenFiles
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
-from tests.server.test_partitions import ID, TP, Life, batch, life, opened
+from tests.server.storage.test_log_manager import ID, TP, Life, batch, life, opened
 
 __all__ = ["batch", "life"]
 
