@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.commands.interruption", "kreplog.commands.options"},
     "kreplog.commands": EVERYWHERE
     | {"kreplog.commands.interruption", "kreplog.commands.options"}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.core.controller", "kreplog.wire", "kreplog.server"},
+    | {"kreplog.client", "kreplog.cluster", "kreplog.server", "kreplog.wire"},
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.log", "kreplog.commands.options", "kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.server": EVERYWHERE
     | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
     | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog.wire", "kreplog._native"},
-    "kreplog.client": EVERYWHERE | {"kreplog.core", "kreplog.wire"},
+    "kreplog.client": EVERYWHERE | {"kreplog.core", "kreplog.core.controller", "kreplog.wire"},
     "kreplog.cluster": EVERYWHERE
     | {"kreplog._native", "kreplog.client", "kreplog.coord", "kreplog.core", "kreplog.server", "kreplog.wire"},
     "kreplog.sim": EVERYWHERE

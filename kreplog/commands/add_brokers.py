@@ -1,7 +1,7 @@
 """`kreplog cluster add-brokers`: new brokers on this host, and the fewest replicas moved to them that restore balance.
 
-The plan is core.controller.rebalance's, over what the brokers say now; the bytes are those of each partition's leader.
-Run again it goes on where it was left: homes are made once, what moves already is not asked for again.
+The plan is kreplog.client.rebalance_plan's. Run again, the command continues: broker directories are made once, and
+replicas that move already are not requested again.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kreplog.client import reassignment as reassigning
 from kreplog.client.admin_client import AdminClient
+from kreplog.client.rebalance_plan import plan_rebalance
 from kreplog.cluster.files import HOST, check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.commands.connecting import admin_client_of
 from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
 from kreplog.commands.partitions import carry_out
-from kreplog.core.controller.rebalance import Plan, rebalance
 from kreplog.errors import UsageError
 from kreplog.server.settings import parse
-from kreplog.types import TopicPartition
 
 KNOWN_WITHIN_S = 10.0
 POLL_S = 0.05
@@ -61,13 +59,13 @@ def add_brokers(
     racks = {one: cluster.settings(one).rack for one in cluster.brokers}
     racks |= dict.fromkeys(missing, parse("\n".join(lines)).get("broker.rack") if missing else None)
     with admin_client_of(directory, None) as asked:
-        plan, facts = _plan(asked, racks)
+        changed, facts = plan_rebalance(asked, racks)
         if not as_json:
-            _show(plan, facts)
+            _show(facts)
         if not execute:
             if as_json:
                 print_json({**facts, "executed": False})
-            elif plan.changed or missing:
+            elif changed or missing:
                 print("nothing has been changed: --execute starts the new brokers and moves the replicas")
             return
         live = {one.id for one in cluster.status() if one.alive} & set(asked.known)
@@ -79,8 +77,8 @@ def add_brokers(
             cluster = extend(cluster, missing, port, lines)
         cluster.start(new)
         _until_known(asked, new)
-        carry_out(asked, plan.changed, wait=wait, as_json=as_json, facts={**facts, "executed": True})
-    if not as_json and plan.changed:
+        carry_out(asked, changed, wait=wait, as_json=as_json, facts={**facts, "executed": True})
+    if not as_json and changed:
         print("`kreplog partition elect-preferred` gives the new brokers their leaders now, and not minutes later")
 
 
@@ -137,71 +135,15 @@ def _names(text: str) -> Collection[str]:
         return ()
 
 
-def _plan(asked: AdminClient, racks: dict[int, str | None]) -> tuple[Plan, dict[str, Any]]:
-    """What is still to be asked for, and the facts of it. What moves already counts as being where it goes."""
-    there, moving = _as_of_one_moment(asked)
-    now: dict[TopicPartition, tuple[int, ...]] = {
-        one: tuple(told.replica_nodes) for one, told in there.items() if told.replica_nodes
-    }
-    for one, state in moving.items():
-        now[one] = tuple(broker for broker in state.replicas if broker not in state.removing)
-    plan = rebalance(now, racks)
-    if moving:  # nobody tells in which order their replicas will be, so which orders would be even cannot be known
-        for one in [one for one, replicas in plan.changed.items() if set(replicas) == set(now[one])]:
-            del plan.changed[one]
-    sizes = reassigning.leader_sizes(asked, {move.partition: there[move.partition] for move in plan.moves})
-    moves = [
-        {
-            "topic": move.partition.topic,
-            "partition": move.partition.partition,
-            "from": move.source,
-            "to": move.target,
-            "bytes": sizes.get(move.partition),
-        }
-        for move in plan.moves
-    ]
-    return plan, {
-        "moves": moves,
-        "bytes": sum(sizes.get(move.partition, 0) for move in plan.moves),
-        "moving_already": len(moving),
-        "brokers": [
-            {
-                "id": broker,
-                "replicas": [plan.before[broker].replicas, plan.after[broker].replicas],
-                "preferred_leaders": [plan.before[broker].leaders, plan.after[broker].leaders],
-            }
-            for broker in sorted(plan.after)
-        ],
-        "version": 1,
-        "partitions": [
-            {"topic": one.topic, "partition": one.partition, "replicas": list(replicas)}
-            for one, replicas in sorted(plan.changed.items())
-        ],
-    }
-
-
-def _as_of_one_moment(
-    asked: AdminClient,
-) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, reassigning.UnderWay]]:
-    """The metadata of all partitions, and what moves. A move that ended between the two questions would leave one with
-    its old replicas beside its new ones, as if it were to keep both."""
-    moving = reassigning.under_way(asked)
-    while True:
-        there = reassigning.assignment(asked.metadata())
-        before, moving = moving, reassigning.under_way(asked)
-        if moving == before:
-            return there, moving
-
-
-def _show(plan: Plan, facts: dict[str, Any]) -> None:
+def _show(facts: dict[str, Any]) -> None:
     for move in facts["moves"]:
         size = "size unknown: it has no leader" if move["bytes"] is None else counted(move["bytes"], "byte")
         print(f"{move['topic']}-{move['partition']}  broker {move['from']} -> {move['to']}  {size}")
     for one in facts["brokers"]:
         (before, after), (led, leads) = one["replicas"], one["preferred_leaders"]
         print(f"broker {one['id']}  replicas {before} -> {after}  preferred leaders {led} -> {leads}")
-    reordered = len(plan.changed) - len({(move["topic"], move["partition"]) for move in facts["moves"]})
-    told = f"{counted(len(plan.moves), 'replica')} to move, {counted(facts['bytes'], 'byte')}"
+    reordered = len(facts["partitions"]) - len({(move["topic"], move["partition"]) for move in facts["moves"]})
+    told = f"{counted(len(facts['moves']), 'replica')} to move, {counted(facts['bytes'], 'byte')}"
     if reordered > 0:
         told += f"; {counted(reordered, 'partition')} with another order of replicas only"
     if facts["moving_already"]:

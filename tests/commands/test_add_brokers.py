@@ -16,8 +16,9 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.client import admin_client
 from kreplog.client.reassignment import UnderWay
+from kreplog.client.rebalance_plan import _as_of_one_moment
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.add_brokers import _as_of_one_moment, _common, extend
+from kreplog.commands.add_brokers import _common, extend
 from kreplog.errors import UsageError
 from kreplog.log import Log
 from kreplog.server.settings import parse
