@@ -33,20 +33,20 @@ from kreplog.core.replication.partition import Partition
 from kreplog.errors import CoordinationError, InvariantError, PeerProtocolError, StorageError, UsageError
 from kreplog.server.handlers.api import Api
 from kreplog.server.handlers.topics import Topics
-from kreplog.server.monitoring.counters import Happenings, Traffic
+from kreplog.server.monitoring.counters import EventCounters, Traffic
 from kreplog.server.monitoring.exporter import Exporter
 from kreplog.server.monitoring.health import readiness
 from kreplog.server.monitoring.logs import LogSettings, log_state_change, set_up
 from kreplog.server.monitoring.metrics import CONTENT_TYPE, render
 from kreplog.server.network.internal import Address, Dialer, load_key, make_private_directory
 from kreplog.server.network.peers import Peer
-from kreplog.server.network.serving import Exchange, Server, Within
+from kreplog.server.network.serving import LocalRequest, RequestContext, Server
 from kreplog.server.replication.control_sender import ControlSender, control_header
 from kreplog.server.replication.fetch_client import Fetches
 from kreplog.server.replication.peer_connections import PeerConnections
 from kreplog.server.replication.recently_failed import Departed
 from kreplog.server.runtime.pauses import MeasuredEventLoop
-from kreplog.server.runtime.runners import Awaiting, Direct
+from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
 from kreplog.server.runtime.starting import (
     RecoveryProgress,
     freeze_heap,
@@ -84,11 +84,11 @@ class Broker:
     """
 
     cores: BrokerCores
-    replicas: Direct
-    control: Awaiting
-    register: Awaiting
-    detect: Awaiting
-    stopper: Direct
+    replicas: SyncCoreRunner
+    control: AsyncCoreRunner
+    register: AsyncCoreRunner
+    detect: AsyncCoreRunner
+    stopper: SyncCoreRunner
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -97,7 +97,7 @@ class Broker:
         self.address: Address = ("", 0)
         self._stop = asyncio.Event()
         self._may_exit = asyncio.Event()
-        self._runner_of: dict[effects.Core, Direct | Awaiting] = {}
+        self._runner_of: dict[effects.Core, SyncCoreRunner | AsyncCoreRunner] = {}
         self._shutdown_request: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self.restarts = False
@@ -106,7 +106,7 @@ class Broker:
         self._client_id = f"broker-{self.id}"
         self.started_at = time.time()
         self.traffic = Traffic()
-        self.happenings = Happenings()
+        self.event_counters = EventCounters()
         self.metrics = Exporter(lambda: render(self), CONTENT_TYPE, lambda: readiness(self))
 
     async def run(self) -> None:
@@ -233,11 +233,11 @@ class Broker:
         def after(core: effects.Core) -> Callable[[], None]:
             return lambda: self._carry_out(self.cores.stepped(core))
 
-        self.replicas = Direct("replicas", manager, self._apply, broke, self.store.check, after(manager))
-        self.control = Awaiting("controller", controller, awaited, after(controller), broke)
-        self.register = Awaiting("registration", registration, awaited, after(registration), broke)
-        self.detect = Awaiting("failure detector", detector, awaited, after(detector), broke)
-        self.stopper = Direct("shutdown", shutdown, self._apply_shutdown, broke, after=after(shutdown))
+        self.replicas = SyncCoreRunner("replicas", manager, self._apply, broke, self.store.check, after(manager))
+        self.control = AsyncCoreRunner("controller", controller, awaited, after(controller), broke)
+        self.register = AsyncCoreRunner("registration", registration, awaited, after(registration), broke)
+        self.detect = AsyncCoreRunner("failure detector", detector, awaited, after(detector), broke)
+        self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, broke, after=after(shutdown))
         runners = self.replicas, self.control, self.register, self.detect, self.stopper
         self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
 
@@ -260,7 +260,7 @@ class Broker:
 
     def _session_lost(self) -> None:
         _log.warning("the session with the coordination store has ended")
-        self.happenings.expired += 1
+        self.event_counters.expired += 1
         self._carry_out(self.cores.session_lost())
 
     def _carry_out(self, following: Sequence[effects.Effect]) -> None:
@@ -337,7 +337,7 @@ class Broker:
         self.replicas.put(events.StoreReplied(tag, tuple(results or ()), error))
         if change is not None:
             partition, before = change
-            self.happenings.isr_changed(before, partition.isr, error is not None)
+            self.event_counters.isr_changed(before, partition.isr, error is not None)
 
     def _isr_change(self, tag: Hashable) -> tuple[Partition, tuple[int, ...]] | None:
         """The partition whose leader here waits for this, and its ISR before."""
@@ -378,7 +378,7 @@ class Broker:
         if isinstance(effect, effects.StateChange):
             log_state_change(effect.level, effect.text)
         elif isinstance(effect, effects.UncleanElection):
-            self.happenings.unclean_elections += 1
+            self.event_counters.unclean_elections += 1
             text = (
                 f"{effect.partition}: UNCLEAN ELECTION of {effect.leader} in epoch {effect.leader_epoch}: data is lost"
             )
@@ -389,10 +389,10 @@ class Broker:
 
     def _answer(self, effect: effects.Reply) -> None:
         exchange, response = effect.reply_to, effect.response
-        if not isinstance(exchange, Exchange | Within):
+        if not isinstance(exchange, RequestContext | LocalRequest):
             raise InvariantError(f"{type(response).__name__} answers nobody: {exchange!r}")
         if isinstance(response, m.FetchResponse):
-            self.traffic.fetched(response, isinstance(exchange, Exchange) and exchange.follower)
+            self.traffic.fetched(response, isinstance(exchange, RequestContext) and exchange.follower)
         elif isinstance(response, m.ProduceResponse):
             self.traffic.produced(response)
         exchange.reply(response)

@@ -19,7 +19,7 @@ from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
-from kreplog.core.controller import fencing, leadership, selectors
+from kreplog.core.controller import fencing, leader_and_isr_writer, selectors
 from kreplog.core.controller.brokers import BrokerChanges
 from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.context import Replica as ControllerReplica
@@ -516,7 +516,7 @@ def _old_registration_told() -> list[Patch]:
 @_mutation("controller-writes-unfenced")
 def _controller_writes_unfenced() -> list[Patch]:
     """A controller writes without showing that it still is one, whatever the version (F27)."""
-    return [(fencing, "fence", lambda context: ()), (leadership, "expected_version", lambda state: -1)]
+    return [(fencing, "fence", lambda context: ()), (leader_and_isr_writer, "expected_version", lambda state: -1)]
 
 
 @_mutation("unclean-election-by-default")

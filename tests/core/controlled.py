@@ -535,7 +535,7 @@ class Cluster:
             wanted = {one for one in context.everything() if broker.id in context.replicas(one)}
             assert wanted <= set(broker.replicas) | broker.broken
             extra = set(broker.replicas) - wanted
-            assert all(context.knows(one) and context.condemned(one) for one in extra), (broker.id, extra)
+            assert all(context.knows(one) and context.is_pending_deletion(one) for one in extra), (broker.id, extra)
             for partition in wanted - broker.broken - broker.stopped:
                 told = broker.replicas[partition].state
                 state = context.states[partition]

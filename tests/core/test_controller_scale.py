@@ -8,7 +8,7 @@ from collections import Counter
 from kreplog.core import nodes
 from kreplog.core.controller import fencing
 from kreplog.core.controller.assignment import assign
-from kreplog.core.controller.requests import AT_ONCE
+from kreplog.core.controller.requests import MAX_PARTITIONS_PER_REQUEST
 from kreplog.core.effects import AwaitAnswers, Effect, Multi, SendControl
 from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.types import Check, Create, LeaderAndIsr, SetData, TopicPartition
@@ -90,7 +90,7 @@ def test_who_leads_is_told_before_the_isrs_of_others_are_written() -> None:
     cluster.start_controller()
     cluster.run()
     led = {one for one, state in cluster.controller.context.states.items() if state.leader == 1}
-    assert len(led) > 2 * AT_ONCE
+    assert len(led) > 2 * MAX_PARTITIONS_PER_REQUEST
     effects = _noted(cluster)
     cluster.brokers[1].stop()
     cluster.run()
@@ -110,7 +110,7 @@ def _told_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[Top
                 if effect.request.is_init:
                     break
                 told.update(one.partition for one in effect.request.partitions)
-            assert len(effect.request.partitions) <= AT_ONCE
+            assert len(effect.request.partitions) <= MAX_PARTITIONS_PER_REQUEST
         elif isinstance(effect, Multi) and [type(one) for one in effect.operations[:2]] == [Check, SetData]:
             multis += 1
             assert len(told & led) >= min(len(led), (multis - 1) * (fencing.MAX_OPERATIONS - 1)), (

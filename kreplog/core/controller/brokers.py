@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, leadership, reading, selectors
+from kreplog.core.controller import election_policies, fencing, reading, selectors
 from kreplog.core.controller.context import ControllerContext, LogDirEvent, Replica, named
 from kreplog.core.controller.deletion import Deletion
-from kreplog.core.controller.leadership import Choice
+from kreplog.core.controller.election_policies import ElectionPolicy
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reading import Registration
 from kreplog.core.controller.selectors import Election
@@ -49,8 +49,10 @@ class BrokerChanges:
                 self._enter(registration)
         self._machines.startup()
         yield from self._repair(self._missed_failures())
-        unborn = [one for one in context.leaderless if one not in context.states and not context.condemned(one)]
-        yield from self._machines.partitions.handle_state_changes(unborn, PartitionStatus.ONLINE)
+        never_elected = [
+            one for one in context.leaderless if one not in context.states and not context.is_pending_deletion(one)
+        ]
+        yield from self._machines.partitions.handle_state_changes(never_elected, PartitionStatus.ONLINE)
         new = [registration for broker, registration in registrations.items() if broker not in context.brokers]
         yield from self._start(new)
         yield from self._forget_events()
@@ -61,8 +63,10 @@ class BrokerChanges:
         """Others lead, and those that are gone leave the ISRs. Those that take part are told as soon as it is written,
         and have INIT_WAIT_MS to take it, and some time to serve by it, before there is an INIT of everything."""
         for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
-            yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE, leadership.repair)
-            yield from self._machines.leadership.end_eligibility(some)
+            yield from self._machines.partitions.handle_state_changes(
+                some, PartitionStatus.ONLINE, election_policies.elect_offline
+            )
+            yield from self._machines.leader_and_isr.end_eligibility(some)
             yield from self._batch.send_leaders()
         if partitions:
             yield AwaitAnswers(INIT_WAIT_MS, min(INIT_WAIT_MS, len(partitions) // REPAIRED_PER_MS))
@@ -130,20 +134,22 @@ class BrokerChanges:
         for broker in started:
             yield from self._distrust(broker)
             led = [one for one in context.replicas_on.get(broker, ()) if self._leads(broker, one)]
-            yield from self._machines.leadership.update(led, leadership.renew)
+            yield from self._machines.leader_and_isr.update(led, election_policies.bump_leader_epoch)
         yield from self._note_handled(registrations)
         self._batch.add_update_metadata()
         returned = [Replica(one, broker) for broker in started for one in context.replicas_on.get(broker, ())]
         online = [replica for replica in returned if context.is_online(*replica)]
         yield from self._machines.replicas.handle_state_changes(
-            [replica for replica in online if not context.condemned(replica.partition)], ReplicaStatus.ONLINE
+            [replica for replica in online if not context.is_pending_deletion(replica.partition)], ReplicaStatus.ONLINE
         )
         yield from self._machines.partitions.trigger_online()
-        yield from self._deletion.retry([replica for replica in online if context.condemned(replica.partition)])
+        yield from self._deletion.retry(
+            [replica for replica in online if context.is_pending_deletion(replica.partition)]
+        )
 
     def _leads(self, broker: int, partition: TopicPartition) -> bool:
         state = self._context.states.get(partition)
-        return state is not None and state.leader == broker and not self._context.condemned(partition)
+        return state is not None and state.leader == broker and not self._context.is_pending_deletion(partition)
 
     def _distrust(self, broker: int) -> Steps[None]:
         """A broker that crashed so that unflushed records may be lost, or that lost a disk, is no longer in sync (F17,
@@ -156,8 +162,10 @@ class BrokerChanges:
             state = selectors.drop_unclean(current, broker, context.epoch)
             return None if state is None else Election(state)
 
-        doubtful = [partition for partition in context.replicas_on.get(broker, ()) if not context.condemned(partition)]
-        dropped = yield from self._machines.leadership.update(doubtful, choose)
+        doubtful = [
+            partition for partition in context.replicas_on.get(broker, ()) if not context.is_pending_deletion(partition)
+        ]
+        dropped = yield from self._machines.leader_and_isr.update(doubtful, choose)
         yield from self._machines.partitions.handle_state_changes(dropped, PartitionStatus.ONLINE)
 
     def _note_handled(self, registrations: Iterable[Registration]) -> Steps[None]:
@@ -186,14 +194,16 @@ class BrokerChanges:
         """Replicas have gone offline, with their broker or its disk. Whoever is to lead is told as soon as that is
         written: smaller ISRs take their time."""
         context = self._context
-        staying = [replica for replica in replicas if not context.condemned(replica.partition)]
+        staying = [replica for replica in replicas if not context.is_pending_deletion(replica.partition)]
         led = [partition for partition, broker in staying if self._leads(broker, partition)]
         for some in fencing.chunks(led, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.OFFLINE)
             yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE)
             yield from self._batch.send()
         yield from self._machines.replicas.handle_state_changes(staying, ReplicaStatus.OFFLINE)
-        yield from self._deletion.fail([replica for replica in replicas if context.condemned(replica.partition)])
+        yield from self._deletion.fail(
+            [replica for replica in replicas if context.is_pending_deletion(replica.partition)]
+        )
 
     # Disks
 
@@ -257,9 +267,9 @@ class BrokerChanges:
             Replica(partition, broker)
             for broker in stopping
             for partition in context.replicas_on.get(broker, ())
-            if partition in context.states and not context.condemned(partition)
+            if partition in context.states and not context.is_pending_deletion(partition)
         ]
-        choose: Choice = leadership.evacuate
+        choose: ElectionPolicy = election_policies.elect_for_shutdown
         led = dict.fromkeys(partition for partition, _ in there if context.has_leader(partition))
         yield from self._machines.partitions.handle_state_changes(led, PartitionStatus.ONLINE, choose)
         followers = [

@@ -106,7 +106,7 @@ class ControllerContext:
         """Whether a replica that may lack committed records may lead: off unless the topic opts in (F19, KIP-106)."""
         return self.config(partition.topic).unclean_leader_election_enable
 
-    def condemned(self, partition: TopicPartition) -> bool:
+    def is_pending_deletion(self, partition: TopicPartition) -> bool:
         """Whether it is to be deleted, so that nobody shall lead it any more."""
         return partition.topic in self.deleting or partition in self.removing
 
@@ -131,7 +131,7 @@ class ControllerContext:
 
     def everything(self) -> Iterator[TopicPartition]:
         """All partitions that have a leaderAndISR and are to stay."""
-        return (partition for partition in self.states if not self.condemned(partition))
+        return (partition for partition in self.states if not self.is_pending_deletion(partition))
 
     # What changes them
 

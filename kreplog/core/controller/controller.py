@@ -16,13 +16,13 @@ from collections.abc import Hashable
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, leadership, reading
+from kreplog.core.controller import fencing, reading
 from kreplog.core.controller.brokers import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, Observer, Replica
 from kreplog.core.controller.deletion import Deletion
+from kreplog.core.controller.election_policies import bump_leader_epoch, elect_offline
 from kreplog.core.controller.elections import PreferredElections
 from kreplog.core.controller.fencing import DeposedError
-from kreplog.core.controller.leadership import repair
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reassignment import Reassignment
 from kreplog.core.controller.topic_changes import TopicChanges
@@ -55,7 +55,7 @@ SETTLE_MS = 200
 """How soon it tries again to write what others kept writing."""
 
 
-class _Reign:
+class ControllerTerm:
     """What one controller epoch works with; gone when the controller resigns."""
 
     def __init__(self, context: ControllerContext) -> None:
@@ -90,7 +90,7 @@ class Controller:
     @property
     def context(self) -> ControllerContext:
         """What it knows; another object after every election and resignation. For reading only."""
-        return self._reign.context
+        return self._term.context
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         """Take one event; see the module for what follows. Never raises a CoordinationError."""
@@ -163,7 +163,7 @@ class Controller:
             except (NodeExistsError, NoNodeError, BadVersionError):
                 continue
             self.epoch = number
-            self._reign = _Reign(
+            self._term = ControllerTerm(
                 ControllerContext(self.broker_id, self.epoch, epoch.stat.version + 1, self.on_transition)
             )
             self.active = True
@@ -188,11 +188,11 @@ class Controller:
         self._clear()
 
     def _clear(self) -> None:
-        self._reign = _Reign(ControllerContext(self.broker_id, self.epoch, -1, self.on_transition))
+        self._term = ControllerTerm(ControllerContext(self.broker_id, self.epoch, -1, self.on_transition))
 
     def _failover(self, now_ms: int) -> Steps[None]:
         """Read everything, repair what nobody has seen to, tell everybody, and go on with what was under way."""
-        reign, context = self._reign, self._reign.context
+        term, context = self._term, self._term.context
         noted, _ = yield from reading.isr_changes()  # before the states that they are about are read
         registrations = yield from reading.brokers()
         events = yield from reading.log_dir_events()
@@ -200,53 +200,53 @@ class Controller:
         removed = yield from reading.tree(nodes.REMOVED)
         reassigned = yield from reading.tree(nodes.REASSIGNED)
         added = yield from reading.tree(nodes.ADDED)
-        yield from reign.deletion.take(context.deleting.copy(), removed)
-        yield from reign.brokers.take_over(registrations, events)
-        yield from reign.reassignment.take_over(reassigned)
-        yield from reign.machines.leadership.end_eligibility(context.everything())
-        yield from reign.machines.batch.send()
-        yield from reign.brokers.evacuate_stopping()
+        yield from term.deletion.take(context.deleting.copy(), removed)
+        yield from term.brokers.take_over(registrations, events)
+        yield from term.reassignment.take_over(reassigned)
+        yield from term.machines.leader_and_isr.end_eligibility(context.everything())
+        yield from term.machines.batch.send()
+        yield from term.brokers.evacuate_stopping()
         yield from self._drop_together(noted)
-        yield from reign.deletion.resume()
-        yield from reign.reassignment.advance(list(context.reassignments))
-        yield from reign.topics.add(added)
-        yield from reign.preferred.on_request()
-        yield from reign.topics.sweep_all()
+        yield from term.deletion.resume()
+        yield from term.reassignment.advance(list(context.reassignments))
+        yield from term.topics.add(added)
+        yield from term.preferred.on_request()
+        yield from term.topics.sweep_all()
         if self._config.auto_leader_rebalance_enable:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
 
     # Being the controller
 
     def _watch_fired(self, path: str, now_ms: int) -> Steps[None]:
-        reign = self._reign
+        term = self._term
         if path == nodes.CONTROLLER:
             yield from self._controller_changed(now_ms)
         elif not self.active:
             return
         elif _under(path, nodes.BROKER_IDS):
-            yield from reign.brokers.on_change()
-            yield from reign.deletion.resume()
+            yield from term.brokers.on_change()
+            yield from term.deletion.resume()
         elif path == nodes.TOPICS:
-            yield from reign.topics.on_topics()
-            yield from reign.deletion.resume()
+            yield from term.topics.on_topics()
+            yield from term.deletion.resume()
         elif _under(path, nodes.TOPICS):
-            yield from reign.topics.on_topic(_name(path))
-            yield from reign.deletion.resume()
+            yield from term.topics.on_topic(_name(path))
+            yield from term.deletion.resume()
         elif _under(path, nodes.TOPIC_CONFIGS):
-            yield from reign.topics.on_config(_name(path))
+            yield from term.topics.on_config(_name(path))
         elif _under(path, nodes.DELETED_TOPICS) or _under(path, nodes.REMOVED):
-            yield from reign.deletion.on_requests()
+            yield from term.deletion.on_requests()
         elif _under(path, nodes.REASSIGNED):
-            yield from reign.reassignment.on_requests()
+            yield from term.reassignment.on_requests()
         elif _under(path, nodes.ADDED):
-            yield from reign.topics.on_added()
+            yield from term.topics.on_added()
         elif path == nodes.PREFERRED_ELECTION:
-            yield from reign.preferred.on_request()
+            yield from term.preferred.on_request()
         elif _under(path, nodes.ISR_CHANGES):
             yield from self._isr_changes()
         elif _under(path, nodes.LOG_DIR_EVENTS):
-            yield from reign.brokers.on_log_dir_events()
-            yield from reign.deletion.resume()
+            yield from term.brokers.on_log_dir_events()
+            yield from term.deletion.resume()
 
     def _controller_changed(self, now_ms: int) -> Steps[None]:
         """/controller came or went. While this one is active its own node must be there."""
@@ -262,12 +262,12 @@ class Controller:
         paths, changed = yield from reading.isr_changes()
         if not paths:
             return
-        reign = self._reign
-        yield from reign.machines.leadership.refresh(changed)
-        reign.machines.batch.add_update_metadata(
-            one for one in changed if reign.context.knows(one) and not reign.context.condemned(one)
+        term = self._term
+        yield from term.machines.leader_and_isr.refresh(changed)
+        term.machines.batch.add_update_metadata(
+            one for one in changed if term.context.knows(one) and not term.context.is_pending_deletion(one)
         )
-        yield from reign.machines.batch.send()
+        yield from term.machines.batch.send()
         yield from self._drop_together(paths)
 
     def _drop_together(self, paths: list[str]) -> Steps[None]:
@@ -275,7 +275,7 @@ class Controller:
             try:
                 yield from fencing.fenced(self.context, [Delete(path) for path in some])
             except NoNodeError:
-                yield from self._reign.topics.drop(some)
+                yield from self._term.topics.drop(some)
 
     def _control_replied(self, event: ControlReplied) -> Steps[None]:
         """A broker's answer to this controller, in this epoch; a stale broker epoch is told by a watch."""
@@ -296,16 +296,16 @@ class Controller:
                     for partition, error in answer.partitions
                     if error is ErrorCode.KAFKA_STORAGE_ERROR
                 ]
-                yield from self._reign.brokers.on_storage_errors(failed)
+                yield from self._term.brokers.on_storage_errors(failed)
                 if failed:
-                    yield from self._reign.deletion.resume()
+                    yield from self._term.deletion.resume()
             case StopReplicaRequest() as request, StopReplicaResponse() as answer:
-                yield from self._reign.deletion.on_reply(event.broker, request, answer)
+                yield from self._term.deletion.on_reply(event.broker, request, answer)
 
     def _lead_anew(self, told: LeaderAndIsrRequest, answer: LeaderAndIsrResponse) -> Steps[None]:
         """What a broker was told takes a new leader epoch: nobody leads twice in one, and what is promised to a leader
         holds until its epoch ends."""
-        context, machines = self.context, self._reign.machines
+        context, machines = self.context, self._term.machines
         epochs = {one.partition: one.state.leader_epoch for one in told.partitions}
         refused = [
             partition
@@ -315,7 +315,7 @@ class Controller:
             and state.leader_epoch == epochs.get(partition)
         ]
         if refused:
-            yield from machines.leadership.update(refused, leadership.renew)
+            yield from machines.leader_and_isr.update(refused, bump_leader_epoch)
             yield from machines.batch.send()
 
     def _check_epoch(self) -> Steps[None]:
@@ -331,7 +331,7 @@ class Controller:
         if registered is None or registered.epoch != request.broker_epoch:
             yield Reply(reply_to, ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH))
             return
-        remaining = yield from self._reign.brokers.on_controlled_shutdown(request.broker_id)
+        remaining = yield from self._term.brokers.on_controlled_shutdown(request.broker_id)
         yield Reply(reply_to, ControlledShutdownResponse(ErrorCode.NONE, tuple(remaining)))
 
     def _tick(self, now_ms: int) -> Steps[None]:
@@ -343,26 +343,26 @@ class Controller:
                 yield from self._retry_writes()
         if self.active and self._balance_ms is not None and now_ms >= self._balance_ms:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
-            yield from self._reign.preferred.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
+            yield from self._term.preferred.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
 
     def _retry_writes(self) -> Steps[None]:
         """What others kept writing is read, and judged, anew."""
-        reign, context = self._reign, self._reign.context
+        term, context = self._term, self._term.context
         partitions = [one for one in context.unsettled if context.knows(one)]
         context.unsettled.clear()
-        yield from reign.machines.leadership.refresh(partitions)
-        staying = [one for one in partitions if not context.condemned(one)]
-        yield from reign.machines.partitions.handle_state_changes(staying, PartitionStatus.ONLINE, repair)
-        yield from reign.machines.batch.send()
-        yield from reign.reassignment.advance(partitions)
-        yield from reign.deletion.resume()
+        yield from term.machines.leader_and_isr.refresh(partitions)
+        staying = [one for one in partitions if not context.is_pending_deletion(one)]
+        yield from term.machines.partitions.handle_state_changes(staying, PartitionStatus.ONLINE, elect_offline)
+        yield from term.machines.batch.send()
+        yield from term.reassignment.advance(partitions)
+        yield from term.deletion.resume()
 
     def _settle(self, now_ms: int) -> Steps[None]:
         """After every event: reassignments whose ISR has grown go on; what could not be written waits for a Tick."""
         context = self.context
         touched = [partition for partition in context.touched if partition in context.reassignments]
         context.touched.clear()
-        yield from self._reign.reassignment.advance(touched)
+        yield from self._term.reassignment.advance(touched)
         if context.unsettled and self._retry_ms is None:
             self._retry_ms = now_ms + SETTLE_MS
 

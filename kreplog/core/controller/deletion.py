@@ -148,7 +148,7 @@ class Deletion:
 
     def _is_ours(self, broker: int, partition: TopicPartition) -> bool:
         status = self._context.replica_status(Replica(partition, broker))
-        return self._context.condemned(partition) and status is ReplicaStatus.DELETION_STARTED
+        return self._context.is_pending_deletion(partition) and status is ReplicaStatus.DELETION_STARTED
 
     def is_deleted(self, replica: Replica) -> bool:
         """Whether its broker has said so."""

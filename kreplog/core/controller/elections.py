@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kreplog.core import nodes
-from kreplog.core.controller import leadership
+from kreplog.core.controller import election_policies
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reassignment import is_under_way
 from kreplog.core.controller.topic_changes import TopicChanges
@@ -51,7 +51,9 @@ class PreferredElections:
         online = [
             one
             for one in partitions
-            if self._context.has_leader(one) and self._context.knows(one) and not self._context.condemned(one)
+            if self._context.has_leader(one) and self._context.knows(one) and not self._context.is_pending_deletion(one)
         ]
-        yield from self._machines.partitions.handle_state_changes(online, PartitionStatus.ONLINE, leadership.prefer)
+        yield from self._machines.partitions.handle_state_changes(
+            online, PartitionStatus.ONLINE, election_policies.elect_preferred
+        )
         yield from self._machines.batch.send()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kreplog.core.controller.context import ControllerContext
-from kreplog.core.controller.leadership import Leadership
+from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
 from kreplog.core.controller.partitions import PartitionStateMachine
 from kreplog.core.controller.replicas import ReplicaStateMachine
 from kreplog.core.controller.requests import ControllerBrokerRequestBatch
@@ -15,9 +15,9 @@ class StateMachines:
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
         self.batch = ControllerBrokerRequestBatch(context)
-        self.leadership = Leadership(context, self.batch)
-        self.replicas = ReplicaStateMachine(context, self.batch, self.leadership)
-        self.partitions = PartitionStateMachine(context, self.batch, self.leadership)
+        self.leader_and_isr = LeaderAndIsrWriter(context, self.batch)
+        self.replicas = ReplicaStateMachine(context, self.batch, self.leader_and_isr)
+        self.partitions = PartitionStateMachine(context, self.batch, self.leader_and_isr)
 
     def startup(self) -> None:
         """Give every replica and partition its first state."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, leadership
+from kreplog.core.controller import election_policies, fencing
 from kreplog.core.controller.context import ControllerContext, named
-from kreplog.core.controller.leadership import Choice, Leadership
+from kreplog.core.controller.election_policies import ElectionPolicy
+from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
 from kreplog.core.controller.requests import FIRST_LEADER_EPOCH, ControllerBrokerRequestBatch
 from kreplog.core.controller.transitions import PARTITION_TRANSITIONS, PartitionStatus
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
@@ -18,10 +19,12 @@ from kreplog.types import Create, LeaderAndIsr, TopicPartition
 class PartitionStateMachine:
     """Moves partitions between the states of `transitions`; what brokers are to be told is collected in the batch."""
 
-    def __init__(self, context: ControllerContext, batch: ControllerBrokerRequestBatch, leadership: Leadership) -> None:
+    def __init__(
+        self, context: ControllerContext, batch: ControllerBrokerRequestBatch, writer: LeaderAndIsrWriter
+    ) -> None:
         self._context = context
         self._batch = batch
-        self._leadership = leadership
+        self._writer = writer
 
     def startup(self) -> None:
         """Give every partition its first state: Online where its leader lives, New where it never had one."""
@@ -35,7 +38,7 @@ class PartitionStateMachine:
         return PartitionStatus.ONLINE if self._context.has_leader(partition) else PartitionStatus.OFFLINE
 
     def handle_state_changes(
-        self, partitions: Iterable[TopicPartition], target: PartitionStatus, choose: Choice | None = None
+        self, partitions: Iterable[TopicPartition], target: PartitionStatus, choose: ElectionPolicy | None = None
     ) -> Steps[None]:
         """Move all `partitions` to `target`; those that may not go there from where they are stay as they are.
 
@@ -46,9 +49,9 @@ class PartitionStateMachine:
         valid = yield from self._valid(partitions, target)
         if target is PartitionStatus.ONLINE:
             yield from self._create([one for one in valid if one not in self._context.states])
-            yield from self._leadership.update(
+            yield from self._writer.update(
                 [one for one in valid if not self._context.has_leader(one) or choose is not None],
-                choose or leadership.repair,
+                choose or election_policies.elect_offline,
             )
             yield from self._follow_leaders(valid)
             return
@@ -59,7 +62,9 @@ class PartitionStateMachine:
 
     def trigger_online(self) -> Steps[None]:
         """Try to have every partition led that is not, for one of its replicas may have returned."""
-        waiting = [partition for partition in self._context.leaderless if not self._context.condemned(partition)]
+        waiting = [
+            partition for partition in self._context.leaderless if not self._context.is_pending_deletion(partition)
+        ]
         yield from self.handle_state_changes(waiting, PartitionStatus.ONLINE)
 
     def _follow_leaders(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
@@ -118,7 +123,7 @@ class PartitionStateMachine:
                 for partition, node in zip(refused, found, strict=True)
                 if node is not None
             }
-            yield from self._leadership.refresh(refused)
+            yield from self._writer.refresh(refused)
             for partition in refused:
                 if partition in self._context.states:
                     self._batch.add_leader_and_isr(partition, is_created=True)

@@ -22,9 +22,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, leadership, selectors
+from kreplog.core.controller import fencing, selectors
 from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import Replica
+from kreplog.core.controller.election_policies import bump_leader_epoch, next_epoch
+from kreplog.core.controller.leader_and_isr_writer import write_of
 from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reading import tree
 from kreplog.core.controller.selectors import Election
@@ -73,11 +75,11 @@ class Reassignment:
             partition
             for name in context.topics
             for partition in context.partitions_of(name)
-            if not context.condemned(partition) and is_under_way(context.assignment(partition))
+            if not context.is_pending_deletion(partition) and is_under_way(context.assignment(partition))
         ]
         context.reassignments.update((partition, context.assignment(partition).target) for partition in under_way)
         yield from self.take(asked)
-        yield from self._machines.leadership.update(under_way, leadership.renew)
+        yield from self._machines.leader_and_isr.update(under_way, bump_leader_epoch)
 
     def take(self, asked: Mapping[TopicPartition, Node]) -> Steps[None]:
         """Note what is asked for; refuse what cannot be done, whereupon a reassignment under way goes on."""
@@ -98,7 +100,7 @@ class Reassignment:
     def _check(self, partition: TopicPartition, target: Sequence[int], known: Iterable[int]) -> None:
         if not self._context.knows(partition):
             raise UsageError("there is no such partition")
-        if self._context.condemned(partition):
+        if self._context.is_pending_deletion(partition):
             raise UsageError("it is being deleted")
         if target:
             check_replicas(partition, target, {*known, *self._context.replicas(partition)})
@@ -123,7 +125,11 @@ class Reassignment:
     def _plan(self, partition: TopicPartition) -> Move | None:
         """The next step, None while it cannot be taken."""
         context = self._context
-        if partition not in context.reassignments or not context.knows(partition) or context.condemned(partition):
+        if (
+            partition not in context.reassignments
+            or not context.knows(partition)
+            or context.is_pending_deletion(partition)
+        ):
             return None
         current, asked = context.assignment(partition), context.reassignments[partition]
         old = tuple(replica for replica in current.replicas if replica not in current.adding)
@@ -146,7 +152,7 @@ class Reassignment:
         state = selectors.reassigned(current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr)
         if state is None and assignment.adding:
             staying = {*current.isr, *current.eligible, current.leader}.issubset({*assignment.replicas, -1})
-            state = leadership.next_epoch(context, current) if staying else None
+            state = next_epoch(context, current) if staying else None
         if state is None or (state.isr != current.isr and len(state.isr) < min_isr):
             return None
         return Move(assignment, state, last)
@@ -158,7 +164,7 @@ class Reassignment:
         moved = {partition.partition: move.assignment for partition, move in moves.items()}
         topic = replace(topic, partitions={**topic.partitions, **moved})
         operations: list[StoreOperation] = [SetData(nodes.topic(name), nodes.encode_topic(topic), topic.version)]
-        operations += [leadership.write_of(one, move.state) for one, move in moves.items() if move.state is not None]
+        operations += [write_of(one, move.state) for one, move in moves.items() if move.state is not None]
         operations += [
             Delete(nodes.partition(one, nodes.REASSIGNED), self._versions[one])
             for one, move in moves.items()
@@ -179,7 +185,7 @@ class Reassignment:
         """Replicas join and leave, as has just been written."""
         now = move.assignment.replicas
         if move.state is not None:
-            yield from self._machines.leadership.written(partition, Election(move.state))
+            yield from self._machines.leader_and_isr.written(partition, Election(move.state))
         if move.last:
             self._context.reassignments.pop(partition, None)
             self._versions.pop(partition, None)
@@ -201,7 +207,7 @@ class Reassignment:
 
     def _read_anew(self, name: str, partitions: Sequence[TopicPartition]) -> Steps[None]:
         yield from self._topics.reread(name)
-        yield from self._machines.leadership.refresh(partitions)
+        yield from self._machines.leader_and_isr.refresh(partitions)
         found: Nodes = yield GetNodes(tuple(nodes.partition(one, nodes.REASSIGNED) for one in partitions))
         for partition in partitions:
             self._versions.pop(partition, None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kreplog.core.controller import leadership
+from kreplog.core.controller import election_policies
 from kreplog.core.controller.context import ControllerContext, Replica, named
-from kreplog.core.controller.leadership import Leadership
+from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
 from kreplog.core.controller.requests import ControllerBrokerRequestBatch
 from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.transitions import REPLICA_TRANSITIONS, ReplicaStatus
@@ -17,10 +17,12 @@ from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 class ReplicaStateMachine:
     """Moves replicas between the states of `transitions`; what brokers are to be told is collected in the batch."""
 
-    def __init__(self, context: ControllerContext, batch: ControllerBrokerRequestBatch, leadership: Leadership) -> None:
+    def __init__(
+        self, context: ControllerContext, batch: ControllerBrokerRequestBatch, writer: LeaderAndIsrWriter
+    ) -> None:
         self._context = context
         self._batch = batch
-        self._leadership = leadership
+        self._writer = writer
 
     def startup(self) -> None:
         """Give every replica its first state, from the store alone, so that it is the same for every controller.
@@ -30,7 +32,11 @@ class ReplicaStateMachine:
         context = self._context
         for name in context.topics:
             for partition in context.partitions_of(name):
-                offline = ReplicaStatus.DELETION_INELIGIBLE if context.condemned(partition) else ReplicaStatus.OFFLINE
+                offline = (
+                    ReplicaStatus.DELETION_INELIGIBLE
+                    if context.is_pending_deletion(partition)
+                    else ReplicaStatus.OFFLINE
+                )
                 for broker in context.replicas(partition):
                     status = ReplicaStatus.ONLINE if context.is_online(partition, broker) else offline
                     context.put_replica_status(Replica(partition, broker), status)
@@ -78,13 +84,13 @@ class ReplicaStateMachine:
         leaving: dict[TopicPartition, list[int]] = {}
         for partition, broker in replicas:
             state = self._context.states.get(partition)
-            if state is not None and broker in state.isr and not self._context.condemned(partition):
+            if state is not None and broker in state.isr and not self._context.is_pending_deletion(partition):
                 leaving.setdefault(partition, []).append(broker)
 
         def choose(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
             if current.leader == NO_LEADER or current.leader in leaving[partition]:
                 return None
-            return leadership.without(context, partition, current, leaving[partition])
+            return election_policies.shrink_isr(context, partition, current, leaving[partition])
 
         if leaving:
-            yield from self._leadership.update(leaving, choose)
+            yield from self._writer.update(leaving, choose)

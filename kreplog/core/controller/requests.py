@@ -1,11 +1,11 @@
-"""What the brokers are to be told, collected while states change and sent once: at most one request of a kind each.
+"""Control requests to brokers, collected while states change and sent once: at most one request of a kind to each.
 
-Of thousands of changes a request says AT_ONCE at most, so that a broker does other things between two of them; an INIT
-says everything. LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that does not know it
-yet, and StopReplica goes last. A request says what the context holds when it is sent, whatever was known when it was
-asked for. What a LeaderAndIsr says of a partition that is known, no UpdateMetadata says to the same broker again. One
-that is new is in an UpdateMetadata for all, so that no client is told of a part of a topic; and an INIT's is whole, so
-that a broker can forget what else it has heard.
+One request holds at most MAX_PARTITIONS_PER_REQUEST partitions, so that a broker does other work between two of them;
+an INIT holds all. LeaderAndIsr goes before UpdateMetadata, so that clients are not sent to a leader that has not
+applied it yet, and StopReplica goes last. A request holds what the context has when it is sent, not when it was
+queued. A partition that a broker knows is in its LeaderAndIsr or in its UpdateMetadata, not in both. A new one is in an
+UpdateMetadata for all brokers, so that no client sees a part of a topic; an INIT's UpdateMetadata is whole, so that a
+broker can forget what else it holds.
 Source: Kafka's ControllerBrokerRequestBatch.
 """
 
@@ -31,7 +31,7 @@ from kreplog.types import NO_EPOCH, Broker, TopicPartition
 FIRST_LEADER_EPOCH = 0
 """The leader epoch of a partition that no controller has written since its creation."""
 
-AT_ONCE = 250
+MAX_PARTITIONS_PER_REQUEST = 250
 """So many partitions a request tells of, at most."""
 
 _TAKE_PART = (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
@@ -162,7 +162,7 @@ class ControllerBrokerRequestBatch:
         return tuple(
             self._told_to(Replica(partition, broker))
             for partition in context.replicas_on.get(broker, ())
-            if partition in context.states and not context.condemned(partition)
+            if partition in context.states and not context.is_pending_deletion(partition)
         )
 
     def _told_to(self, replica: Replica) -> PartitionState:
@@ -195,4 +195,4 @@ class ControllerBrokerRequestBatch:
 
 
 def _pieces(states: Iterable[PartitionState]) -> list[tuple[PartitionState, ...]]:
-    return [tuple(some) for some in fencing.chunks(tuple(states), AT_ONCE)]
+    return [tuple(some) for some in fencing.chunks(tuple(states), MAX_PARTITIONS_PER_REQUEST)]

@@ -90,7 +90,7 @@ class TopicChanges:
         replicas = context.replicas_of(partitions)
         yield from machines.replicas.handle_state_changes(replicas, ReplicaStatus.NEW)
         yield from machines.partitions.handle_state_changes(partitions, PartitionStatus.NEW)
-        wanted = [partition for partition in partitions if not context.condemned(partition)]
+        wanted = [partition for partition in partitions if not context.is_pending_deletion(partition)]
         yield from machines.partitions.handle_state_changes(wanted, PartitionStatus.ONLINE)
         yield from self.settle_new(context.replicas_of(wanted))
         yield from self._batch.send()
@@ -110,10 +110,10 @@ class TopicChanges:
             return
         context.configs[name] = config
         yield StateChange("info", f"topic {name}: settings are now {config}")
-        staying = [partition for partition in context.partitions_of(name) if not context.condemned(partition)]
+        staying = [partition for partition in context.partitions_of(name) if not context.is_pending_deletion(partition)]
         for partition in staying:
             self._batch.add_leader_and_isr(partition)
-        yield from self._machines.leadership.end_eligibility(staying)
+        yield from self._machines.leader_and_isr.end_eligibility(staying)
         yield from self._machines.partitions.trigger_online()  # an unclean election may be allowed now
         yield from self._batch.send()
 

@@ -39,7 +39,7 @@ from kreplog.server.handlers.topics import Topics
 from kreplog.server.monitoring.logs import log_applied
 from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
-from kreplog.server.network.serving import Exchange, Within
+from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
 from kreplog.server.replication.recently_failed import DOUBT_S, Departed
 from kreplog.server.runtime.store import AnySession, StoreLink
@@ -131,7 +131,7 @@ class Api:
         )
         admin = self._admin
         altering = Altering(store, host.topics, settings.topic)
-        self._handlers: dict[int, Callable[[Exchange, Frame], None]] = {
+        self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.LEADER_AND_ISR: self._control,
@@ -173,7 +173,7 @@ class Api:
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
-    def handle(self, exchange: Exchange, frame: Frame) -> None:
+    def handle(self, exchange: RequestContext, frame: Frame) -> None:
         """Take one request. Raises PeerProtocolError for what no peer may send."""
         key = exchange.header.api_key
         handler = self._handlers.get(key)
@@ -193,11 +193,11 @@ class Api:
             return MAX_ITEMS
         return max_entries(key, max(len(manager.metadata.partitions), len(manager.partitions)))
 
-    def _decode(self, exchange: Exchange, frame: Frame, budget: int) -> Any:
+    def _decode(self, exchange: RequestContext, frame: Frame, budget: int) -> Any:
         header = exchange.header
         return self._decoders.get(header.api_key, cold.decode_request)(frame, header, budget)
 
-    async def _dispatch_large(self, exchange: Exchange, frame: Frame) -> None:
+    async def _dispatch_large(self, exchange: RequestContext, frame: Frame) -> None:
         """Decode a request in a thread and carry it out; the connection's later requests wait for that."""
         exchange.hold(len(frame))
         try:
@@ -209,7 +209,7 @@ class Api:
         finally:
             exchange.release(len(frame))
 
-    def _dispatch(self, exchange: Exchange, request: Any) -> None:
+    def _dispatch(self, exchange: RequestContext, request: Any) -> None:
         key = exchange.header.api_key
         if key == ApiKey.DELETE_RECORDS and request.timeout_ms > MAX_DELETION_MS:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
@@ -221,7 +221,7 @@ class Api:
         else:
             self._start(self._work(exchange, request))
 
-    def _describe(self, exchange: Exchange, request: Any) -> None:
+    def _describe(self, exchange: RequestContext, request: Any) -> None:
         """Answer from the state as of now; a large response is made and encoded in a thread."""
         header = exchange.header
         entries, make = self._answers[header.api_key](request, header.api_version)
@@ -230,10 +230,10 @@ class Api:
         else:
             self._answer_from_thread(lambda: cold.encode_response(header, **make()), exchange)
 
-    def _answer_from_thread(self, encode: Callable[[], Sequence[Any]], exchange: Exchange) -> None:
+    def _answer_from_thread(self, encode: Callable[[], Sequence[Any]], exchange: RequestContext) -> None:
         self._start(self._encode(encode, exchange))
 
-    async def _encode(self, encode: Callable[[], Sequence[Any]], exchange: Exchange) -> None:
+    async def _encode(self, encode: Callable[[], Sequence[Any]], exchange: RequestContext) -> None:
         try:
             if not exchange.client.closed:
                 exchange.answer(await self._in_thread(encode))
@@ -244,7 +244,7 @@ class Api:
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
-    def _put(self, exchange: Exchange, request: Any) -> None:
+    def _put(self, exchange: RequestContext, request: Any) -> None:
         """Hand a request to the core; a large one in parts, between which the event loop serves others and the
         connection's later requests wait."""
         partitions = request.partitions
@@ -272,7 +272,7 @@ class Api:
                 reply(replace(refused, partitions=whole))
 
         for index, part in enumerate(parts):
-            self._host.replicas.put(Received(Within(partial(gather, index)), part))
+            self._host.replicas.put(Received(LocalRequest(partial(gather, index)), part))
             await asyncio.sleep(0)  # the event loop serves others
 
     def _has_metadata(self) -> bool:
@@ -295,7 +295,7 @@ class Api:
         doubted = self._host.departed.doubted()
         return bool(doubted) and not doubted.isdisjoint(self._describing.leaders(request))
 
-    async def _work(self, exchange: Exchange, request: Any) -> None:
+    async def _work(self, exchange: RequestContext, request: Any) -> None:
         key = exchange.header.api_key
         with _closing_on_error(exchange):
             if not self._has_metadata():
@@ -326,7 +326,7 @@ class Api:
 
     # What goes to the replication core
 
-    def _produce(self, exchange: Exchange, frame: Frame) -> None:
+    def _produce(self, exchange: RequestContext, frame: Frame) -> None:
         header = exchange.header
         request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
         if header.api_version < FIRST_REAL_PRODUCE:
@@ -348,7 +348,7 @@ class Api:
             exchange.answer(produce.encode_response(refused, header))
 
     async def _inspect(
-        self, exchange: Exchange, request: ProduceRequest, refused: dict[int, KreplogError], size: int
+        self, exchange: RequestContext, request: ProduceRequest, refused: dict[int, KreplogError], size: int
     ) -> None:
         """Inspect batches in a thread, then append them. The connection's later requests wait, so that its batches are
         appended in order."""
@@ -358,7 +358,7 @@ class Api:
         finally:
             exchange.release(size)
 
-    def _fetch(self, exchange: Exchange, frame: Frame) -> None:
+    def _fetch(self, exchange: RequestContext, frame: Frame) -> None:
         header, topics = exchange.header, self._host.topics
         nameless = []
 
@@ -405,7 +405,7 @@ class Api:
 
     # Requests of the controller
 
-    def _control(self, exchange: Exchange, frame: Frame) -> None:
+    def _control(self, exchange: RequestContext, frame: Frame) -> None:
         header = exchange.header
         request = brokers.decode_request(frame, header)
         if isinstance(request, ControlledShutdownRequest):
@@ -429,10 +429,10 @@ class Api:
                 _log_response(request, response)
                 answer.set_result(response)
 
-        self._dispatch_control(Within(reply), request)
+        self._dispatch_control(LocalRequest(reply), request)
         return answer
 
-    def _dispatch_control(self, reply_to: Exchange | Within, request: ControlRequest) -> None:
+    def _dispatch_control(self, reply_to: RequestContext | LocalRequest, request: ControlRequest) -> None:
         parts = _paced(request, self._host.manager)
         if len(parts) == 1:
             self._host.replicas.put(Received(reply_to, request))
@@ -447,7 +447,7 @@ class Api:
 
     # What is answered here
 
-    def _api_versions(self, exchange: Exchange, frame: Frame) -> None:
+    def _api_versions(self, exchange: RequestContext, frame: Frame) -> None:
         exchange.answer(cold.api_versions(exchange.header, self._offered))
 
     def registered(self) -> None:
@@ -470,7 +470,7 @@ class Api:
 
 
 @contextlib.contextmanager
-def _closing_on_error(exchange: Exchange) -> Iterator[None]:
+def _closing_on_error(exchange: RequestContext) -> Iterator[None]:
     """Log what a request raises, and close its connection; no other request suffers from it."""
     try:
         yield

@@ -130,7 +130,7 @@ class Traffic:
         return self.total, self._of(topic)
 
 
-class Happenings:
+class EventCounters:
     """What is rare: changes of ISRs that leaders here brought about, unclean elections of the controller here, sessions
     with the store that were lost."""
 

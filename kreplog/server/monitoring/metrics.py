@@ -26,7 +26,7 @@ from kreplog.core.controller.controller import Controller
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
-from kreplog.server.monitoring.counters import BOUNDS_S, Happenings, Requests, Traffic
+from kreplog.server.monitoring.counters import BOUNDS_S, EventCounters, Requests, Traffic
 from kreplog.server.monitoring.health import is_under_replicated, isr_margin
 from kreplog.server.network.serving import Server
 from kreplog.server.runtime.pauses import pauses_of
@@ -48,7 +48,7 @@ _NAMES = {
 }
 
 
-class Told(Protocol):
+class MetricsSource(Protocol):
     """The broker, as its metrics need it."""
 
     settings: BrokerSettings
@@ -58,12 +58,12 @@ class Told(Protocol):
     logs: ReplicaLogs
     server: Server
     traffic: Traffic
-    happenings: Happenings
+    event_counters: EventCounters
     memory: MemoryAccount
     started_at: float
 
 
-async def render(broker: Told) -> bytes:
+async def render(broker: MetricsSource) -> bytes:
     """Everything, in the text format of Prometheus."""
     lines: list[str] = []
     _tell_process(lines, broker)
@@ -94,7 +94,7 @@ def _counter(lines: list[str], name: str, what: str, *samples: str | float) -> N
 # The process
 
 
-def _tell_process(lines: list[str], broker: Told) -> None:
+def _tell_process(lines: list[str], broker: MetricsSource) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     server, connected = broker.server, broker.store.connected
     resident, mapped = resident_bytes()
@@ -122,7 +122,9 @@ def _tell_process(lines: list[str], broker: Told) -> None:
     _counter(lines, f"{name}_longpauses_total", "Event loop iterations longer than 0.1 s.", pauses.long)
     name = "kafka_server_sessionexpirelistener"
     _gauge(lines, f"{name}_sessionstate", "1 with a session with the coordination store, 0 without.", int(connected))
-    _counter(lines, f"{name}_expires_total", "Sessions with the coordination store lost.", broker.happenings.expired)
+    _counter(
+        lines, f"{name}_expires_total", "Sessions with the coordination store lost.", broker.event_counters.expired
+    )
     _gauge(
         lines,
         "kafka_log_logmanager_offlinelogdirectorycount",
@@ -203,7 +205,7 @@ def _tell_requests(lines: list[str], requests: Requests) -> None:
 # The cluster
 
 
-def _tell_controller(lines: list[str], broker: Told) -> None:
+def _tell_controller(lines: list[str], broker: MetricsSource) -> None:
     """What belongs to the cluster is 0 on all but the controller, so that a sum over brokers is right."""
     controller = broker.controller
     context, active = controller.context, controller.active
@@ -218,25 +220,25 @@ def _tell_controller(lines: list[str], broker: Told) -> None:
     for suffix, what, value in figures:
         _gauge(lines, f"{name}_{suffix}", what, value)
     name = "kafka_controller_controllerstats"
-    happened = broker.happenings
+    counters = broker.event_counters
     _counter(lines, f"{name}_leaderelections_total", "Leaders elected since it controls.", context.elections)
     _counter(
         lines,
         f"{name}_uncleanleaderelections_total",
         "Of those, from outside the in-sync replicas: committed records may be lost.",
-        happened.unclean_elections,
+        counters.unclean_elections,
     )
 
 
 def _leaderless(controller: Controller) -> int:
     context = controller.context
-    return sum(not context.condemned(one) for one in context.leaderless) if controller.active else 0
+    return sum(not context.is_pending_deletion(one) for one in context.leaderless) if controller.active else 0
 
 
 # The replicas
 
 
-async def _tell_replicas(lines: list[str], broker: Told) -> None:
+async def _tell_replicas(lines: list[str], broker: MetricsSource) -> None:
     manager = broker.manager
     seen = _Replicas()
     partitions = list(manager.partitions.items())
@@ -255,10 +257,10 @@ async def _tell_replicas(lines: list[str], broker: Told) -> None:
     ):
         _gauge(lines, f"{name}_{suffix}", what, value)
     _gauge(lines, "kafka_server_replicafetchermanager_maxlag", "Offsets the furthest follower is behind.", seen.max_lag)
-    happened = broker.happenings
-    _counter(lines, f"{name}_isrshrinks_total", "In-sync replicas taken out by leaders here.", happened.isr_shrinks)
-    _counter(lines, f"{name}_isrexpands_total", "In-sync replicas taken in by leaders here.", happened.isr_expands)
-    _counter(lines, f"{name}_failedisrupdates_total", "ISR changes that were refused.", happened.isr_failures)
+    counters = broker.event_counters
+    _counter(lines, f"{name}_isrshrinks_total", "In-sync replicas taken out by leaders here.", counters.isr_shrinks)
+    _counter(lines, f"{name}_isrexpands_total", "In-sync replicas taken in by leaders here.", counters.isr_expands)
+    _counter(lines, f"{name}_failedisrupdates_total", "ISR changes that were refused.", counters.isr_failures)
     lag = "Offsets that a follower is behind, told by its leader."
     for name, what, samples in (
         ("kafka_log_log_logendoffset", "The offset that the next record will get.", seen.ends),

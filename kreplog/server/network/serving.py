@@ -31,7 +31,7 @@ MAX_HANDSHAKES = 256
 """Connections in the handshake at a time; beyond that the oldest is closed."""
 
 
-class Exchange:
+class RequestContext:
     """One request and, in time, its answer; a core's `reply_to`.
 
     encode: makes the whole frame of a response that a core gives; set by whoever handed the request to the core. Any of
@@ -48,7 +48,7 @@ class Exchange:
         self.follower = False
         self.held_bytes = 0
         self.encode: Callable[[Any], Sequence[Any]] | None = None
-        self.offload: Callable[[Callable[[], Sequence[Any]], Exchange], None] | None = None
+        self.offload: Callable[[Callable[[], Sequence[Any]], RequestContext], None] | None = None
         self._client = client
         self._buffers: Sequence[Any] | None = None
 
@@ -96,7 +96,7 @@ class Exchange:
         self._client.close()
 
 
-class Within:
+class LocalRequest:
     """A request that this broker has of itself; a core's `reply_to`. then: given the response."""
 
     __slots__ = ("reply",)
@@ -105,7 +105,7 @@ class Within:
         self.reply = then
 
 
-Handle = Callable[[Exchange, Frame], None]
+Handle = Callable[[RequestContext, Frame], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Client:
         self.asked = False
         self.internal = internal
         self._server = server
-        self._under_way: deque[Exchange] = deque()
+        self._under_way: deque[RequestContext] = deque()
         self._holds = 0
         self._held_bytes = 0
         memory = None if internal else server.memory
@@ -157,7 +157,7 @@ class Client:
             self.asked = True
             self._server.has_asked(self)
         header = decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
-        exchange = Exchange(self, header, self._connection.active_at)
+        exchange = RequestContext(self, header, self._connection.active_at)
         self._under_way.append(exchange)
         try:
             self._server.handle(exchange, frame)
@@ -187,7 +187,7 @@ class Client:
         self._connection.hold(-size)
         self._relieve()
 
-    def send_answers(self, answered: Exchange) -> None:
+    def send_answers(self, answered: RequestContext) -> None:
         """Send all answers up to the first that is missing. answered: the exchange whose answer has just come."""
         waiting = self._under_way
         if waiting and waiting[0] is not answered:
@@ -200,7 +200,7 @@ class Client:
             self._connection.send(buffers)
         self._relieve()
 
-    def _hold_answer(self, exchange: Exchange, size: int) -> None:
+    def _hold_answer(self, exchange: RequestContext, size: int) -> None:
         more = size - exchange.held_bytes
         exchange.held_bytes = size
         self._held_bytes += more

@@ -1,8 +1,9 @@
 """How the cores are run: each event's step to its end before the next event of the same core.
 
-`Direct` runs a core whose effects are answered at once, synchronously on the event loop. `Awaiting` runs one that waits
-for the store, in a task of its own; the other cores go on meanwhile. A core that raises what is no KreplogError, or an
-InvariantError, is broken, and with it the broker: `on_failure` is told, and the core is stepped no more.
+`SyncCoreRunner` runs a core whose effects are answered at once, synchronously on the event loop. `AsyncCoreRunner` runs
+one that waits for the store, in a task of its own; the other cores go on meanwhile. An error that is no
+KreplogError, or an InvariantError, breaks the core and with it the broker: `on_failure` is called, and the core is
+stepped no more.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class _Runner:
         self._on_failure(self.name, error)
 
 
-class Direct(_Runner):
+class SyncCoreRunner(_Runner):
     """Runs a core whose effects `apply` carries out and answers at once. `before` is called before each run of events,
     and may put in one that comes before them; `after` is called after each run."""
 
@@ -137,7 +138,7 @@ class Direct(_Runner):
             return
 
 
-class Awaiting(_Runner):
+class AsyncCoreRunner(_Runner):
     """Runs a core in a task; `apply` is awaited. `after`: called after every step."""
 
     def __init__(

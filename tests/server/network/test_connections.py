@@ -21,7 +21,7 @@ from kreplog.errors import PeerProtocolError, StorageError
 from kreplog.server.network import connections as network
 from kreplog.server.network.connections import Connection, Frame, ListeningSocket
 from kreplog.server.network.peers import Peer
-from kreplog.server.network.serving import Exchange, Limits, Server
+from kreplog.server.network.serving import Limits, RequestContext, Server
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, encode_request_header
 from kreplog.wire.versions import ApiKey
@@ -42,11 +42,11 @@ class Echo:
     """A server that keeps every exchange and lets the test answer it."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.seen: list[Exchange] = []
+        self.seen: list[RequestContext] = []
         self.server = Server(self.take, limits or Limits(1 << 20, 100, 1 << 20))
         self.address = self.server.listen(ANYWHERE)
 
-    def take(self, exchange: Exchange, frame: Frame) -> None:
+    def take(self, exchange: RequestContext, frame: Frame) -> None:
         if bytes(frame).endswith(b"refuse"):
             raise PeerProtocolError("refused")
         if bytes(frame).endswith(b"break"):

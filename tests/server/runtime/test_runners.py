@@ -10,7 +10,7 @@ import pytest
 
 from kreplog.core import effects, events
 from kreplog.errors import ConnectionLossError, CoordinationError, InvariantError, StorageError
-from kreplog.server.runtime.runners import Awaiting, Direct
+from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
 from kreplog.types import TopicPartition
 from tests.server.loop import run
 
@@ -51,7 +51,7 @@ def test_a_step_ends_before_the_next_event_is_stepped() -> None:
                 runner.put(TWO)  # from within the step of ONE
             return "answer"
 
-        runner = Direct("test", Core(script), apply, lambda name, error: pytest.fail(str(error)))
+        runner = SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error)))
         runner.put(ONE)
         assert done == [("begins", ONE), "answer", ("ends", ONE), ("begins", TWO), "answer", ("ends", TWO)]
 
@@ -73,7 +73,7 @@ def test_a_failure_of_an_effect_is_thrown_into_the_step() -> None:
             if effect.text == "x":
                 raise StorageError("no")
 
-        Direct("test", Core(script), apply, lambda name, error: pytest.fail(str(error))).put(ONE)
+        SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error))).put(ONE)
         assert len(caught) == 1
 
     run(work)
@@ -91,7 +91,7 @@ def test_a_broken_core_is_stepped_no_more() -> None:
         def apply(effect: Any) -> None:
             raise InvariantError("broken")
 
-        runner = Direct("test", Core(script), apply, lambda name, error: failures.append(name))
+        runner = SyncCoreRunner("test", Core(script), apply, lambda name, error: failures.append(name))
         runner.put(ONE)
         runner.put(TWO)
         assert (failures, stepped) == (["test"], [ONE])
@@ -102,7 +102,7 @@ def test_a_broken_core_is_stepped_no_more() -> None:
 def test_a_core_gets_its_tick() -> None:
     async def work() -> None:
         core = Core(lambda event: iter(()))  # type: ignore[arg-type,return-value]
-        runner = Direct("test", core, lambda effect: None, lambda name, error: pytest.fail(str(error)))
+        runner = SyncCoreRunner("test", core, lambda effect: None, lambda name, error: pytest.fail(str(error)))
         core.wakeup_ms = runner.now_ms() + 20
         runner.put(ONE)
         while not core.ticks:
@@ -136,7 +136,7 @@ def test_a_core_that_waits_keeps_its_events_in_order() -> None:
             return "answer"
 
         after: list[int] = []
-        runner = Awaiting(
+        runner = AsyncCoreRunner(
             "test", Core(script), apply, lambda: after.append(len(done)), lambda name, error: pytest.fail(str(error))
         )
         runner.put(ONE)

@@ -1,89 +1,18 @@
-"""The leaderAndISR nodes: reading them, and writing them in few multis, each only if nobody wrote it in between.
-
-The `choose` functions say what a partition's node should hold next; they look at the context and at the state last
-read, so that they can be asked again when a leader has changed its ISR meanwhile.
-"""
+"""The leaderAndISR nodes: reading them, and writing them in few multis, each only if nobody wrote it in between."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, selectors
+from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, named
+from kreplog.core.controller.election_policies import ElectionPolicy, clear_elr
 from kreplog.core.controller.requests import ControllerBrokerRequestBatch
 from kreplog.core.controller.selectors import Election
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps, UncleanElection
-from kreplog.core.eligible import shrink
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError
 from kreplog.types import NO_LEADER, LeaderAndIsr, SetData, TopicPartition
-
-Choice = Callable[[ControllerContext, TopicPartition, LeaderAndIsr], Election | None]
-"""What to write in place of a state, None to leave it."""
-
-
-def repair(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
-    """What the death of brokers and disks asks for: another leader, or an ISR without those that are gone.
-
-    While nobody can lead, the ISR stays as it is: it says whose return is waited for, the same whoever saw whom die.
-    """
-    if context.has_leader(partition):
-        gone = [broker for broker in current.isr if not context.is_online(partition, broker)]
-        return without(context, partition, current, gone)
-    return selectors.offline(
-        current,
-        context.replicas(partition),
-        context.can_lead(partition),
-        context.unclean_allowed(partition),
-        context.epoch,
-        context.min_isr(partition),
-    )
-
-
-def without(
-    context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, gone: Collection[int]
-) -> Election | None:
-    """Take followers out of the ISR."""
-    isr, eligible = shrink(current, gone, context.min_isr(partition))
-    if isr == current.isr:
-        return None
-    return Election(next_epoch(context, current)._replace(isr=isr, eligible=eligible))
-
-
-def prefer(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
-    """Lead again by the preferred replica."""
-    live = context.can_lead(partition)
-    state = selectors.preferred(current, context.replicas(partition), live, context.epoch)
-    return None if state is None else Election(state)
-
-
-def evacuate(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
-    """Lead by brokers that stay, and count on nobody else (F15)."""
-    stopping = [broker.id for broker in context.brokers.values() if broker.stopping]
-    state = selectors.controlled_shutdown(
-        current,
-        context.replicas(partition),
-        context.can_lead(partition),
-        stopping,
-        context.epoch,
-        context.min_isr(partition),
-    )
-    return None if state is None else Election(state)
-
-
-def renew(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
-    """The same under a new leader epoch, so that the leader takes in what else is new."""
-    return Election(next_epoch(context, current))
-
-
-def retire(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
-    """Nobody outside the ISR is eligible any more."""
-    return Election(next_epoch(context, current)._replace(eligible=())) if current.eligible else None
-
-
-def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:
-    """Every write of a controller raises the leader epoch, so that older requests can be told (F26, KIP-570)."""
-    return current._replace(leader_epoch=current.leader_epoch + 1, controller_epoch=context.epoch)
 
 
 def expected_version(state: LeaderAndIsr) -> int:
@@ -96,23 +25,23 @@ def write_of(partition: TopicPartition, state: LeaderAndIsr) -> SetData:
     return SetData(nodes.leader_and_isr(partition), nodes.encode_leader_and_isr(state), expected_version(state))
 
 
-class Leadership:
+class LeaderAndIsrWriter:
     """Reads and writes the states of partitions, in the context and in the store alike."""
 
     def __init__(self, context: ControllerContext, batch: ControllerBrokerRequestBatch) -> None:
         self._context = context
         self._batch = batch
 
-    def update(self, partitions: Iterable[TopicPartition], choose: Choice) -> Steps[list[TopicPartition]]:
-        """Write what `choose` makes of each state and have its brokers told; returns those that were written.
+    def update(self, partitions: Iterable[TopicPartition], policy: ElectionPolicy) -> Steps[list[TopicPartition]]:
+        """Write what `policy` makes of each state and queue LeaderAndIsr for its brokers; return those written.
 
-        Where a leader was faster the state is read anew and `choose` asked again, ATTEMPTS times; then those partitions
-        are left to the next Tick. Raises DeposedError and ConnectionLossError.
+        Where a leader was faster the state is read anew and `policy` applied again, ATTEMPTS times; then those
+        partitions are left to the next Tick. Raises DeposedError and ConnectionLossError.
         """
         written: list[TopicPartition] = []
         waiting = [partition for partition in partitions if partition in self._context.states]
         for _ in range(fencing.ATTEMPTS):
-            refused = yield from self._write(waiting, choose, written)
+            refused = yield from self._write(waiting, policy, written)
             if not refused:
                 return written
             yield from self.refresh(refused)
@@ -122,11 +51,11 @@ class Leadership:
         return written
 
     def _write(
-        self, partitions: Iterable[TopicPartition], choose: Choice, written: list[TopicPartition]
+        self, partitions: Iterable[TopicPartition], policy: ElectionPolicy, written: list[TopicPartition]
     ) -> Steps[list[TopicPartition]]:
         """One try; returns the partitions of those multis that were refused."""
         context = self._context
-        elections = [(one, choose(context, one, context.states[one])) for one in partitions]
+        elections = [(one, policy(context, one, context.states[one])) for one in partitions]
         chosen = [(partition, election) for partition, election in elections if election is not None]
         refused: list[TopicPartition] = []
         for some in fencing.chunks(chosen, fencing.MAX_OPERATIONS - 1):
@@ -158,13 +87,13 @@ class Leadership:
             )
 
     def end_eligibility(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Before leaders hear of a lower min.insync.replicas: with that many in sync they will commit without those
-        that are eligible, who could then be elected without what was committed (KIP-966).
+        """Before leaders receive a lower min.insync.replicas: with that many in sync they commit without the eligible
+        replicas, which could then be elected without committed records (KIP-966).
 
-        Raises CoordinationError when that cannot be written: then no leader may be told.
+        Raises CoordinationError when that cannot be written: then no leader may receive the setting.
         """
         late = [partition for partition in partitions if self._is_eligibility_over(partition)]
-        yield from self.update(late, retire)
+        yield from self.update(late, clear_elr)
         for partition in late:
             if self._is_eligibility_over(partition):
                 raise CoordinationError(f"{partition}: its eligible replicas could not be written")

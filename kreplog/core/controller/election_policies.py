@@ -1,0 +1,81 @@
+"""Election policies: what a partition's leaderAndISR node should hold next, from the context and the state last read.
+
+Pure functions, so that they can be applied again when a leader has changed its ISR meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from kreplog.core.controller import selectors
+from kreplog.core.controller.context import ControllerContext
+from kreplog.core.controller.selectors import Election
+from kreplog.core.eligible import shrink
+from kreplog.types import LeaderAndIsr, TopicPartition
+
+ElectionPolicy = Callable[[ControllerContext, TopicPartition, LeaderAndIsr], Election | None]
+"""Returns what to write in place of a state, None to leave it."""
+
+
+def elect_offline(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """After brokers or disks have failed: another leader, or an ISR without the failed replicas.
+
+    While no replica can lead, the ISR stays as it is: its members are those whose return is awaited.
+    """
+    if context.has_leader(partition):
+        gone = [broker for broker in current.isr if not context.is_online(partition, broker)]
+        return shrink_isr(context, partition, current, gone)
+    return selectors.offline(
+        current,
+        context.replicas(partition),
+        context.can_lead(partition),
+        context.unclean_allowed(partition),
+        context.epoch,
+        context.min_isr(partition),
+    )
+
+
+def shrink_isr(
+    context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, gone: Collection[int]
+) -> Election | None:
+    """Remove followers from the ISR."""
+    isr, eligible = shrink(current, gone, context.min_isr(partition))
+    if isr == current.isr:
+        return None
+    return Election(next_epoch(context, current)._replace(isr=isr, eligible=eligible))
+
+
+def elect_preferred(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """Elect the preferred replica."""
+    live = context.can_lead(partition)
+    state = selectors.preferred(current, context.replicas(partition), live, context.epoch)
+    return None if state is None else Election(state)
+
+
+def elect_for_shutdown(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """Elect leaders among brokers that are not shutting down, and remove those that are from the ISR (F15)."""
+    stopping = [broker.id for broker in context.brokers.values() if broker.stopping]
+    state = selectors.controlled_shutdown(
+        current,
+        context.replicas(partition),
+        context.can_lead(partition),
+        stopping,
+        context.epoch,
+        context.min_isr(partition),
+    )
+    return None if state is None else Election(state)
+
+
+def bump_leader_epoch(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """Keep the state under a new leader epoch, so that the leader applies what else has changed."""
+    return Election(next_epoch(context, current))
+
+
+def clear_elr(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
+    """Empty the eligible leader replicas (KIP-966)."""
+    return Election(next_epoch(context, current)._replace(eligible=())) if current.eligible else None
+
+
+def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:
+    """Every write of a controller raises the leader epoch, so that older requests are recognised (F26, KIP-570)."""
+    return current._replace(leader_epoch=current.leader_epoch + 1, controller_epoch=context.epoch)
