@@ -31,15 +31,15 @@ class AdminClient:
 
     def __init__(self, runner: asyncio.Runner, servers: Iterable[str]) -> None:
         self._runner = runner
-        self._servers = [_address(one) for one in servers]
+        self._servers = [_address(server) for server in servers]
         self.known: dict[int, Address] = {}
 
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
         """Of these topics, or of all; makes `known` anew. Raises UnreachableError."""
-        asked = None if topics is None else [{"topic_id": None, "name": one} for one in topics]
+        asked = None if topics is None else [{"topic_id": None, "name": topic} for topic in topics]
         fields = {"topics": asked, "allow_auto_topic_creation": False}
         answer = self.ask(ApiKey.METADATA, METADATA_VERSION, **fields)
-        self.known = {one.node_id: (one.host, one.port) for one in answer.brokers}
+        self.known = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         if topics is not None and _unknown(answer):  # one that has just been made others may have heard of already
 
             async def question(_: int, line: BrokerClient) -> Any:
@@ -53,7 +53,7 @@ class AdminClient:
         check_topic(topic)
         (found,) = self.metadata([topic]).topics
         succeed("topic", topic, {"error_code": found.error_code})
-        there = sorted(one.partition_index for one in found.partitions)
+        there = sorted(partition.partition_index for partition in found.partitions)
         for one in wanted:
             if one not in there:
                 raise UsageError(f"there is no partition {topic}-{one}: the topic has {len(there)}, counted from 0")
@@ -87,7 +87,7 @@ class AdminClient:
         """What those of `brokers` say who answer, all asked at once; none may take longer than REACH_S."""
 
         async def each() -> dict[int, T]:
-            asked = [one for one in dict.fromkeys(brokers) if one in self.known]
+            asked = [broker for broker in dict.fromkeys(brokers) if broker in self.known]
             answers = await asyncio.gather(*(_asked(self.known[one], partial(question, one), REACH_S) for one in asked))
             return {
                 one: answer for one, answer in zip(asked, answers, strict=True) if not isinstance(answer, Exception)
@@ -108,7 +108,7 @@ async def _asked(address: Address, question: Callable[[BrokerClient], Awaitable[
 
 def _unknown(metadata: Any) -> int:
     """How many topics the broker that told this does not know."""
-    return sum(one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for one in metadata.topics)
+    return sum(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in metadata.topics)
 
 
 def _words(error: Exception) -> str:

@@ -61,7 +61,9 @@ def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[T
 def assignment(metadata: Any) -> dict[TopicPartition, Any]:
     """Every partition of a Metadata answer."""
     return {
-        TopicPartition(topic.name, one.partition_index): one for topic in metadata.topics for one in topic.partitions
+        TopicPartition(topic.name, partition.partition_index): partition
+        for topic in metadata.topics
+        for partition in topic.partitions
     }
 
 
@@ -70,11 +72,11 @@ def under_way(brokers: AdminClient) -> dict[TopicPartition, UnderWay]:
     answer = brokers.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout_ms=ADMIN_TIMEOUT_MS)
     succeed("request to the", "cluster", {"error_code": answer.error_code, "error_message": answer.error_message})
     return {
-        TopicPartition(topic.name, one.partition_index): UnderWay(
-            tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+        TopicPartition(topic.name, partition.partition_index): UnderWay(
+            tuple(partition.replicas), tuple(partition.adding_replicas), tuple(partition.removing_replicas)
         )
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -97,10 +99,14 @@ def submit(brokers: AdminClient, targets: Targets) -> dict[TopicPartition, str]:
             ],
         )
         for topic in answer.responses:
-            for one in topic.partitions:
-                at = TopicPartition(topic.name, one.partition_index)
+            for partition in topic.partitions:
+                at = TopicPartition(topic.name, partition.partition_index)
                 try:
-                    succeed("partition", str(at), {"error_code": one.error_code, "error_message": one.error_message})
+                    succeed(
+                        "partition",
+                        str(at),
+                        {"error_code": partition.error_code, "error_message": partition.error_message},
+                    )
                 except TopicRequestError as error:
                     refused[at] = str(error)
     return refused
@@ -202,15 +208,15 @@ def leader_sizes(brokers: AdminClient, there: Mapping[TopicPartition, Any]) -> d
 def exists(brokers: AdminClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
     """What the metadata say of these. Raises TopicRequestError for one that there is not."""
     partitions = list(partitions)
-    metadata = brokers.metadata({one.topic for one in partitions})
+    metadata = brokers.metadata({partition.topic for partition in partitions})
     for topic in metadata.topics:
         succeed("topic", topic.name, {"error_code": topic.error_code})
     there = assignment(metadata)
-    for one in partitions:
-        if one not in there:
-            count = sum(at.topic == one.topic for at in there)
-            raise TopicRequestError(f"there is no partition {one}: the topic has {count}, counted from 0")
-    return {one: there[one] for one in partitions}
+    for partition in partitions:
+        if partition not in there:
+            count = sum(at.topic == partition.topic for at in there)
+            raise TopicRequestError(f"there is no partition {partition}: the topic has {count}, counted from 0")
+    return {partition: there[partition] for partition in partitions}
 
 
 def _replicas(target: Sequence[int] | None) -> list[int] | None:

@@ -53,9 +53,9 @@ def replica_states(
 
 async def _states(line: BrokerClient, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
     header = line.header(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION)
-    ends = ListOffsetsRequest(tuple(ListOffsetsPartition(one, -1, LATEST) for one in partitions), DEBUGGING)
+    ends = ListOffsetsRequest(tuple(ListOffsetsPartition(partition, -1, LATEST) for partition in partitions), DEBUGGING)
     listed = offsets.decode_list_offsets_answer(await line.send(offsets.encode_list_offsets(ends, header)), header)
-    found = {one.partition: ReplicaState(one.error, one.offset) for one in listed.partitions}
+    found = {partition.partition: ReplicaState(partition.error, partition.offset) for partition in listed.partitions}
     there = [one for one in found if found[one].error is ErrorCode.NONE]
     header = line.header(ApiKey.FETCH, FETCH_VERSION)
     asked = tuple(FetchPartition(one, "", -1, found[one].log_end_offset, max_bytes=1) for one in there)
@@ -81,10 +81,10 @@ def replica_sizes(
         ]
         answer = await line.request(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=wanted)
         return {
-            TopicPartition(topic.name, one.partition_index): one.partition_size
+            TopicPartition(topic.name, partition.partition_index): partition.partition_size
             for directory in answer.results
             for topic in directory.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         }
 
     return brokers.ask_each(held, question)

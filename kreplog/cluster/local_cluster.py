@@ -323,7 +323,7 @@ class LocalCluster:
 def _registered(session: Session) -> tuple[int | None, set[int]]:
     """The controller, and all that are registered."""
     try:
-        ids = {int(one) for one in session.children(nodes.BROKER_IDS)}
+        ids = {int(child) for child in session.children(nodes.BROKER_IDS)}
     except NoNodeError:
         return None, set()
     (node,) = session.get_many((nodes.CONTROLLER,))
@@ -399,7 +399,7 @@ async def _heard_of(home: Path) -> set[int]:
         return set()
     finally:
         line.close()
-    return set() if answer.controller_id < 0 else {one.broker_id for one in answer.brokers}
+    return set() if answer.controller_id < 0 else {broker.broker_id for broker in answer.brokers}
 
 
 def _how_far(status: BrokerStatus) -> str:
@@ -411,7 +411,7 @@ def _how_far(status: BrokerStatus) -> str:
 
 def _address(settings: BrokerSettings) -> Listener:
     """Where clients reach a broker."""
-    return settings.advertised or next(one for one in settings.listeners if one.host)
+    return settings.advertised or next(listener for listener in settings.listeners if listener.host)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

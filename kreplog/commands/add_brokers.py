@@ -56,7 +56,7 @@ def add_brokers(
     lines = [*_common(cluster, settings or ()), *(settings or ())]
     if missing:
         check_settings(cluster.directory, missing[0], lines)
-    racks = {one: cluster.settings(one).rack for one in cluster.brokers}
+    racks = {broker: cluster.settings(broker).rack for broker in cluster.brokers}
     racks |= dict.fromkeys(missing, parse("\n".join(lines)).get("broker.rack") if missing else None)
     with admin_client_of(directory, None) as asked:
         changed, facts = plan_rebalance(asked, racks)

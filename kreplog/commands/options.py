@@ -19,9 +19,9 @@ class _PlainFlags:
 
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]  # typer's, whom this is mixed into
-        for one in parameters:
-            if getattr(one, "is_flag", False):
-                one.metavar = ""
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
         return parameters
 
 

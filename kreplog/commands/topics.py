@@ -99,33 +99,39 @@ def describe(name: str, cluster: OptionalDir = None, bootstrap: Bootstrap = None
 
 def _facts(brokers: AdminClient, topic: Any) -> dict[str, Any]:
     held: dict[int, list[TopicPartition]] = {}
-    for one in topic.partitions:
-        for broker in one.replica_nodes:
-            held.setdefault(broker, []).append(TopicPartition(topic.name, one.partition_index))
+    for partition in topic.partitions:
+        for broker in partition.replica_nodes:
+            held.setdefault(broker, []).append(TopicPartition(topic.name, partition.partition_index))
     states = replica_states(brokers, held)
     moving = brokers.ask(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         0,
-        topics=[{"name": topic.name, "partition_indexes": [one.partition_index for one in topic.partitions]}],
+        topics=[
+            {"name": topic.name, "partition_indexes": [partition.partition_index for partition in topic.partitions]}
+        ],
         timeout_ms=ADMIN_TIMEOUT_MS,
     )
-    moves = {one.partition_index: one for found in moving.topics for one in found.partitions}
+    moves = {partition.partition_index: partition for found in moving.topics for partition in found.partitions}
     return {
         "name": topic.name,
         "topic_id": cold.topic_id(topic.topic_id),
         "configs": _configs(brokers, topic.name),
         "partitions": [
             {
-                "partition": one.partition_index,
-                "leader": one.leader_id,
-                "leader_epoch": one.leader_epoch,
-                "replicas": list(one.replica_nodes),
-                "isr": list(one.isr_nodes),
-                "adding": list(moves[one.partition_index].adding_replicas) if one.partition_index in moves else [],
-                "removing": list(moves[one.partition_index].removing_replicas) if one.partition_index in moves else [],
-                "replica_states": _replicas(topic.name, one, states),
+                "partition": partition.partition_index,
+                "leader": partition.leader_id,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replica_nodes),
+                "isr": list(partition.isr_nodes),
+                "adding": list(moves[partition.partition_index].adding_replicas)
+                if partition.partition_index in moves
+                else [],
+                "removing": list(moves[partition.partition_index].removing_replicas)
+                if partition.partition_index in moves
+                else [],
+                "replica_states": _replicas(topic.name, partition, states),
             }
-            for one in sorted(topic.partitions, key=lambda one: int(one.partition_index))
+            for partition in sorted(topic.partitions, key=lambda one: int(one.partition_index))
         ],
         "degraded": degraded_partitions([topic]),
     }
@@ -138,7 +144,7 @@ def _configs(brokers: AdminClient, topic: str) -> dict[str, str]:
         ApiKey.DESCRIBE_CONFIGS, 1, resources=[asked], include_synonyms=False, include_documentation=False
     )
     _succeed(topic, answer.results[0])
-    return {one.name: one.value for one in answer.results[0].configs if one.config_source == TOPIC_CONFIG}
+    return {config.name: config.value for config in answer.results[0].configs if config.config_source == TOPIC_CONFIG}
 
 
 def _replicas(
@@ -221,7 +227,7 @@ def alter(
     changes += [(text, None, DELETE) for text in delete_config or ()]
     if partitions is None and not changes:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
-    names = [one[0] for one in changes]
+    names = [change[0] for change in changes]
     if len(set(names)) < len(names):
         raise UsageError("each setting can be given once, and not be deleted as well")
     with admin_client_of(cluster, bootstrap) as brokers:

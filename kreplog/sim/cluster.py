@@ -65,8 +65,8 @@ class _Checkers(Checkers):
     def violate(self, kind: str, text: str, line: PartitionHistory | None, offset: int = -1) -> None:
         before = len(self.violations)
         super().violate(kind, text, line, offset)
-        for one in self.violations[before:]:
-            self._trace.note(CHECKER, f"{kind}: {one.text}", *one.partitions)
+        for violation in self.violations[before:]:
+            self._trace.note(CHECKER, f"{kind}: {violation.text}", *violation.partitions)
 
 
 class Cluster:

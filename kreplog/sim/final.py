@@ -180,7 +180,9 @@ def _check_context(checkers: Checkers, dump: Mapping[str, Node], context: Contro
     believed = {name: (topic.topic_id, dict(topic.partitions)) for name, topic in context.topics.items()}
     _compare(checkers, "topics", believed, topics)
     _compare(checkers, "leaders and ISRs", context.states, states)
-    _compare(checkers, "brokers and their epochs", {one.id: one.epoch for one in context.brokers.values()}, brokers)
+    _compare(
+        checkers, "brokers and their epochs", {broker.id: broker.epoch for broker in context.brokers.values()}, brokers
+    )
     for replica, status in context.replica_statuses.items():
         if str(status) != "OnlineReplica":
             checkers.violate("context", f"replica {replica} is {status} with all at rest", None)

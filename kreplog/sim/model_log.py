@@ -87,16 +87,16 @@ class ModelLog:
         if not batches:
             raise UsageError(f"{self.name}: there is no batch in an empty buffer")
         first, count = batches[0], 0
-        if len(batches) > 1 and any(one.producer_id >= 0 for one in batches):
+        if len(batches) > 1 and any(batch.producer_id >= 0 for batch in batches):
             raise UsageError(f"{self.name}: an idempotent producer's batch must stand alone in its append")
         placed = []
         at = self.leo
-        for one in batches:
-            end = at + one.next_offset - one.base_offset
-            placed.append(one._replace(base_offset=at, next_offset=end, leader_epoch=leader_epoch))
+        for batch in batches:
+            end = at + batch.next_offset - batch.base_offset
+            placed.append(batch._replace(base_offset=at, next_offset=end, leader_epoch=leader_epoch))
             count += end - at
             at = end
-        newest = max(one.timestamp_ms for one in batches)
+        newest = max(batch.timestamp_ms for batch in batches)
         if first.producer_id >= 0:
             known = self._check(first, count, strict)
             if known is not None:
@@ -113,23 +113,23 @@ class ModelLog:
             raise UsageError(f"{self.name}: there is no batch in an empty buffer")
         at, epoch = self.leo, self._last_epoch
         begun = []
-        for one in batches:
-            if one.base_offset != at:
+        for batch in batches:
+            if batch.base_offset != at:
                 raise OffsetOutOfRangeError(
-                    f"{self.name}: the leader's batch begins at offset {one.base_offset}, the log ends at {at}",
+                    f"{self.name}: the leader's batch begins at offset {batch.base_offset}, the log ends at {at}",
                     partition=self.name,
-                    offset=one.base_offset,
+                    offset=batch.base_offset,
                 )
-            if one.leader_epoch < epoch:
+            if batch.leader_epoch < epoch:
                 raise FencedLeaderEpochError(
-                    f"{self.name}: the batch at offset {at} has leader epoch {one.leader_epoch}, the log has {epoch}",
+                    f"{self.name}: the batch at offset {at} has leader epoch {batch.leader_epoch}, the log has {epoch}",
                     partition=self.name,
                     offset=at,
                 )
-            if one.leader_epoch > epoch:
-                epoch = one.leader_epoch
+            if batch.leader_epoch > epoch:
+                epoch = batch.leader_epoch
                 begun.append((epoch, at))
-            at = one.next_offset
+            at = batch.next_offset
         for epoch, start in begun:
             self._epochs = _assigned(self._epochs, epoch, start)
             self._leader_epoch = max(self._leader_epoch, epoch)
@@ -183,9 +183,9 @@ class ModelLog:
 
     def enforce_retention(self, keep_bytes: int) -> None:
         """Whole segments below the high watermark go, oldest first, while the rest is no less than `keep_bytes`."""
-        total, gone = sum(one.size for one in self._batches), 0
+        total, gone = sum(batch.size for batch in self._batches), 0
         for base, end in pairwise(self._segments):
-            size = sum(one.size for one in self._batches if base <= one.base_offset < end)
+            size = sum(batch.size for batch in self._batches if base <= batch.base_offset < end)
             if end > self.high_watermark or not (end <= self.log_start or total - size >= keep_bytes):
                 break
             total -= size
@@ -207,18 +207,18 @@ class ModelLog:
         self._check_range(offset)
         first = last = bisect_right(self._ends, offset)
         size = 0
-        for one in self._batches[first:]:
-            size += one.size
-            if one.next_offset > limit or (size > max_bytes and last > first):
+        for batch in self._batches[first:]:
+            size += batch.size
+            if batch.next_offset > limit or (size > max_bytes and last > first):
                 break
             last += 1
         return ModelRecords(tuple(self._batches[first:last]))
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
-        for one in self._batches:
-            if one.timestamp_ms >= timestamp_ms and one.next_offset > self.log_start:
-                offset = max(one.base_offset, self.log_start)
-                return (offset, one.timestamp_ms) if offset < self.high_watermark else (-1, -1)
+        for batch in self._batches:
+            if batch.timestamp_ms >= timestamp_ms and batch.next_offset > self.log_start:
+                offset = max(batch.base_offset, self.log_start)
+                return (offset, batch.timestamp_ms) if offset < self.high_watermark else (-1, -1)
         return -1, -1
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -285,10 +285,10 @@ class ModelLog:
         self._epochs = _before(self._epochs, self.leo + 1)
         if not trusted:
             self._epochs = ()
-            for one in self._batches:
-                if one.leader_epoch > self._last_epoch:
-                    start = max(one.base_offset, self.log_start)
-                    self._epochs = _assigned(self._epochs, one.leader_epoch, start)
+            for batch in self._batches:
+                if batch.leader_epoch > self._last_epoch:
+                    start = max(batch.base_offset, self.log_start)
+                    self._epochs = _assigned(self._epochs, batch.leader_epoch, start)
         self._leader_epoch = max(0, latest, self._last_epoch, page.leader_epoch)
 
     @property
@@ -311,11 +311,11 @@ class ModelLog:
         """The first `count` batches stay; the last segment of the list is the active one."""
         del self._batches[count:], self._ends[count:]
         base = self._segments[-1]
-        self._active_bytes = sum(one.size for one in self._batches if one.base_offset >= base)
+        self._active_bytes = sum(batch.size for batch in self._batches if batch.base_offset >= base)
 
     def _write(self, batches: list[ModelBatch], size: int) -> None:
         rolled = False
-        pieces = [(batches, size)] if size <= self._segment_bytes else [([one], one.size) for one in batches]
+        pieces = [(batches, size)] if size <= self._segment_bytes else [([batch], batch.size) for batch in batches]
         for piece, length in pieces:
             if self._active_bytes and self._active_bytes + length > self._segment_bytes:
                 self._snapshots[self.leo] = dict(self._producers)
@@ -382,9 +382,9 @@ class ModelLog:
             for first_sequence, _, first_offset, last_offset in known.batches:
                 loaded = _remembered(loaded, known.epoch, first_sequence, first_offset, last_offset)
             self._producers[producer] = loaded or known
-        for one in self._batches:
-            if one.base_offset >= start:
-                self._note(one)
+        for batch in self._batches:
+            if batch.base_offset >= start:
+                self._note(batch)
 
 
 def _remembered(

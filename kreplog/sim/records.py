@@ -78,7 +78,7 @@ class ModelRecords:
 
     def __init__(self, batches: tuple[ModelBatch, ...] = ()) -> None:
         self.batches = batches
-        self._size = sum(one.size for one in batches)
+        self._size = sum(batch.size for batch in batches)
 
     def __len__(self) -> int:
         return self._size

@@ -202,7 +202,7 @@ def _write_trace(path: Path, result: Result, options: Options) -> None:
         "seed": result.seed,
         "replay": options.command(result.seed),
         "only": None if options.only is None else list(options.only),
-        "violations": [_violation(one) for one in result.violations],
+        "violations": [_violation(violation) for violation in result.violations],
         "stats": result.stats,
         "digest": result.digest,
         "trace": [line.as_json() for line in result.lines],

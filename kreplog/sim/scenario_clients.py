@@ -124,7 +124,7 @@ class Clients:
             return
         found = answer.partitions[0]
         records = [one for one in self.stage.disks.codec.decode(found.records) if one.offset >= offset]
-        for one in records:
+        for record in records:
             self.stage.history.add(
                 Read(
                     at_ms=self.stage.scheduler.now_ms,
@@ -133,14 +133,14 @@ class Clients:
                     client=name,
                     leader=found.leader,
                     leader_epoch=found.leader_epoch,
-                    offset=one.offset,
-                    record_epoch=one.leader_epoch,
-                    producer_id=one.producer_id,
-                    sequence=one.sequence,
-                    value=one.value.decode(),
+                    offset=record.offset,
+                    record_epoch=record.leader_epoch,
+                    producer_id=record.producer_id,
+                    sequence=record.sequence,
+                    value=record.value.decode(),
                 )
             )
-        values = [one.value.decode() for one in records]
+        values = [record.value.decode() for record in records]
         self.consumed.setdefault(name, []).extend(values)
         told = f"{name} reads {partition} from {offset}: {joined(values)}"
         self.stage.tell(f"{told}; high watermark {found.high_watermark}")

@@ -75,9 +75,9 @@ class Facts:
 
     def _load(self, name: str, broker: int) -> tuple[int, int]:
         """Replicas of a topic on a broker, and how many of its partitions that leads."""
-        partitions = [one for one in self.stage.partitions() if one.topic == name]
+        partitions = [partition for partition in self.stage.partitions() if partition.topic == name]
         replicas = sum(broker in of for one, of in self.stage.assignment().items() if one.topic == name)
-        return replicas, sum(self.stage.leader_of(one) == broker for one in partitions)
+        return replicas, sum(self.stage.leader_of(partition) == broker for partition in partitions)
 
     def do_expect(self, words: Sequence[str]) -> None:
         """expect WHAT .. = VALUES; see the README for what there is."""

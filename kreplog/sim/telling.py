@@ -167,14 +167,16 @@ class StagedProcess(BrokerProcess):
     def _tell_refusals(self, request: m.Request, response: m.Response) -> None:
         match request, response:
             case m.FetchRequest(replica_id=replica), m.FetchResponse(partitions=partitions) if replica >= 0:
-                for one in partitions:
-                    if one.diverging is not None:
-                        epoch, offset = one.diverging.leader_epoch, one.diverging.end_offset
-                        self.tell(f"tells b{replica} that {one.partition} parts: epoch {epoch} ends at {offset}")
-                    elif one.error is not self._refused.get((one.partition, replica), ErrorCode.NONE):
-                        self._refused[one.partition, replica] = one.error
-                        if one.error is not ErrorCode.NONE:
-                            self.tell(f"refuses the fetch of {one.partition} by b{replica}: {one.error.name}")
+                for partition in partitions:
+                    if partition.diverging is not None:
+                        epoch, offset = partition.diverging.leader_epoch, partition.diverging.end_offset
+                        self.tell(f"tells b{replica} that {partition.partition} parts: epoch {epoch} ends at {offset}")
+                    elif partition.error is not self._refused.get((partition.partition, replica), ErrorCode.NONE):
+                        self._refused[partition.partition, replica] = partition.error
+                        if partition.error is not ErrorCode.NONE:
+                            self.tell(
+                                f"refuses the fetch of {partition.partition} by b{replica}: {partition.error.name}"
+                            )
             case m.LeaderAndIsrRequest() | m.StopReplicaRequest() | m.UpdateMetadataRequest(), _:
                 refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]  # type: ignore[union-attr]
                 for error in dict.fromkeys(error for error in refused if error is not ErrorCode.NONE):

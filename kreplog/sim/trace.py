@@ -278,39 +278,50 @@ def describe(message: Any) -> str:
     """A request or response."""
     match message:
         case m.LeaderAndIsrRequest(controller_id=who, controller_epoch=epoch, partitions=partitions, is_init=is_init):
-            told = "; ".join(f"{one.partition} {_state(one.state)}" for one in partitions)
+            told = "; ".join(f"{partition.partition} {_state(partition.state)}" for partition in partitions)
             return f"LeaderAndIsr{' INIT' if is_init else ''} of controller {who}, epoch {epoch}: {told}"
         case m.StopReplicaRequest(controller_id=who, controller_epoch=epoch, partitions=partitions):
-            told = "; ".join(f"{'delete' if one.delete else 'stop'} {one.partition}" for one in partitions)
+            told = "; ".join(
+                f"{'delete' if partition.delete else 'stop'} {partition.partition}" for partition in partitions
+            )
             return f"StopReplica of controller {who}, epoch {epoch}: {told}"
         case m.UpdateMetadataRequest(controller_id=who, controller_epoch=epoch, brokers=brokers):
-            return f"UpdateMetadata of controller {who}, epoch {epoch}: brokers {[one.id for one in brokers]}"
+            return f"UpdateMetadata of controller {who}, epoch {epoch}: brokers {[broker.id for broker in brokers]}"
         case m.ControlledShutdownRequest(broker_id=broker):
             return f"ControlledShutdown of broker {broker}"
         case m.ControlledShutdownResponse(error=error, remaining=remaining):
             return f"ControlledShutdown {error.name}, still leads {[str(one) for one in remaining]}"
         case m.FetchRequest(replica_id=replica, partitions=partitions):
             told = "; ".join(
-                f"{one.partition} from {one.fetch_offset} (epoch {one.current_leader_epoch}, last fetched "
-                f"{one.last_fetched_epoch})"
-                for one in partitions
+                f"{partition.partition} from {partition.fetch_offset} (epoch {partition.current_leader_epoch}, "
+                f"last fetched {partition.last_fetched_epoch})"
+                for partition in partitions
             )
             return f"a fetch by {'a consumer' if replica == m.CONSUMER else f'broker {replica}'}: {told}"
         case m.FetchResponse(error=error, partitions=partitions):
-            return f"fetched {error.name}: " + "; ".join(_fetched(one) for one in partitions)
+            return f"fetched {error.name}: " + "; ".join(_fetched(partition) for partition in partitions)
         case m.ProduceRequest(acks=acks, partitions=partitions):
-            told = "; ".join(f"{one.partition}, {len(one.records)} bytes" for one in partitions)
+            told = "; ".join(f"{partition.partition}, {len(partition.records)} bytes" for partition in partitions)
             return f"a produce with acks={'all' if acks == -1 else acks}: {told}"
         case m.ProduceResponse(partitions=partitions):
-            told = "; ".join(f"{one.partition} {one.error.name} at {one.base_offset}" for one in partitions)
+            told = "; ".join(
+                f"{partition.partition} {partition.error.name} at {partition.base_offset}" for partition in partitions
+            )
             return f"produced: {told}"
         case m.OffsetsForLeaderEpochRequest(partitions=partitions):
-            told = "; ".join(f"{one.partition}: end of epoch {one.leader_epoch}" for one in partitions)
+            told = "; ".join(
+                f"{partition.partition}: end of epoch {partition.leader_epoch}" for partition in partitions
+            )
             return f"asks {told}"
         case m.DeleteRecordsRequest(partitions=partitions):
-            return "DeleteRecords " + "; ".join(f"{one.partition} below {one.offset}" for one in partitions)
+            return "DeleteRecords " + "; ".join(
+                f"{partition.partition} below {partition.offset}" for partition in partitions
+            )
         case m.DeleteRecordsResponse(partitions=partitions):
-            told = "; ".join(f"{one.partition} {one.error.name}, low {one.low_watermark}" for one in partitions)
+            told = "; ".join(
+                f"{partition.partition} {partition.error.name}, low {partition.low_watermark}"
+                for partition in partitions
+            )
             return f"deleted: {told}"
         case m.LeaderAndIsrResponse() | m.StopReplicaResponse() | m.UpdateMetadataResponse():
             errors = [f"{which} {error.name}" for which, error in getattr(message, "partitions", ()) if error]

@@ -36,10 +36,12 @@ def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_
     return ListOffsetsRequest(
         tuple(
             ListOffsetsPartition(
-                TopicPartition(topic.name, one.partition_index), one.current_leader_epoch, one.timestamp
+                TopicPartition(topic.name, partition.partition_index),
+                partition.current_leader_epoch,
+                partition.timestamp,
             )
             for topic in message.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         ),
         DEBUGGING if message.replica_id == DEBUGGING else CONSUMER,
     )
@@ -95,14 +97,14 @@ def decode_list_offsets_answer(frame: Buffer, header: RequestHeader) -> ListOffs
     return ListOffsetsResponse(
         tuple(
             ListedOffset(
-                TopicPartition(topic.name, one.partition_index),
-                cold.error_of(one.error_code),
-                one.offset,
-                one.leader_epoch,
-                one.timestamp,
+                TopicPartition(topic.name, partition.partition_index),
+                cold.error_of(partition.error_code),
+                partition.offset,
+                partition.leader_epoch,
+                partition.timestamp,
             )
             for topic in message.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         )
     )
 
@@ -122,10 +124,12 @@ def decode_offset_for_leader_epoch(
                 one.partition: one
                 for one in (
                     EpochPartition(
-                        TopicPartition(topic.topic, one.partition), one.current_leader_epoch, one.leader_epoch
+                        TopicPartition(topic.topic, partition.partition),
+                        partition.current_leader_epoch,
+                        partition.leader_epoch,
                     )
                     for topic in message.topics
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 )
             }.values()
         ),
@@ -180,11 +184,11 @@ def decode_offset_for_leader_epoch_answer(frame: Buffer, header: RequestHeader) 
     return OffsetsForLeaderEpochResponse(
         tuple(
             (
-                TopicPartition(topic.topic, one.partition),
-                cold.error_of(one.error_code),
-                EpochEndOffset(one.leader_epoch, one.end_offset),
+                TopicPartition(topic.topic, partition.partition),
+                cold.error_of(partition.error_code),
+                EpochEndOffset(partition.leader_epoch, partition.end_offset),
             )
             for topic in message.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         )
     )

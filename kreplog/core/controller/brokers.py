@@ -239,8 +239,14 @@ class BrokerChanges:
     def _forget_events(self) -> Steps[None]:
         """Delete the events of registrations that have ended."""
         context = self._context
-        old = [one for one in context.log_dir_events if one.created < context.registered.get(one.broker, 0)]
-        context.log_dir_events = tuple(one for one in context.log_dir_events if one not in old)
+        old = [
+            log_dir_event
+            for log_dir_event in context.log_dir_events
+            if log_dir_event.created < context.registered.get(log_dir_event.broker, 0)
+        ]
+        context.log_dir_events = tuple(
+            log_dir_event for log_dir_event in context.log_dir_events if log_dir_event not in old
+        )
         for path in (yield from reading.existing(one.path for one in old)):
             yield from fencing.fenced(context, [Delete(path)])
 

@@ -119,7 +119,13 @@ class ControllerContext:
     def can_lead(self, partition: TopicPartition) -> tuple[int, ...]:
         """Assigned replicas that may be elected: online, and their broker is not stopping (F15)."""
         replicas = self.replicas(partition)
-        return tuple([one for one in replicas if self.is_online(partition, one) and not self.brokers[one].stopping])
+        return tuple(
+            [
+                replica
+                for replica in replicas
+                if self.is_online(partition, replica) and not self.brokers[replica].stopping
+            ]
+        )
 
     def has_leader(self, partition: TopicPartition) -> bool:
         """Whether a leader is written down whose replica is online."""

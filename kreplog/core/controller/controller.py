@@ -351,7 +351,7 @@ class Controller:
         partitions = [one for one in context.unsettled if context.knows(one)]
         context.unsettled.clear()
         yield from term.machines.leader_and_isr.refresh(partitions)
-        staying = [one for one in partitions if not context.is_pending_deletion(one)]
+        staying = [partition for partition in partitions if not context.is_pending_deletion(partition)]
         yield from term.machines.partitions.handle_state_changes(staying, PartitionStatus.ONLINE, elect_offline)
         yield from term.machines.batch.send()
         yield from term.reassignment.advance(partitions)

@@ -76,7 +76,7 @@ class Deletion:
         if partition.topic in context.deleting:
             return "its whole topic is being deleted"
         others = [one for one in context.partitions_of(partition.topic) if one != partition]
-        if all(one in context.removing for one in others):
+        if all(other in context.removing for other in others):
             return "a topic keeps one partition at least; delete the topic instead"
         return ""
 
@@ -122,15 +122,19 @@ class Deletion:
         """These replicas of what is being deleted cannot be deleted before their brokers register anew."""
         machine = self._machines.replicas
         status = self._context.replica_status
-        early = [one for one in replicas if status(one) in (ReplicaStatus.NEW, ReplicaStatus.ONLINE)]
+        early = [replica for replica in replicas if status(replica) in (ReplicaStatus.NEW, ReplicaStatus.ONLINE)]
         yield from machine.handle_state_changes(early, ReplicaStatus.OFFLINE)
-        failed = [one for one in replicas if status(one) in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED)]
+        failed = [
+            replica
+            for replica in replicas
+            if status(replica) in (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED)
+        ]
         yield from machine.handle_state_changes(failed, ReplicaStatus.DELETION_INELIGIBLE)
 
     def retry(self, replicas: Collection[Replica]) -> Steps[None]:
         """The brokers of these have registered anew; resume() goes on with them."""
         status = self._context.replica_status
-        ineligible = [one for one in replicas if status(one) is ReplicaStatus.DELETION_INELIGIBLE]
+        ineligible = [replica for replica in replicas if status(replica) is ReplicaStatus.DELETION_INELIGIBLE]
         yield from self._machines.replicas.handle_state_changes(ineligible, ReplicaStatus.OFFLINE)
 
     def on_reply(self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse) -> Steps[None]:

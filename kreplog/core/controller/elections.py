@@ -49,9 +49,11 @@ class PreferredElections:
 
     def _elect(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         online = [
-            one
-            for one in partitions
-            if self._context.has_leader(one) and self._context.knows(one) and not self._context.is_pending_deletion(one)
+            partition
+            for partition in partitions
+            if self._context.has_leader(partition)
+            and self._context.knows(partition)
+            and not self._context.is_pending_deletion(partition)
         ]
         yield from self._machines.partitions.handle_state_changes(
             online, PartitionStatus.ONLINE, election_policies.elect_preferred

@@ -128,7 +128,7 @@ def tree(under: str) -> Steps[dict[TopicPartition, Node]]:
     if not partitions:
         return {}
     partitions.sort()
-    found: Nodes = yield GetNodes(tuple(nodes.partition(one, under) for one in partitions), watch=True)
+    found: Nodes = yield GetNodes(tuple(nodes.partition(partition, under) for partition in partitions), watch=True)
     return {one: node for one, node in zip(partitions, found, strict=True) if node is not None}
 
 

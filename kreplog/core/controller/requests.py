@@ -154,7 +154,7 @@ class ControllerBrokerRequestBatch:
     def _recipients(self) -> Iterator[Replica]:
         context = self._context
         replicas = context.replicas_of(one for one in self._changed if one in context.states)
-        return (one for one in replicas if context.replica_status(one) in _TAKE_PART)
+        return (replica for replica in replicas if context.replica_status(replica) in _TAKE_PART)
 
     def _everything_on(self, broker: int) -> tuple[PartitionState, ...]:
         """All that a broker should have, in no part of a topic that is being deleted."""

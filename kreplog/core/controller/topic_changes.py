@@ -164,7 +164,7 @@ class TopicChanges:
             grown = {**topic.partitions, **{one.partition: Assignment(replicas) for one, replicas in new.items()}}
             topic = replace(topic, partitions=grown)
             operations: list[StoreOperation] = [SetData(nodes.topic(name), nodes.encode_topic(topic), topic.version)]
-            requests = yield from reading.existing(nodes.partition(one, nodes.ADDED) for one in additions)
+            requests = yield from reading.existing(nodes.partition(addition, nodes.ADDED) for addition in additions)
             operations += [Delete(path) for path in requests]
             try:
                 yield from fencing.fenced(context, operations)

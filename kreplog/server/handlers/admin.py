@@ -215,7 +215,9 @@ class Admin:
             wanted = 1 if topic.num_partitions == -1 else topic.num_partitions
             factor = min(3, len(brokers)) if topic.replication_factor == -1 else topic.replication_factor
             held = sum(len(view.partitions) for view in self._topics.all.values())
-            placed = assignment.assign({one.id: one.rack for one in brokers.values()}, wanted, factor, start=held)
+            placed = assignment.assign(
+                {broker.id: broker.rack for broker in brokers.values()}, wanted, factor, start=held
+            )
         replicas = len(next(iter(placed.values()), ()))
         try:
             config = for_new(self._default, [Change(one.name, one.value) for one in topic.configs], replicas)
@@ -240,7 +242,7 @@ class Admin:
         }
 
     def _placeable(self) -> dict[int, Broker]:
-        return {one.id: one for one in self._brokers().values() if not one.stopping}
+        return {broker.id: broker for broker in self._brokers().values() if not broker.stopping}
 
     async def delete_topics(self, request: Any) -> Fields:
         wanted: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
@@ -306,7 +308,7 @@ class Admin:
         else:
             existing = {number: one.target for number, one in current.partitions.items()}
             placed = assignment.assign(
-                {one.id: one.rack for one in brokers.values()},
+                {broker.id: broker.rack for broker in brokers.values()},
                 topic.count - first,
                 len(existing[min(existing)]),
                 first,
@@ -329,10 +331,12 @@ class Admin:
                 "name": topic.name,
                 "partitions": [
                     await answer_one(
-                        {"partition_index": one.partition_index},
-                        self._reassign(TopicPartition(topic.name, one.partition_index), one.replicas),
+                        {"partition_index": partition.partition_index},
+                        self._reassign(TopicPartition(topic.name, partition.partition_index), partition.replicas),
                     )
-                    async for one in in_slices({one.partition_index: one for one in topic.partitions}.values())
+                    async for partition in in_slices(
+                        {partition.partition_index: partition for partition in topic.partitions}.values()
+                    )
                 ],
             }
             async for topic in in_slices(request.topics)
@@ -362,7 +366,9 @@ class Admin:
 
     async def list_reassignments(self, request: Any) -> Fields:
         asked = (
-            None if request.topics is None else numbers_of((one.name, one.partition_indexes) for one in request.topics)
+            None
+            if request.topics is None
+            else numbers_of((topic.name, topic.partition_indexes) for topic in request.topics)
         )
         listed: list[Fields] = []
         for view in self._topics.all.values():
@@ -387,7 +393,9 @@ class Admin:
         if request.topic_partitions is None:
             asked = numbers_of((view.name, view.partitions) for view in self._topics.all.values())
         else:
-            asked = numbers_of((one.topic, one.partitions) for one in request.topic_partitions)
+            asked = numbers_of(
+                (topic_partition.topic, topic_partition.partitions) for topic_partition in request.topic_partitions
+            )
         before = {
             TopicPartition(topic, number): self._leadership(topic, number)
             for topic, numbers in asked.items()
@@ -473,7 +481,7 @@ class Admin:
         return (
             view is not None
             and len(view.partitions) >= partitions
-            and all(one.state.leader != NO_LEADER for one in view.partitions.values())
+            and all(partition.state.leader != NO_LEADER for partition in view.partitions.values())
         )
 
 

@@ -370,7 +370,7 @@ class Api:
 
         request, unknown = fetch.decode_request(frame, header, name_of, self._max_entries(ApiKey.FETCH))
         if len(request.partitions) > 1:
-            listed = {one.partition: one for one in request.partitions}
+            listed = {partition.partition: partition for partition in request.partitions}
             if len(listed) < len(request.partitions):
                 request = replace(request, partitions=tuple(listed.values()))
         exchange.follower = request.replica_id >= 0
@@ -394,9 +394,9 @@ class Api:
             return ids.get(name) or topics.id_of(name) or ""
 
         def encode(response: FetchResponse) -> Sequence[Any]:
-            leaders = {one.leader for one in response.partitions if one.error is not ErrorCode.NONE}
+            leaders = {partition.leader for partition in response.partitions if partition.error is not ErrorCode.NONE}
             live = self._describing.brokers
-            nodes = [live[one] for one in sorted(leaders) if one in live]
+            nodes = [live[leader] for leader in sorted(leaders) if leader in live]
             frame: list[Any] = fetch.encode_response(response, header, id_of, unknown=unknown, nodes=nodes)
             return frame
 
@@ -491,9 +491,9 @@ def _paced(request: Any, manager: ReplicaManager) -> list[Any]:
     An INIT stays whole, since it says which replicas there are; those are open already."""
     match request:
         case LeaderAndIsrRequest(is_init=False):
-            is_slow = [one.partition not in manager.partitions for one in request.partitions]
+            is_slow = [partition.partition not in manager.partitions for partition in request.partitions]
         case StopReplicaRequest():
-            is_slow = [one.delete for one in request.partitions]
+            is_slow = [partition.delete for partition in request.partitions]
         case _:
             return [request]
     parts, start, count = [], 0, 0

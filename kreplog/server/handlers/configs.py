@@ -55,9 +55,9 @@ class Altering:
     async def _alter(self, request: Any, change_of: Callable[[Any], Change], *, keep: bool) -> Fields:
         responses = []
         resources, repeated = by_name(request.resources, lambda one: (one.resource_type, one.resource_name))
-        async for one in in_slices(resources):
-            kind, name = one.resource_type, one.resource_name
-            changes = [change_of(config) for config in one.configs]
+        async for resource in in_slices(resources):
+            kind, name = resource.resource_type, resource.resource_name
+            changes = [change_of(config) for config in resource.configs]
             work = (
                 refuse_repeated(name)
                 if (kind, name) in repeated
@@ -111,7 +111,7 @@ class Altering:
     def _goes_by(self, name: str, config: TopicConfig) -> bool:
         """Whether this broker has been told; who asks next what holds should hear it."""
         view = self._topics.get(name)
-        return view is None or all(one.config == config for one in view.partitions.values())
+        return view is None or all(partition.config == config for partition in view.partitions.values())
 
 
 def _no_topic(name: str) -> RefusedError:

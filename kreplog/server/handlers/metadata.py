@@ -84,15 +84,18 @@ class Describing:
             return _description(fields, "topics", [(None, view) for view in known.values()], make)
         names = self._topics.names
         wanted: dict[Any, tuple[Any, TopicView | None]] = {}
-        for one in request.topics:
-            name = names.get(cold.topic_id(one.topic_id)) if one.name is None else one.name
-            wanted[one.topic_id if one.name is None else one.name] = one, None if name is None else known.get(name)
+        for topic in request.topics:
+            name = names.get(cold.topic_id(topic.topic_id)) if topic.name is None else topic.name
+            wanted[topic.topic_id if topic.name is None else topic.name] = (
+                topic,
+                None if name is None else known.get(name),
+            )
         return _description(fields, "topics", list(wanted.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
         """Of the partitions that a Metadata request asks for, and that we know of."""
         views = self._topics.all
-        names = views if request.topics is None else [one.name for one in request.topics]
+        names = views if request.topics is None else [topic.name for topic in request.topics]
         known = [view for name in names if (view := views.get(name)) is not None]
         return {state.state.leader for view in known for state in view.partitions.values()}
 
@@ -107,7 +110,7 @@ class Describing:
             "endpoint_type": 1,
             "cluster_id": self._cluster_id() or "",
             "controller_id": self._metadata.controller_id,
-            "brokers": [_endpoint(one, "broker_id") for one in self.brokers.values()],
+            "brokers": [_endpoint(broker, "broker_id") for broker in self.brokers.values()],
         }
         return 0, lambda: fields
 
@@ -140,7 +143,7 @@ class Describing:
     def committed(self, request: Any) -> Description:
         """No group has committed anything; librdkafka asks for what was when partitions are assigned without an offset,
         and dies of a broker that cannot be asked (its issue 4789)."""
-        wanted = numbers_of((one.name, one.partition_indexes) for one in request.topics or ())
+        wanted = numbers_of((topic.name, topic.partition_indexes) for topic in request.topics or ())
         return sum(map(len, wanted.values())), lambda: {
             "error_code": 0,
             "topics": [
@@ -159,7 +162,7 @@ class Describing:
 
     def configs(self, request: Any) -> Description:
         known = self._topics.all
-        wanted = {(one.resource_type, one.resource_name): one for one in request.resources}.values()
+        wanted = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}.values()
         return len(TopicConfig.__dataclass_fields__) * len(wanted), lambda: {
             "results": [self._resource(one, request.include_synonyms, known) for one in wanted]
         }
@@ -201,7 +204,9 @@ class Describing:
     # Log directories
 
     def log_dirs(self, request: Any) -> Description:
-        asked = None if request.topics is None else numbers_of((one.topic, one.partitions) for one in request.topics)
+        asked = (
+            None if request.topics is None else numbers_of((topic.topic, topic.partitions) for topic in request.topics)
+        )
         logs = {directory: self._logs.in_directory(directory) for directory in self._logs.directories}
         return sum(map(len, logs.values())), partial(self._log_dirs, asked, logs)
 
@@ -213,7 +218,7 @@ class Describing:
         opened = {directory.path for directory in logs}
         results: list[Fields] = [
             {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "log_dir": str(path), "topics": []}
-            for path in (Path(one).absolute() for one in self._settings.log_dirs)
+            for path in (Path(log_dir).absolute() for log_dir in self._settings.log_dirs)
             if path not in opened  # it could not be used when the broker started
         ]
         for directory, held in logs.items():

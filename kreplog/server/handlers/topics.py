@@ -43,7 +43,7 @@ class Topics:
         self._waiting: list[asyncio.Event] = []
 
     def changed(self, told: ControlRequest) -> None:
-        self._told.update([one.partition for one in told.partitions])
+        self._told.update([partition.partition for partition in told.partitions])
         if isinstance(told, UpdateMetadataRequest):
             self._told.update(told.deleted)
         if self._may_change_names(told):
@@ -66,7 +66,9 @@ class Topics:
             case UpdateMetadataRequest() if told.deleted or told.controller_epoch != self._names_of:
                 return True
             case _:
-                return any(self._names.get(one.topic_id) != one.partition.topic for one in told.partitions)
+                return any(
+                    self._names.get(partition.topic_id) != partition.partition.topic for partition in told.partitions
+                )
 
     @property
     def all(self) -> Mapping[str, TopicView]:

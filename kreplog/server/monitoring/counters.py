@@ -92,18 +92,18 @@ class Traffic:
 
     def produced(self, response: ProduceResponse) -> None:
         """A produce is answered."""
-        for one in response.partitions:
-            failed = one.error is not ErrorCode.NONE
-            for counts in self._counts_of(one):
+        for partition in response.partitions:
+            failed = partition.error is not ErrorCode.NONE
+            for counts in self._counts_of(partition):
                 counts.produces += 1
                 counts.failed_produces += failed
 
     def fetched(self, response: FetchResponse, follower: bool) -> None:
         """A fetch is answered."""
-        for one in response.partitions:
-            failed = one.error is not ErrorCode.NONE
-            size = len(one.records)
-            for counts in self._counts_of(one):
+        for partition in response.partitions:
+            failed = partition.error is not ErrorCode.NONE
+            size = len(partition.records)
+            for counts in self._counts_of(partition):
                 counts.fetches += 1
                 counts.failed_fetches += failed
                 if follower:

@@ -85,7 +85,7 @@ class Lines(logging.Formatter):
             return line
         row_of = _json_row if self._json else _text_row
         start, end = (line[:-1], "}") if self._json else (line, "")
-        return "\n".join([f"{start}{row_of(one)}{end}" for one in rows])
+        return "\n".join([f"{start}{row_of(row)}{end}" for row in rows])
 
 
 _as_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -267,7 +267,9 @@ def _log_request(
     if not _changes.isEnabledFor(logging.INFO):
         return
     none = ErrorCode.NONE
-    rows: list[Row] = [(one, errors.get(one.partition, none) if errors else none) for one in request.partitions]
+    rows: list[Row] = [
+        (partition, errors.get(partition.partition, none) if errors else none) for partition in request.partitions
+    ]
     if isinstance(request, UpdateMetadataRequest):
         facts["brokers"] = [broker.id for broker in request.brokers]
         rows += [(one, none) for one in request.deleted]

@@ -80,7 +80,7 @@ def _add(lines: list[str], name: str, kind: str, what: str, samples: Iterable[st
     """samples: numbers, or what stands behind the name: labels and a number."""
     lines.append(f"# HELP {name} {what}")
     lines.append(f"# TYPE {name} {kind}")
-    lines.extend(name + one if isinstance(one, str) else f"{name} {one}" for one in samples)
+    lines.extend(name + sample if isinstance(sample, str) else f"{name} {sample}" for sample in samples)
 
 
 def _gauge(lines: list[str], name: str, what: str, *samples: str | float) -> None:

@@ -67,8 +67,8 @@ class Fetches:
     def send(self, effect: Send) -> None:
         """Over a connection that is open the request has gone when this returns: the leader works on it meanwhile."""
         request = effect.request
-        for one in request.partitions:
-            self._ids[one.partition.topic] = one.topic_id
+        for partition in request.partitions:
+            self._ids[partition.partition.topic] = partition.topic_id
         header = RequestHeader(ApiKey.FETCH, VERSION, effect.correlation & 0x7FFFFFFF, self._client_id)
         frame = fetch.encode_request(request, header, self._ids.__getitem__)
         idle = self._idle.setdefault(effect.leader, [])

@@ -181,7 +181,7 @@ def stream_and_kill(cluster: LocalCluster, flights: pd.DataFrame, console: Conso
         stream.wait_for(total)
     survivors = tuple(broker for broker in BROKERS if broker != victim)
     _wait_until(
-        lambda: all(one.leader != victim and one.isr == survivors for one in partitions(cluster)),
+        lambda: all(partition.leader != victim and partition.isr == survivors for partition in partitions(cluster)),
         f"clients are not told that broker {victim} is gone",
     )
     return victim, [
@@ -234,7 +234,8 @@ def restart(cluster: LocalCluster, broker: int, total: int) -> list[str]:
     cluster.start([broker])
     up_s = time.perf_counter() - started
     _wait_until(
-        lambda: all(one.isr == BROKERS for one in partitions(cluster)), f"broker {broker} does not join the ISR"
+        lambda: all(partition.isr == BROKERS for partition in partitions(cluster)),
+        f"broker {broker} does not join the ISR",
     )
     joined_s = time.perf_counter() - started
     _wait_until(lambda: _committed(cluster, broker) == total, f"broker {broker} does not know what is committed")
@@ -258,7 +259,7 @@ def compare_replicas(cluster: LocalCluster, brokers: Sequence[int]) -> list[str]
     for paths in zip(*(replica_paths(cluster, broker) for broker in brokers), strict=True):
         (digest, length), *others = map(_digest, paths)
         check(
-            all(one == (digest, length) for one in others),
+            all(other == (digest, length) for other in others),
             f"{paths[0].name} differs between brokers {_listed(brokers)}",
         )
         size += length
