@@ -142,8 +142,6 @@ def default_of(name: str) -> str:
 
 
 def _unit(name: str) -> str:
-    if name == "replica.lag.max.bytes":
-        return "offsets"
     words = re.split("[._]", name)
     units = {"ms": "ms", "bytes": "bytes", "percentage": "%", "messages": "records"}
     return next((unit for word, unit in units.items() if word in words), "")

@@ -143,7 +143,8 @@ class ReplicationConfig:
     """How a broker replicates and, when elected, controls.
 
     replica_lag_time_max_ms: a follower not caught up for so long leaves the ISR (KeepInSyncTime, MAX_TIME_LAG).
-    replica_lag_max_bytes: or one so many offsets behind; -1, the default, for no such bound (MAX_BYTES_LAG).
+    replica_lag_max_bytes: or one whose position is more bytes of the log behind the leader's end; -1, the default,
+        for no such bound (MAX_BYTES_LAG). A single request of more bytes than this removes every follower.
     replica_fetch_*: a follower's fetches: how long the leader may wait for min_bytes, bytes per partition and in all,
         and the pause after an error. Of a partition it is four times what Kafka's followers ask for: who is far
         behind catches up with less CPU on either side.

@@ -316,6 +316,12 @@ class Log(SegmentedLog):
         """The segments, oldest first; next_offset is exclusive, max_timestamp in ms, -1 in an empty one."""
         return lookup.steadily(self, lookup.segments)
 
+    def size_from(self, offset: int) -> int:
+        """Bytes from the batch that holds `offset` to the log end, by indexes and headers alone: how far a reader that
+        stands at `offset` is behind. offset: in [log_start_offset, log_end_offset]. Raises OffsetOutOfRangeError,
+        CorruptBatchError."""
+        return sum(piece.bytes for piece in self.offset_ranges(offset, self.log_end_offset, 1 << 62))
+
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         """The first committed offset whose timestamp is >= `timestamp_ms`; None when there is none.
 

@@ -152,6 +152,15 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeFrom:
+    """Bytes of the log from the batch that holds `offset` to the log end. offset: in [log_start, leo]. Answer: int.
+    Throws StorageError."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetForTimestamp:
     """Find the first committed offset whose timestamp is at or after `timestamp`; for MAX_TIMESTAMP the first of those
     with the greatest. Takes its time, off the event loop; one OffsetFound event with `tag` gives the result."""
@@ -393,6 +402,7 @@ Effect = (
     | EnforceRetention
     | ConfigureLog
     | ReadLog
+    | SizeFrom
     | OffsetForTimestamp
     | AdvanceHighWatermark
     | Flush

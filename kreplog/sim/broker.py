@@ -658,6 +658,11 @@ def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
     return log
 
 
+def _size_from(disk: Disk, effect: effects.SizeFrom) -> int:
+    disk.check_resources(effect.partition)
+    return _on(disk, effect.partition).size_from(effect.offset)
+
+
 def _read_log(disk: Disk, effect: effects.ReadLog) -> Any:
     disk.check_resources(effect.partition)
     return _on(disk, effect.partition).read(effect.offset, effect.limit, effect.max_bytes)
@@ -675,6 +680,7 @@ _LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
     effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
     effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
     effects.ReadLog: _read_log,
+    effects.SizeFrom: _size_from,
     effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
     effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),
     effects.DeleteStrays: lambda disk, e: disk.delete_stray(e.partition, e.topic_id),

@@ -21,6 +21,7 @@ What must hold, and when it is looked at:
     gap                 ... offset by offset, from where it began                                       at the answer
     out of range        ... and never stands outside the log                                            at the answer
     denied              no client hears that a partition does not exist from a broker that was never told  at the answer
+    lag in bytes        nobody in sync is more than replica.lag.max.bytes behind, but on its way out    after each step
     log state           what a broker's core believes of its log, its end and epochs, is so             after each step
     report of the dead  failed logs are reported under the registration of the process that has them    at the write
     memory              what is held for fetchers is charged, and within its bound                     after each step
@@ -438,7 +439,10 @@ class Checkers:
         """After each step of a broker's replication core."""
         if manager.memory.limit < NO_LIMIT:
             self._check_memory(broker, manager)
+        max_lag_bytes = manager.config.replica_lag_max_bytes
         for partition, replica in manager.partitions.items():
+            if max_lag_bytes >= 0:
+                self._check_lag(broker, partition, replica, max_lag_bytes)
             now = (
                 *(replica.role, replica.leader_epoch, replica.isr, replica.high_watermark, replica.log),
                 *(replica.interrupted, replica),
@@ -493,6 +497,18 @@ class Checkers:
         if log.state() != replica.log:
             text = f"broker {broker} takes its log for {replica.log}, and it is {log.state()}"
             self.violate("log state", text, line, replica.log.leo)
+
+    def _check_lag(self, broker: int, partition: TopicPartition, replica: Partition, max_bytes: int) -> None:
+        log = self.disks.disk(broker).log(partition)
+        if replica.role is not Role.LEADER or replica.pending is not None or replica.interrupted or log is None:
+            return
+        for member in replica.isr:
+            follower = replica.replicas.get(member)
+            if follower is not None and follower.leo >= 0:
+                behind = log.size_from(max(follower.leo, log.state().log_start))
+                if behind > max_bytes:
+                    text = f"broker {member} stays in sync {behind} bytes behind leader {broker}, {max_bytes} allowed"
+                    self.violate("lag in bytes", text, self.line(partition, replica.topic_id))
 
     def written(self, broker: int, broker_epoch: int, operations: Sequence[StoreOperation]) -> None:
         """The store has carried out what a broker's replication core sent under the registration `broker_epoch`.

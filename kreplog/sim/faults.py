@@ -131,7 +131,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     )
     config = ReplicationConfig(
         replica_lag_time_max_ms=random.choice((500, 1000, 2000)),
-        replica_lag_max_bytes=random.choice((-1, -1, -1, 5)),
+        replica_lag_max_bytes=random.choice((-1, -1, -1, 400)),
         replica_fetch_wait_max_ms=random.choice((100, 300, 500)),
         replica_fetch_max_bytes=random.choice((200, 1000, 1 << 20)),
         replica_fetch_backoff_ms=random.choice((20, 100, 300)),

@@ -214,6 +214,10 @@ class ModelLog:
             last += 1
         return ModelRecords(tuple(self._batches[first:last]))
 
+    def size_from(self, offset: int) -> int:
+        self._check_range(offset)
+        return sum(batch.size for batch in self._batches[bisect_right(self._ends, offset) :])
+
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
         for batch in self._batches:
             if batch.timestamp_ms >= timestamp_ms and batch.next_offset > self.log_start:

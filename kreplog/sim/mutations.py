@@ -466,6 +466,12 @@ def _exhaustion_fails_logs() -> list[Patch]:
     return [(partition, "is_exhaustion", lambda error: False), (manager, "is_exhaustion", lambda error: False)]
 
 
+@_mutation("lag-in-bytes-ignored")
+def _lag_in_bytes_ignored() -> list[Patch]:
+    """replica.lag.max.bytes does not count, and a member leaves the ISR by time alone."""
+    return [(isr, "is_lagging_in_bytes", lambda behind, max_bytes: False)]
+
+
 @_mutation("interrupted-log-trusted")
 def _interrupted_log_trusted() -> list[Patch]:
     """A follower whose truncation was interrupted takes its log for what it was before, and fetches from its end."""

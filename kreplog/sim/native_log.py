@@ -111,6 +111,9 @@ class NativeLog:
                 break
         return b"".join(pieces)
 
+    def size_from(self, offset: int) -> int:
+        return self.log.size_from(offset)
+
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
         return self.log.record_for_timestamp(timestamp_ms) or (-1, -1)
 

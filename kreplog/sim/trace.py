@@ -228,6 +228,8 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"goes by other settings for {partition}: {config}"
         case effects.ReadLog(partition=partition, offset=offset, limit=limit):
             return f"reads {partition} from {offset}, below {limit}"
+        case effects.SizeFrom(partition=partition, offset=offset):
+            return f"looks how many bytes {partition} has from {offset} on" + ("" if answer is None else f": {answer}")
         case effects.AdvanceHighWatermark(partition=partition, offset=offset):
             return f"moves the high watermark of {partition} to {offset}"
         case effects.Flush(partition=partition):

@@ -30,6 +30,7 @@ from kreplog.core.effects import (
     RestoreStray,
     Send,
     SetAsideStray,
+    SizeFrom,
     StateChange,
     SubmitMulti,
     SubmitRead,
@@ -122,7 +123,7 @@ class Shell:
                 pass
             elif isinstance(effect, SubmitRead) and effect.tag == ("controller epoch", "read"):
                 reads.append(effect.tag)
-            elif not isinstance(effect, ReadLog | AppendAsLeader | OpenLog | EndOfRecords | StateChange):
+            elif not isinstance(effect, ReadLog | SizeFrom | AppendAsLeader | OpenLog | EndOfRecords | StateChange):
                 done.append(effect)
 
     def _elected(self) -> Node:
@@ -160,6 +161,8 @@ class Shell:
                 self.checkpointed[partition] = offset
             case ReadLog(_, offset, limit, max_bytes):
                 return log.read(offset, limit, max_bytes)
+            case SizeFrom(_, offset):
+                return log.size_from(offset)
             case OffsetForTimestamp(tag, _, timestamp):
                 self.found.append(OffsetFound(tag, *log.offset_for_timestamp(timestamp)))
                 return None

@@ -52,10 +52,10 @@ def test_the_watermark_never_goes_back_nor_past_a_member(
 def test_an_idle_follower_is_never_dropped_and_starts_to_lag_when_the_leader_appends() -> None:
     """F23: lag is time since last caught up, and an idle partition's follower need not fetch to stay in sync."""
     follower = Replica(2, leo=10, last_caught_up_ms=0)
-    assert not isr.is_lagging(follower, 10, 10**9, 100, -1)
+    assert not isr.is_lagging(follower, 10, 10**9, 100)
     isr.leader_appended([follower], 10, 10**9)
-    assert not isr.is_lagging(follower, 11, 10**9 + 100, 100, -1)
-    assert isr.is_lagging(follower, 11, 10**9 + 101, 100, -1)
+    assert not isr.is_lagging(follower, 11, 10**9 + 100, 100)
+    assert isr.is_lagging(follower, 11, 10**9 + 101, 100)
 
 
 def test_a_follower_under_steady_load_is_caught_up_though_never_at_the_end() -> None:
@@ -65,7 +65,7 @@ def test_a_follower_under_steady_load_is_caught_up_though_never_at_the_end() -> 
         isr.record_fetch(follower, end, end + 5, now)
         isr.leader_appended([follower], end, now)
         end += 5
-        assert not isr.is_lagging(follower, end, now, 100, -1)
+        assert not isr.is_lagging(follower, end, now, 100)
 
 
 def test_a_follower_slower_than_the_leader_lags_after_a_while() -> None:
@@ -73,14 +73,14 @@ def test_a_follower_slower_than_the_leader_lags_after_a_while() -> None:
     lagged = []
     for now in range(0, 1000, 10):
         isr.record_fetch(follower, now // 10, now, now)
-        lagged.append(isr.is_lagging(follower, now, now, 100, -1))
+        lagged.append(isr.is_lagging(follower, now, now, 100))
     assert not lagged[0] and lagged[-1]
 
 
 def test_the_byte_lag_bound_is_off_unless_set() -> None:
     follower = Replica(2, leo=10, last_caught_up_ms=50)
-    assert not isr.is_lagging(follower, 1000, 50, 100, -1)
-    assert isr.is_lagging(follower, 1000, 50, 100, 100)
+    assert not isr.is_lagging(follower, 1000, 50, 100)
+    assert isr.is_lagging_in_bytes(101, 100)
 
 
 @pytest.mark.parametrize(

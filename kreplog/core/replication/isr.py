@@ -77,13 +77,17 @@ def leader_appended(replicas: Iterable[Replica], end_before: int, now_ms: int) -
             replica.last_caught_up_ms = now_ms
 
 
-def is_lagging(replica: Replica, leader_end: int, now_ms: int, max_ms: int, max_offsets: int) -> bool:
-    """Whether a member should leave the ISR: not caught up for max_ms, or, with max_offsets >= 0, so far behind."""
-    if replica.leo >= leader_end:
-        return False
-    if now_ms - replica.last_caught_up_ms > max_ms:
-        return True
-    return 0 <= max_offsets < leader_end - replica.leo
+def is_lagging(replica: Replica, leader_end: int, now_ms: int, max_ms: int) -> bool:
+    """Whether a member should leave the ISR since it has not been caught up for max_ms (replica.lag.time.max.ms)."""
+    return replica.leo < leader_end and now_ms - replica.last_caught_up_ms > max_ms
+
+
+def is_lagging_in_bytes(behind: int, max_bytes: int) -> bool:
+    """Whether a member should leave the ISR since the leader's log has `behind` bytes that it lacks.
+
+    max_bytes: replica.lag.max.bytes, -1 for no bound.
+    """
+    return 0 <= max_bytes < behind
 
 
 def is_caught_up(replica: Replica, watermark: int, epoch_start: int) -> bool:

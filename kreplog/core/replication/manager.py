@@ -127,7 +127,7 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
-        self._config = config
+        self.config = config
         self._fenced = True
         self._on_disk = dict(on_disk or {})
         self._strays = set(strays)
@@ -438,9 +438,7 @@ class ReplicaManager:
         """A replica that was not open; made, where there is none. Raises StorageError; it is open then where it has
         failed."""
         topic_partition = told.partition
-        partition = Partition(
-            self.broker_id, topic_partition, told.topic_id, self._config, self.metadata, self._changed
-        )
+        partition = Partition(self.broker_id, topic_partition, told.topic_id, self.config, self.metadata, self._changed)
         try:
             yield from partition.open(told.config)
         except StorageError as error:
@@ -632,7 +630,7 @@ class ReplicaManager:
 
     def _isr_check_interval_ms(self) -> int:
         """Often enough that a produce waits for a dead follower no longer than KeepInSyncTime and half of it (F23)."""
-        return min(self._config.replica_lag_time_max_ms // 2, 1000)
+        return min(self.config.replica_lag_time_max_ms // 2, 1000)
 
     def _session_ids(self) -> Iterator[int]:
         """Positive int32s; a broker that was started anew does not soon use those of its last life again."""
@@ -674,10 +672,10 @@ class ReplicaManager:
             yield from self._fetches.wake(topic_partition, now_ms)
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
-        index = hash_partition(partition.topic_partition) % self._config.num_replica_fetchers
+        index = hash_partition(partition.topic_partition) % self.config.num_replica_fetchers
         key = (partition.leader, index)
         if key not in self.fetchers:
-            self.fetchers[key] = Fetcher(self.broker_id, partition.leader, self._config, self._correlations, index)
+            self.fetchers[key] = Fetcher(self.broker_id, partition.leader, self.config, self._correlations, index)
         self.fetchers[key].add(partition, now_ms)
         self._fetcher_of[partition.topic_partition] = self.fetchers[key]
 

@@ -38,6 +38,7 @@ from kreplog.core.effects import (
     OpenedLog,
     OpenLog,
     ReadLog,
+    SizeFrom,
     StateChange,
     Steps,
     SubmitMulti,
@@ -248,6 +249,7 @@ class Partition:
         elif self.needs_tick():
             self._tell(News.UNSETTLED)
         yield from self._flush_tail()
+        yield from self._shrink_by_bytes()
         yield from self._advance()
 
     def _role_in(self, state: LeaderAndIsr) -> Role:
@@ -393,6 +395,7 @@ class Partition:
             isr.leader_appended(self.replicas.values(), end_before, now_ms)
             self._tell(News.APPENDED)
             yield from self._flush_tail()
+            yield from self._shrink_by_bytes()
         yield from self._advance()
         return info
 
@@ -437,7 +440,9 @@ class Partition:
         replica.log_start = request.log_start_offset
         isr.record_fetch(replica, request.fetch_offset, self.log.leo, now_ms)
         yield from self._advance()
-        if replica_id not in self.isr:
+        if replica_id in self.isr:
+            yield from self._shrink_by_bytes()
+        else:
             yield from self._maybe_expand(now_ms)
             if self.needs_tick():
                 self._tell(News.UNSETTLED)
@@ -603,10 +608,10 @@ class Partition:
         if self.eligible and self.in_sync_enough():  # fewer are asked for than when they left
             yield from self._propose(self.isr, None)
         yield from self._maybe_expand(now_ms)
-        lagging = self._lagging(now_ms)
-        if lagging and self.pending is None:
-            yield StateChange("info", f"{self.topic_partition}: {lagging} lag and leave the ISR {self.isr}")
-            yield from self._propose([member for member in self.isr if member not in lagging], None)
+        if self.pending is None:
+            lagging = [member for member in self._followers_in_sync() if self._is_lagging(member, now_ms)]
+            yield from self._shrink(lagging)
+            yield from self._shrink_by_bytes()
 
     def needs_tick(self) -> bool:
         """Whether time alone can change anything here: somebody in sync is behind, somebody else could join, or a write
@@ -622,14 +627,38 @@ class Partition:
                 return True
         return False
 
-    def _lagging(self, now_ms: int) -> list[int]:
-        return [
-            member for member in self.isr if member in self.replicas and self._is_lagging(self.replicas[member], now_ms)
-        ]
+    def _followers_in_sync(self) -> list[Replica]:
+        return [self.replicas[member] for member in self.isr if member in self.replicas]
 
     def _is_lagging(self, replica: Replica, now_ms: int) -> bool:
-        max_ms, max_offsets = self._settings.replica_lag_time_max_ms, self._settings.replica_lag_max_bytes
-        return isr.is_lagging(replica, self.log.leo, now_ms, max_ms, max_offsets)
+        return isr.is_lagging(replica, self.log.leo, now_ms, self._settings.replica_lag_time_max_ms)
+
+    def _is_lagging_in_bytes(self, replica: Replica) -> Steps[bool]:
+        """False while its position is unknown, or its lag cannot be read: then it is judged by time alone."""
+        max_bytes = self._settings.replica_lag_max_bytes
+        if max_bytes < 0 or not isr.UNKNOWN_OFFSET < replica.leo < self.log.leo:
+            return False
+        try:
+            behind: int = yield SizeFrom(self.topic_partition, max(replica.leo, self.log.log_start))
+        except StorageError:
+            return False
+        return isr.is_lagging_in_bytes(behind, max_bytes)
+
+    def _shrink_by_bytes(self) -> Steps[None]:
+        """Where replica.lag.max.bytes is set: after whatever may have moved a member, or the log end away from it."""
+        if self.role is not Role.LEADER or self.pending is not None or self._settings.replica_lag_max_bytes < 0:
+            return
+        members = self._followers_in_sync()
+        lagging = {}
+        for member in members:
+            lagging[member.broker_id] = yield from self._is_lagging_in_bytes(member)
+        yield from self._shrink([member for member in members if lagging[member.broker_id]])
+
+    def _shrink(self, lagging: list[Replica]) -> Steps[None]:
+        if lagging:
+            leaving = [replica.broker_id for replica in lagging]
+            yield StateChange("info", f"{self.topic_partition}: {leaving} lag and leave the ISR {self.isr}")
+            yield from self._propose([member for member in self.isr if member not in leaving], None)
 
     def _maybe_expand(self, now_ms: int) -> Steps[None]:
         """Take in the first that may join and would not be dropped again at once; the others follow when the store has
@@ -639,6 +668,7 @@ class Partition:
                 self.pending is None
                 and not self._is_lagging(replica, now_ms)
                 and self._brokers.eligible(replica.broker_id, replica.broker_epoch)
+                and not (yield from self._is_lagging_in_bytes(replica))
             ):
                 yield StateChange(
                     "info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}"
@@ -702,6 +732,7 @@ class Partition:
             case Outcome.DROPPED, _:
                 yield StateChange("info", f"{self.topic_partition}: {change.proposed.isr} is not to be: {event.error}")
                 self.pending = None
+                yield from self._shrink_by_bytes()
                 yield from self._advance()
             case Outcome.DEPOSED, state:
                 yield StateChange("warning", f"{self.topic_partition}: deposed, the store says {state}")

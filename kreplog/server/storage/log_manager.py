@@ -59,6 +59,7 @@ LOG_EFFECTS = frozenset(
         effects.EnforceRetention,
         effects.ConfigureLog,
         effects.ReadLog,
+        effects.SizeFrom,
         effects.OffsetForTimestamp,
         effects.AdvanceHighWatermark,
         effects.Flush,
@@ -160,6 +161,7 @@ class ReplicaLogs:
             effects.EnforceRetention: self._enforce_retention,
             effects.ConfigureLog: self._configure,
             effects.ReadLog: self._read,
+            effects.SizeFrom: self._size_from,
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
@@ -424,6 +426,12 @@ class ReplicaLogs:
             raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
         return fetched.data
+
+    def _size_from(self, effect: effects.SizeFrom) -> int:
+        try:
+            return self._of(effect.partition).log.size_from(effect.offset)
+        except OffsetOutOfRangeError as error:
+            raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
 
     def _offset_for_timestamp(self, effect: effects.OffsetForTimestamp) -> None:
         """In a thread: the batch that is found may have to be decompressed."""
