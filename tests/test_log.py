@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -352,6 +353,22 @@ class TestFinding:
                     edges = [start, *(piece.stop for piece in ranges)]
                     assert [piece.start for piece in ranges] == edges[:-1] and edges[-1] == stop
                     assert all(piece.bytes < size + 700 for piece in ranges)
+
+    def test_the_size_from_an_offset_is_that_of_its_batch_and_all_behind_it(self, path: Path) -> None:
+        """Also of what is not committed."""
+        with Log.open(path, dataclasses.replace(SMALL, replicated=True)) as log:
+            sizes = []
+            for number in range(100):
+                before = sum(segment.size for segment in log.segments)
+                assert len(log.append_many([b"x" * number, b"y"])) == 2
+                sizes.append(sum(segment.size for segment in log.segments) - before)
+            assert log.high_watermark == 0 and len(log.segments) > 3
+            for offset in range(200):
+                assert log.size_from(offset) == sum(sizes[offset // 2 :])
+            assert log.size_from(200) == 0
+            for offset in (-1, 201):
+                with pytest.raises(errors.OffsetOutOfRangeError):
+                    log.size_from(offset)
 
 
 class TestDeletion:

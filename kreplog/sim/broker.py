@@ -659,8 +659,12 @@ def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
 
 
 def _size_from(disk: Disk, effect: effects.SizeFrom) -> int:
+    place = effect.partition, effect.offset
+    disk.sizes_not_read.add(place)
     disk.check_resources(effect.partition)
-    return _on(disk, effect.partition).size_from(effect.offset)
+    size = _on(disk, effect.partition).size_from(effect.offset)
+    disk.sizes_not_read.discard(place)
+    return size
 
 
 def _read_log(disk: Disk, effect: effects.ReadLog) -> Any:

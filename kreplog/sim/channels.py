@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kreplog.core.broker.control_channel import RETRY_BACKOFF_MS, ControlChannel, ControlChannels
+from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import ControlResponse
@@ -49,7 +49,7 @@ class ControlSender:
         self._sending.discard(channel)
         if not self._channels.is_open(channel) or not self._may_send():
             return
-        request = channel.next_request()
+        request = channel.next_request(self._scheduler.now_ms)
         if request is None:
             return
         self._sending.add(channel)
@@ -57,9 +57,10 @@ class ControlSender:
         def replied(response: ControlResponse | None) -> None:
             if not self._channels.is_open(channel):
                 return
-            event = channel.replied(response)
+            event = channel.replied(response, self._scheduler.now_ms)
             if event is None:
-                self._scheduler.after(RETRY_BACKOFF_MS * MS, self._send_next, channel)
+                wait_ms = channel.retry_ms - self._scheduler.now_ms
+                self._scheduler.after(wait_ms * MS, self._send_next, channel)
                 return
             self._put_back(event)
             self._send_next(channel)

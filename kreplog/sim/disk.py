@@ -333,8 +333,9 @@ class Disk:
     that is done the engine sets it to False.
     slow_ms: what each write and fsync of it takes in virtual time, for the engine to add. observer: may be set.
     failed: it takes no writes, until `repair` and a restart. exhausted_every: every so many operations find no
-    descriptor or memory, 0 for none; interrupts: what takes records away is half done then. retention_bytes: what
-    retention keeps of each replica.
+    descriptor or memory, 0 for none; interrupts: what takes records away is half done then. sizes_not_read: offsets
+    whose distance from the log end was looked for and could not be read. retention_bytes: what retention keeps of each
+    replica.
     """
 
     def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:
@@ -343,6 +344,7 @@ class Disk:
         self.failed = False
         self.unclean = False
         self.exhausted_every = 0
+        self.sizes_not_read: set[tuple[TopicPartition, int]] = set()
         self.interrupts = False
         self.retention_bytes = 0
         self.observer: Observer | None = None

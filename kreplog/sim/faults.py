@@ -135,6 +135,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         replica_fetch_wait_max_ms=random.choice((100, 300, 500)),
         replica_fetch_max_bytes=random.choice((200, 1000, 1 << 20)),
         replica_fetch_backoff_ms=random.choice((20, 100, 300)),
+        num_replica_fetchers=1 if seed % 4 else 3,
         max_incremental_fetch_session_cache_slots=random.choice((0, 2, 1000)),
         auto_leader_rebalance_enable=random.random() < 0.5,
         leader_imbalance_check_interval_ms=random.choice((400, 1500, 5000)),

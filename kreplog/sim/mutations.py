@@ -666,10 +666,10 @@ def _control_request_sent_once() -> list[Patch]:
     """A control request whose response is lost is not sent again."""
     replied = ControlChannel.replied
 
-    def gives_up(self: ControlChannel, response: ControlResponse | None) -> ControlReplied | None:
+    def gives_up(self: ControlChannel, response: ControlResponse | None, now_ms: int) -> ControlReplied | None:
         if response is None:
             self._in_flight = None
-        return replied(self, response)
+        return replied(self, response, now_ms)
 
     return [(ControlChannel, "replied", gives_up)]
 

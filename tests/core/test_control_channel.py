@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kreplog.core.broker.control_channel import MAX_COALESCED_PARTITIONS, ControlChannel, ControlChannels
+from kreplog.core.broker.control_channel import (
+    MAX_COALESCED_PARTITIONS,
+    RETRY_BACKOFF_MS,
+    ControlChannel,
+    ControlChannels,
+)
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import (
@@ -20,6 +25,7 @@ from kreplog.errors import ErrorCode
 from kreplog.types import Broker, LeaderAndIsr, TopicPartition
 
 BROKER, EPOCH = 1, 7
+NOW_MS = 1000
 DONE = LeaderAndIsrResponse(ErrorCode.NONE)
 
 
@@ -44,15 +50,15 @@ def sent(requests: Sequence[ControlRequest]) -> list[ControlRequest]:
     channel = ControlChannel(BROKER, EPOCH)
     first = StopReplicaRequest(BROKER, 1, EPOCH, (), 0)
     channel.put(first)
-    assert channel.next_request() is first
+    assert channel.next_request(NOW_MS) is first
     for request in requests:
         channel.put(request)
-        assert channel.next_request() is first, "one request in flight at a time"
+        assert channel.next_request(NOW_MS) is first, "one request in flight at a time"
     found: list[ControlRequest] = []
-    assert channel.replied(DONE) == ControlReplied(BROKER, EPOCH, first, DONE)
-    while (next_one := channel.next_request()) is not None:
+    assert channel.replied(DONE, NOW_MS) == ControlReplied(BROKER, EPOCH, first, DONE)
+    while (next_one := channel.next_request(NOW_MS)) is not None:
         found.append(next_one)
-        assert channel.replied(DONE) == ControlReplied(BROKER, EPOCH, next_one, DONE)
+        assert channel.replied(DONE, NOW_MS) == ControlReplied(BROKER, EPOCH, next_one, DONE)
     assert channel.idle
     return found
 
@@ -83,18 +89,23 @@ def test_requests_that_one_cannot_say_are_sent_one_after_the_other() -> None:
 
 
 def test_a_request_is_repeated_until_it_is_answered() -> None:
-    """What comes meanwhile is not joined to it: the broker may have applied it, and only the response was lost."""
+    """Not at once: the broker may be starting. What comes meanwhile is not joined to it: the broker may have applied
+    it, and only the response was lost."""
     channel = ControlChannel(BROKER, EPOCH)
     first, second = leaders(1, 1), leaders(2, 2)
     channel.put(first)
-    assert channel.next_request() is first
+    now_ms = NOW_MS
+    assert channel.next_request(now_ms) is first
     channel.put(second)
     for lost in (None, LeaderAndIsrResponse(ErrorCode.BROKER_NOT_AVAILABLE)):
-        assert channel.replied(lost) is None
-        assert channel.next_request() is first and not channel.idle
+        assert channel.replied(lost, now_ms) is None
+        assert channel.next_request(now_ms) is None
+        assert channel.next_request(now_ms + RETRY_BACKOFF_MS - 1) is None and not channel.idle
+        now_ms += RETRY_BACKOFF_MS
+        assert channel.next_request(now_ms) is first and not channel.idle
     refused = LeaderAndIsrResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
-    assert channel.replied(refused) == ControlReplied(BROKER, EPOCH, first, refused)
-    assert channel.next_request() is second
+    assert channel.replied(refused, now_ms) == ControlReplied(BROKER, EPOCH, first, refused)
+    assert channel.next_request(now_ms) is second
 
 
 def test_a_channel_ends_with_its_registration() -> None:
@@ -104,7 +115,7 @@ def test_a_channel_ends_with_its_registration() -> None:
     assert channels.put(SendControl(BROKER, EPOCH, leaders(2, 1))) is old
     new = channels.put(SendControl(BROKER, EPOCH + 1, leaders(3, 1)))
     assert new is not old and not channels.is_open(old) and channels.is_open(new)
-    assert new.next_request() == leaders(3, 1), "what was meant for the old registration is dropped"
+    assert new.next_request(NOW_MS) == leaders(3, 1), "what was meant for the old registration is dropped"
     assert channels.retain({BROKER: EPOCH + 1, BROKER + 1: EPOCH + 1}) == [BROKER + 1]
     assert channels.open == (new,) and not channels.is_open(other) and not channels.idle
     assert channels.retain({}) == [BROKER] and channels.idle

@@ -30,7 +30,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.follower import NOT_READY_MOST_MS, FetchPosition
-from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.manager import ReplicaManager, fetcher_index
 from kreplog.core.replication.partition import Role
 from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError
 from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr, TopicPartition
@@ -641,3 +641,20 @@ def test_flush_messages_1_ends_for_a_follower_with_the_leader_epoch() -> None:
     assert brokers[2].partition.config == weaker
     brokers.fetch(2)
     assert brokers[1].partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("fetchers", [1, 2, 3])
+def test_the_partitions_of_a_leader_are_shared_out_among_its_fetchers(fetchers: int) -> None:
+    """num.replica.fetchers: each has requests of its own, and its partitions in all of them."""
+    shell = Shell(config=ReplicationConfig(num_replica_fetchers=fetchers))
+    shell.know(1, 2)
+    places = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(6)]
+    states = [PartitionState(place, "id", LeaderAndIsr(2, 1, (1, 2)), (1, 2), is_new=True) for place in places]
+    shell.ask(LeaderAndIsrRequest(9, 1, shell.epoch, tuple(states)))
+    sent = [effect.request for effect in shell.effects if isinstance(effect, Send)]
+    assert len({effect.correlation for effect in shell.effects if isinstance(effect, Send)}) == fetchers
+    fetched = [[each.partition for each in request.partitions] for request in sent]
+    assert sorted(place for places_of_one in fetched for place in places_of_one) == sorted(places)
+    assert {len(places_of_one) for places_of_one in fetched} == {len(places) // fetchers}
+    for places_of_one in fetched:
+        assert len({fetcher_index(place, fetchers) for place in places_of_one}) == 1

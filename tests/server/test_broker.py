@@ -15,6 +15,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kreplog
 from kreplog._native.batch import build
+from kreplog._native.checkpoint import OffsetCheckpoint
 from kreplog.core.messages import (
     CONSUMER,
     FetchPartition,
@@ -84,8 +85,8 @@ class Client:
         return fetch.decode_response(frame, header)
 
 
-def with_broker(root: Path, work: Callable[[Client], Awaitable[Any]]) -> None:
-    """Run `work` while a broker serves, then stop it cleanly."""
+def with_broker(root: Path, work: Callable[[Client], Awaitable[Any]], **settings: Any) -> None:
+    """Run `work` while a broker serves, then stop it cleanly. settings: with underscores for dots."""
 
     async def main() -> None:
         names = {
@@ -93,6 +94,7 @@ def with_broker(root: Path, work: Callable[[Client], Awaitable[Any]]) -> None:
             "listeners": "127.0.0.1:0",
             "log.dirs": f"{root}/data",
             "coordination": f"embedded:{root}/store",
+            **{name.replace("_", "."): value for name, value in settings.items()},
         }
         broker = Broker(load(names, None, {}))
         running = asyncio.create_task(broker.run())
@@ -145,6 +147,21 @@ def test_a_life(tmp_path: Path, batch: bytes) -> None:
     with_broker(tmp_path, first)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     with_broker(tmp_path, second)
+
+
+def test_a_broker_writes_its_checkpoints_while_it_runs(tmp_path: Path, batch: bytes) -> None:
+    """And again and again: a broker that is killed does not begin at the high watermarks of its start."""
+    checkpoint = OffsetCheckpoint(str(tmp_path / "data" / "replication-offset-checkpoint"))
+
+    async def work(client: Client) -> None:
+        await client.create("topic")
+        for high_watermark in (1, 2):
+            await client.produce(batch)
+            async with asyncio.timeout(20):
+                while checkpoint.read().get(TP) != high_watermark:
+                    await asyncio.sleep(0.01)  # the file says it, and no event
+
+    with_broker(tmp_path, work, log_flush_offset_checkpoint_interval_ms=10)
 
 
 def test_what_a_crash_of_the_host_may_have_taken_is_said_until_it_is_dealt_with(tmp_path: Path) -> None:

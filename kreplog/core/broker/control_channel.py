@@ -1,8 +1,8 @@
 """The controller's queues of control requests: one for each registration of a broker, strictly in order.
 
-One request is in flight to a broker at a time, and the same one is sent again until it is answered. What has waited
-meanwhile is coalesced into as few requests as can say the same. A channel belongs to one registration of its broker and
-ends with it, whatever is still in it (F30).
+One request is in flight to a broker at a time, and the same one is sent again, after RETRY_BACKOFF_MS, until it is
+answered. What has waited meanwhile is coalesced into as few requests as can say the same. A channel belongs to one
+registration of its broker and ends with it, whatever is still in it (F30).
 Source: Kafka's ControllerChannelManager.
 """
 
@@ -25,13 +25,14 @@ MAX_COALESCED_PARTITIONS = 1000
 
 
 class ControlChannel:
-    """The queue to one registration of a broker."""
+    """The queue to one registration of a broker. retry_ms: the request in flight is not sent again before."""
 
     def __init__(self, broker: int, broker_epoch: int) -> None:
         self.broker = broker
         self.broker_epoch = broker_epoch
         self._waiting: deque[ControlRequest] = deque()
         self._in_flight: ControlRequest | None = None
+        self.retry_ms = -1
 
     @property
     def idle(self) -> bool:
@@ -42,20 +43,24 @@ class ControlChannel:
         """Queue a request behind all others."""
         self._waiting.append(request)
 
-    def next_request(self) -> ControlRequest | None:
-        """The request to send now: the one that is not answered yet, else the next; None if there is none."""
+    def next_request(self, now_ms: int) -> ControlRequest | None:
+        """The request to send now: the one that is not answered yet, else the next. None if there is none (`idle`), and
+        before `retry_ms`."""
+        if now_ms < self.retry_ms:
+            return None
         if self._in_flight is None and self._waiting:
             self._in_flight = coalesce(self._waiting)
         return self._in_flight
 
-    def replied(self, response: ControlResponse | None) -> ControlReplied | None:
+    def replied(self, response: ControlResponse | None, now_ms: int) -> ControlReplied | None:
         """Take the response to the request in flight; None: the connection or its time ran out.
 
-        Returns the event for the controller, or None if the request is to be sent again after RETRY_BACKOFF_MS. A
-        broker that does not know yet that it is registered answers BROKER_NOT_AVAILABLE, which is no answer.
+        Returns the event for the controller, or None if the request is to be sent again at `retry_ms`. A broker that
+        does not know yet that it is registered answers BROKER_NOT_AVAILABLE, which is no answer.
         """
         request = self._in_flight
         if request is None or response is None or response.error is ErrorCode.BROKER_NOT_AVAILABLE:
+            self.retry_ms = now_ms + RETRY_BACKOFF_MS
             return None
         self._in_flight = None
         return ControlReplied(self.broker, self.broker_epoch, request, response)

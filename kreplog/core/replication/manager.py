@@ -672,7 +672,7 @@ class ReplicaManager:
             yield from self._fetches.wake(topic_partition, now_ms)
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
-        index = hash_partition(partition.topic_partition) % self.config.num_replica_fetchers
+        index = fetcher_index(partition.topic_partition, self.config.num_replica_fetchers)
         key = (partition.leader, index)
         if key not in self.fetchers:
             self.fetchers[key] = Fetcher(self.broker_id, partition.leader, self.config, self._correlations, index)
@@ -697,6 +697,7 @@ class ReplicaManager:
             yield from self._answer_produces(queue.drain(), error)
 
 
-def hash_partition(topic_partition: TopicPartition) -> int:
-    """The same in every process, unlike hash()."""
-    return sum(topic_partition.topic.encode()) + topic_partition.partition
+def fetcher_index(topic_partition: TopicPartition, num_replica_fetchers: int) -> int:
+    """Which of the fetchers from a partition's leader fetches it, in every process. The partitions of a topic take
+    turns."""
+    return (sum(topic_partition.topic.encode()) + topic_partition.partition) % num_replica_fetchers

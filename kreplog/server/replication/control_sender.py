@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from kreplog.core.broker.control_channel import RETRY_BACKOFF_MS, ControlChannel, ControlChannels
+from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
 from kreplog.core.messages import (
@@ -149,19 +149,23 @@ class _Connection:
         return self._correlation
 
     async def _run(self) -> None:
-        channel = self.channel
+        channel, loop = self.channel, asyncio.get_running_loop()
+
+        def now_ms() -> int:
+            return int(loop.time() * 1000)
+
         while True:
-            request = channel.next_request()
-            if request is None:
+            request = channel.next_request(now_ms())
+            if request is not None:
+                event = channel.replied(await self._owner.exchange(self, request), now_ms())
+                if event is not None:
+                    self._owner.deliver(channel, event)
+            elif channel.idle:
                 self._more.clear()
                 self.idle.set()
                 await self._more.wait()
-                continue
-            event = channel.replied(await self._owner.exchange(self, request))
-            if event is None:
-                await asyncio.sleep(RETRY_BACKOFF_MS / 1000)  # ended by closing the channel
             else:
-                self._owner.deliver(channel, event)
+                await asyncio.sleep(max(channel.retry_ms - now_ms(), 1) / 1000)  # ended by closing the channel
 
     def close(self) -> None:
         self.idle.set()

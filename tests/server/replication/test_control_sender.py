@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kreplog.core.broker.control_channel import ControlChannels
+from kreplog.core.broker.control_channel import RETRY_BACKOFF_MS, ControlChannels
 from kreplog.core.effects import SendControl
 from kreplog.core.messages import (
     ControlRequest,
@@ -17,7 +17,7 @@ from kreplog.errors import ErrorCode
 from kreplog.server.network.internal import connect
 from kreplog.server.replication.control_sender import ControlSender
 from kreplog.types import LeaderAndIsr, TopicPartition
-from tests.server.loop import run
+from tests.server.loop import run, run_in_virtual_time
 
 OWN, EPOCH = 1, 7
 
@@ -66,3 +66,24 @@ def test_answers_are_waited_for_but_not_forever() -> None:
 
     run(work)
     assert happened == ["not yet", "answered", "answered", "others", "rested"]
+
+
+def test_a_request_without_a_response_is_sent_again_after_the_backoff() -> None:
+    """Also while others are queued behind it."""
+    sent_at_ms: list[int] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def apply(request: ControlRequest) -> ControlResponse:
+            sent_at_ms.append(round(loop.time() * 1000))
+            lost = len(sent_at_ms) < 4
+            return LeaderAndIsrResponse(ErrorCode.BROKER_NOT_AVAILABLE if lost else ErrorCode.NONE)
+
+        sender = ControlSender(ControlChannels(), "test", lambda _: ("", 0), lambda _: None, OWN, apply, connect)
+        sender.send(SendControl(OWN, EPOCH, leaders(1, 1)))
+        loop.call_later(RETRY_BACKOFF_MS / 2000, sender.send, SendControl(OWN, EPOCH, leaders(2, 2)))
+        await sender.until_idle(60, 0)
+
+    run_in_virtual_time(work)
+    assert sent_at_ms == [0, RETRY_BACKOFF_MS, 2 * RETRY_BACKOFF_MS, 3 * RETRY_BACKOFF_MS, 3 * RETRY_BACKOFF_MS]

@@ -126,6 +126,7 @@ def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     assert (info.first_offset, info.last_offset, state) == (0, 2, effects.LogState(3, 0, ((5, 0),)))
     assert len(logs.answer(effects.ReadLog(TP, 0, 0, 100))) == 0
     assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1))) == len(batch)
+    assert [logs.answer(effects.SizeFrom(TP, offset)) for offset in (0, 2, 3)] == [len(batch), len(batch), 0]
     logs.answer(effects.AdvanceHighWatermark(TP, 3))
     assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1 << 20))) == len(batch)
     (first, latest, none, beyond) = found_offsets(life, logs, 0, m.MAX_TIMESTAMP, -9, 2**62)
@@ -135,6 +136,8 @@ def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
     assert logs.answer(effects.DeleteRecordsBefore(TP, 2)).log_start == 2
     assert logs.answer(effects.TruncateTo(TP, 2)).leo <= 2
     assert logs.answer(effects.TruncateFullyAndStartAt(TP, 9)) == effects.LogState(9, 9, ())
+    with pytest.raises(StorageError, match="topic-0: offset 3 is gone"):
+        logs.answer(effects.SizeFrom(TP, 3))
     life.crash()
 
 
