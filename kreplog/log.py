@@ -103,6 +103,8 @@ class Log(SegmentedLog):
     Open it with `Log.open`. One process writes, any number read. Safe to use from several threads.
     """
 
+    _managed = False
+
     @classmethod
     def open(
         cls,
@@ -111,17 +113,11 @@ class Log(SegmentedLog):
         read_only: bool = False,
         *,
         progress: Callable[[int, int], None] | None = None,
-        owned: bool = False,
-    ) -> Log:
+    ) -> Self:
         """Open `<dir>/<topic>-<partition>`, making it where it is missing, and recover it if it was not closed.
 
         read_only: change nothing and take no lock; what the writer commits is seen as it commits it.
         progress: called with (bytes checked, bytes to check) during recovery.
-        owned: the caller looks after the data directory of many logs, and has locked it. It writes the checkpoints when
-        it has closed them, and calls `sync_files` for what is made and dropped here before there are records: those
-        wait for it. An append that seals a segment fsyncs none, nor does one that begins an epoch: while `has_due` is
-        True the caller has `flush_due` to call, best in a thread beside the appends. The caller does not change the
-        bytes that append_as_follower is given until it returns: they are not copied.
         Raises InvalidTopicError (the directory's name), UsageError (it is no directory), LogLockedError (open for
         writing elsewhere), StorageError (it cannot be read, or, read-only, holds no log).
         """
@@ -130,7 +126,7 @@ class Log(SegmentedLog):
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
-        directory.prepare(log, path, config, read_only, owned)
+        directory.prepare(log, path, config, read_only, cls._managed)
         if read_only:
             recovery.attach(log)
         else:

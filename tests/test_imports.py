@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
+    "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.commands.interruption": EVERYWHERE,
     "kreplog.commands.options": EVERYWHERE,
     "kreplog.commands.log": EVERYWHERE
@@ -45,10 +46,10 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE
     | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
-    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog.wire", "kreplog._native"},
+    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.managed_log", "kreplog.wire"},
     "kreplog.client": EVERYWHERE | {"kreplog.core", "kreplog.core.controller", "kreplog.wire"},
     "kreplog.cluster": EVERYWHERE
-    | {"kreplog._native", "kreplog.client", "kreplog.coord", "kreplog.core", "kreplog.server", "kreplog.wire"},
+    | {"kreplog.client", "kreplog.coord", "kreplog.core", "kreplog.managed_log", "kreplog.server", "kreplog.wire"},
     "kreplog.sim": EVERYWHERE
     | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
     | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},

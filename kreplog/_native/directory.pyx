@@ -1,7 +1,7 @@
 """The partition directory before its content is looked at: its name, the settings for it, and its one writer's lock.
 
 Nothing is made before the path and the settings are known to be usable. The lock is flock on the directory itself, so
-that it leaves no file behind and goes with its process. An owned log gives it up once it has been had: its owner holds
+that it leaves no file behind and goes with its process. A managed log gives it up once it has been had: its owner holds
 OWNER_LOCK in the data directory for thousands of them, and a writer that has no owner looks there after it has its own
 lock, so that one of the two always sees the other. In a Kafka broker's log directory the writers also share the
 broker's own lock, so that they and the broker keep each other out.
@@ -79,7 +79,7 @@ def configure(SegmentedLog log, object config):
         log.unlock()
 
 
-def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
+def prepare(SegmentedLog log, path, object config, bint read_only, bint managed):
     """Check the path, read the settings, and for a writer lock the directory.
 
     Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
@@ -93,7 +93,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
     log.topic_partition = TopicPartition.parse(os.path.basename(log.path))
     log.name = str(log.topic_partition)
     log.read_only = read_only
-    log.owned = owned
+    log.managed = managed
     log.replicated = config.replicated
     adopt(log, config)
     if not os.path.isdir(log.path):
@@ -112,10 +112,10 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint owned):
 
 def _lock(SegmentedLog log):
     # An owner has its logs in its own data directory; where a link leads is not.
-    cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.owned else 0))
+    cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.managed else 0))
     try:
         fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not log.owned:
+        if not log.managed:
             _check_no_owner(os.path.dirname(log.path))
     except OSError:
         raise LogLockedError(
@@ -123,7 +123,7 @@ def _lock(SegmentedLog log):
             "with read_only=True", partition=log.name, path=log.path,
         ) from None
     log.broker_lock = _share_broker_lock(log)
-    log.writer_lock = None if log.owned else directory
+    log.writer_lock = None if log.managed else directory
 
 
 def _check_no_owner(str directory):

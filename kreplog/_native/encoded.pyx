@@ -1,10 +1,10 @@
 """Appending batches that others encoded: a producer's, which get their offsets here, or a leader's, kept as they are.
 
-The caller's bytes are copied first, so that what was checked is what is written; but for a leader's in an owned log,
+The caller's bytes are copied first, so that what was checked is what is written; but for a leader's in a managed log,
 whose owner changes no bytes that it has handed over. Everything is checked before the first byte is written.
 
 To look into compressed batches takes the longest by far, so a caller may have it done beforehand in a thread: an
-append of InspectedBatches inflates nothing. A follower in an owned log inflates at most FOLLOWER_INFLATES bytes an
+append of InspectedBatches inflates nothing. A follower in a managed log inflates at most FOLLOWER_INFLATES bytes an
 append: its leader has looked into the rest, and the CRC says that they are the same bytes.
 """
 
@@ -225,7 +225,7 @@ def append_as_follower(SegmentedLog log, buffer):
     cdef list new_epochs = []
     log.begin_write()
     try:
-        if not log.owned:
+        if not log.managed:
             take(log, given)
             data = log.builder.buffer
         first = next_offset = log.position.leo
@@ -235,7 +235,7 @@ def append_as_follower(SegmentedLog log, buffer):
             if code == BATCH_OK:
                 size = inflated_size(data + at, &h)
                 inflated += size
-                if not log.owned or inflated <= FOLLOWER_INFLATES or size > MAX_DECOMPRESSED_BYTES:
+                if not log.managed or inflated <= FOLLOWER_INFLATES or size > MAX_DECOMPRESSED_BYTES:
                     code = check_records(data + at, &h, False, &ignored)
             if code != BATCH_OK:
                 raise_corrupt(code, log.name, -1, None, at)

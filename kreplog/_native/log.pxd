@@ -31,12 +31,12 @@ cdef class SegmentedLog(LogView):
     cdef Py_ssize_t batch_bytes
 
     cdef Segment active
-    cdef FileHandle writer_lock  # None in an owned log: its owner's lock keeps others out
+    cdef FileHandle writer_lock  # None in a managed log: its owner's lock keeps others out
     cdef FileHandle broker_lock
     cdef bint directory_changed
     cdef int32_t last_epoch  # of the newest epoch entry in its file, -1 when none
     cdef object producers
-    cdef bint owned  # somebody looks after the data directory: its checkpoints, and what sync_files makes durable
+    cdef bint managed  # somebody looks after the data directory: its checkpoints, and what _sync_files makes durable
     cdef int64_t unsynced  # files were replaced so many times, and not synced, since they last all were
     cdef public bint _given_up  # its owner moves its folder away: what threads still do with it may fail unheard
     cdef bint parent_unsynced  # neither the state file nor the names in the directory and its parent are durable
@@ -44,10 +44,10 @@ cdef class SegmentedLog(LogView):
     cdef Pending pending
     cdef str failure
     cdef readonly object cause  # the error it comes from
-    cdef readonly bint has_due  # a segment was sealed, and those before it are to be synced; or the epochs are
+    cdef readonly bint _has_unflushed_segments  # or epochs: their files are to be synced
     cdef bint epochs_unsynced  # there are, or after a kill may be, records of epochs whose file is not durable yet
-    cdef str unsynced_snapshot  # path of an owned log's newest producer snapshot, until a flush syncs it
-    cdef list old_tails  # mappings of an owned log's sealed segments, until a flush drops them
+    cdef str unsynced_snapshot  # path of a managed log's newest producer snapshot, until a flush syncs it
+    cdef list old_tails  # mappings of a managed log's sealed segments, until a flush drops them
     cdef BatchBuilder builder
     cdef Payload key_payload
     cdef Payload value_payload

@@ -389,13 +389,13 @@ cdef class SegmentedLog(LogView):
         """Replace the file of the epochs, if they have changed, before the first records of one are written, and say
         whether. Raises StorageError.
 
-        It is durable then (KAFKA-7415). In an owned log it is when those records are, and nobody waits for it here: a
+        It is durable then (KAFKA-7415). In a managed log it is when those records are, and nobody waits for it here: a
         leader of thousands of partitions that are written to would wait for thousands of fsyncs. What was not flushed
         is cut, or its epochs are found again in its batches, where a loss of power leaves an older file.
         """
-        cdef bint changed = self.epochs.flush(not self.owned)
-        if changed and self.owned:
-            self.epochs_unsynced = self.has_due = True
+        cdef bint changed = self.epochs.flush(not self.managed)
+        if changed and self.managed:
+            self.epochs_unsynced = self._has_unflushed_segments = True
         return changed
 
     cdef int publish_epochs(self) except -1:
@@ -410,17 +410,17 @@ cdef class SegmentedLog(LogView):
     cdef int write_epochs(self) except -1:
         """Replace the file of the epochs, for nothing that is in the log yet. Raises StorageError.
 
-        In an owned log it is not durable before `sync_files`, or the first record: who follows in thousands of
+        In a managed log it is not durable before `_sync_files`, or the first record: who follows in thousands of
         partitions would wait for thousands of fsyncs before it follows the first of them.
         """
-        if self.owned and self.epochs.flush(False):
+        if self.managed and self.epochs.flush(False):
             self.unsynced += 1
         else:
             self.epochs.flush()
         return 0
 
-    def sync_files(self):
-        """Make durable what an owned log has left so; others may use the log meanwhile. Raises LogFailedError."""
+    def _sync_files(self):
+        """Make durable what a managed log has left so; others may use the log meanwhile. Raises LogFailedError."""
         cdef int64_t unsynced
         with nogil:
             turn_take(&self.sync_turn, &self.position.recovery_point, INT64_MAX)
@@ -466,7 +466,7 @@ cdef class SegmentedLog(LogView):
     def assign_leader_epoch(self, epoch):
         """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls.
 
-        An owned log says so in its state file alone, where it survives the process, until there is a record of the
+        A managed log says so in its state file alone, where it survives the process, until there is a record of the
         epoch: a leader of thousands of partitions would wait for thousands of files before it serves the first of them.
         """
         cdef int32_t wanted = epoch_of(epoch)
@@ -477,7 +477,7 @@ cdef class SegmentedLog(LogView):
                     f"{self.name}: leader epoch {wanted} is older than the log's {self.current_epoch}",
                     partition=self.name,
                 )
-            if not self.owned:
+            if not self.managed:
                 self.assign_epoch(wanted)
                 return
             self.epochs.assign(wanted, self.position.leo)
@@ -510,14 +510,14 @@ cdef class SegmentedLog(LogView):
         Raises LogFailedError, and ResourceExhaustedError: the active segment is then as it was."""
         cdef Segment old = self.active
         cdef Segment new
-        if self.owned and old.tail is not None:
+        if self.managed and old.tail is not None:
             self.old_tails.append(old.tail)  # else it would be unmapped here, which takes an append too long
         try:
             old.complete()
             if self.position.has_producers:
                 self.producers.expire(wall_clock_ms(), self.config.producer_id_expiration_ms)
-                snapshot = self.producers.write_snapshot(self.path, self.position.leo, durable=not self.owned)
-                if self.owned:
+                snapshot = self.producers.write_snapshot(self.path, self.position.leo, durable=not self.managed)
+                if self.managed:
                     self.unsynced_snapshot = snapshot
             new = create_segment(
                 self.path, self.name, self.position.leo, self.segment_bytes, self.config.index_interval_bytes
@@ -528,7 +528,7 @@ cdef class SegmentedLog(LogView):
         self._segments = self._segments + [new]
         self.active = new
         self.directory_changed = True
-        self.has_due = True
+        self._has_unflushed_segments = True
         self.position.active_base = new.base_offset
         self.position.active_size = 0
         self.state.publish(&self.position)
@@ -545,7 +545,7 @@ cdef class SegmentedLog(LogView):
 
     cdef int settle(self, int64_t offset) except -1:
         """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
-        if self.has_due and not self.owned:
+        if self._has_unflushed_segments and not self.managed:
             try:
                 self.flush_to(offset, True)
             except ResourceExhaustedError:
@@ -599,7 +599,7 @@ cdef class SegmentedLog(LogView):
                 for segment in dirty:
                     segment.synced = True
                 tails, self.old_tails = self.old_tails, []
-                self.has_due = self.epochs_unsynced = self.directory_changed = False
+                self._has_unflushed_segments = self.epochs_unsynced = self.directory_changed = False
             finally:
                 self.unlock()
             try:
@@ -675,9 +675,9 @@ cdef class SegmentedLog(LogView):
         self.unlock()
         self.flush_to(target, False)
 
-    def flush_due(self):
+    def _flush_sealed(self):
         """Make durable what lies before the newest sealed segment, and the epochs that records have, and unmap what was
-        sealed; for the owner of an owned log, where `has_due` says so (see Log.open). Raises LogFailedError."""
+        sealed. Raises LogFailedError."""
         self.flush_to(INT64_MAX, True)
 
     cdef int checkpoint(self) except -1:
@@ -692,7 +692,7 @@ cdef class SegmentedLog(LogView):
     def close(self):
         """Flush, write indexes and checkpoints, and give the directory up. Closing twice does nothing.
 
-        The checkpoints of an owned log are its owner's: of thousands, each would write the lines of all.
+        The checkpoints of a managed log are its owner's: of thousands, each would write the lines of all.
 
         Raises LogFailedError when what was appended could not be made durable; the log is closed all the same.
         """
@@ -756,7 +756,7 @@ cdef class SegmentedLog(LogView):
                 self.producers.write_snapshot(self.path, self.position.leo)
             if self.unsynced or self.epochs_unsynced:
                 self.sync_unsynced(self.state)
-            if not self.owned:
+            if not self.managed:
                 self.checkpoint()
             self.position.unsettled = self.position.in_use = 0
             self.state.publish(&self.position)

@@ -169,7 +169,7 @@ def recover(SegmentedLog log, progress=None):
     _settle_epochs(log, known, trusted, position.leo == seen)
     if position.recovery_point < position.leo:  # whoever wrote it may have been killed before a flush
         log.epochs_unsynced = log.directory_changed = True
-        log.has_due = log.owned
+        log._has_unflushed_segments = log.managed
     log.load_producers()
     for segment in log._segments:
         segment.file = None  # of thousands of logs most are never asked for anything
@@ -187,8 +187,8 @@ def recover(SegmentedLog log, progress=None):
     if unsettled:
         log.parent_unsynced = True
         log.unsynced += 1
-        if not log.owned:
-            log.sync_files()
+        if not log.managed:
+            log._sync_files()
 
 
 cdef int _start_anew(SegmentedLog log) except -1:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kreplog._native.checkpoint import atomic_write
-from kreplog._native.files import group_number, make_directory
 from kreplog.errors import UsageError
+from kreplog.managed_log import atomic_write, group_number, make_directory
 from kreplog.server.network.internal import create_key
 from kreplog.server.settings import check, parse
 

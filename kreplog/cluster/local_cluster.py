@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kreplog._native.files import make_directory
 from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster import log_tail as telling
 from kreplog.cluster.files import check_settings, free_ports, make_key, write_broker, write_cluster
 from kreplog.coord.base import Session
 from kreplog.core import nodes
 from kreplog.errors import CoordinationError, KreplogError, NoNodeError, PeerProtocolError, UsageError
+from kreplog.managed_log import make_directory
 from kreplog.server.runtime.store import make_store
 from kreplog.server.settings import BrokerSettings, Listener, load
 from kreplog.wire.versions import ApiKey

@@ -60,7 +60,7 @@ from kreplog.server.runtime.store import StoreLink, make_store
 from kreplog.server.runtime.watchdog import Watchdog
 from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.storage.disk_space import all_have_space
-from kreplog.server.storage.log_manager import LOG_EFFECTS, ReplicaLogs
+from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
 from kreplog.types import Broker as Registered
 from kreplog.types import TopicPartition
@@ -149,7 +149,7 @@ class Broker:
         self.max_replicas = max_replicas_of(settings, files)
         directories, self._full = open_directories(settings)
         self.memory = MemoryAccount(settings.max_memory)
-        self.logs = ReplicaLogs(
+        self.logs = LogManager(
             directories,
             settings.log,
             lambda event: self.replicas.put(event),

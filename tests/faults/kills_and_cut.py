@@ -1,7 +1,7 @@
 """Driver: one log lives through several processes, most of them killed inside an operation, then the power is cut.
 
 Arguments: directory, mode, first seed, seeds; or directory, mode, the name of a scenario. The modes: "flush",
-"every-append" (flush_messages=1), and both "owned", as a broker has its logs. Needs the shim. A seed decides all: the
+"every-append" (flush_messages=1), and both "managed", as a broker has its logs. Needs the shim. A seed decides all: the
 operations of each life, the system call that it dies at (in the opening that recovers from the death before, too), when
 images are made (at each death, and now and then between operations), and what each image holds.
 
@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from kreplog import Log, LogConfig
+from kreplog.managed_log import ManagedLog
 from tests.faults import content
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of
@@ -97,7 +98,7 @@ class World:
 
     folder: Path
     config: LogConfig
-    owned: bool
+    log_class: type[Log]
     seed: str
 
     @property
@@ -121,7 +122,7 @@ def life(world: World, number: int, deadly: int) -> None:
     kinds, mode = rng.choice(DEATHS)
     if deadly:
         shim.arm(kinds, str(world.live), deadly, mode=mode)
-    log = Log.open(world.live / "power-0", world.config, owned=world.owned)
+    log = world.log_class.open(world.live / "power-0", world.config)
     generation = number
     log.assign_leader_epoch(generation)
     model = survey(log)
@@ -171,8 +172,8 @@ def operate(log: Log, model: State, generation: int, rng: random.Random, history
         history.note("delete", log.segments[-1].base_offset)
         log.enforce_retention()
         model = model.from_(log.log_start_offset)
-    elif kind == "due" and log.has_due:
-        log.flush_due()
+    elif kind == "due" and isinstance(log, ManagedLog) and log.has_unflushed_segments:
+        log.flush_sealed()
     elif kind == "anew":
         start = model.end + rng.randint(0, 9)
         history.note("anew")
@@ -205,7 +206,7 @@ def check_image(path: Path, folder: Path, world: World) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     try:
-        with Log.open(folder / "power-0", world.config, owned=world.owned) as log:
+        with world.log_class.open(folder / "power-0", world.config) as log:
             found = survey(log)
             history.check(found, log.leader_epochs)
             assert log.append(b"one more") == found.end
@@ -249,7 +250,7 @@ class Flushed:
 
     def __init__(self, world: World, generation: int) -> None:
         self._history = History(world.events)
-        self.log = Log.open(world.live / "power-0", world.config, owned=world.owned)
+        self.log = world.log_class.open(world.live / "power-0", world.config)
         self.log.assign_leader_epoch(generation)
         self._generation = generation
 
@@ -322,12 +323,16 @@ SCENARIOS = (truncation_is_remembered_too_long, trim_is_not_synced)
 
 def scenario(directory: Path, mode: str, name: str) -> None:
     play_scenario = next(one for one in SCENARIOS if one.__name__ == name)
-    world = World(directory, config_of(mode), mode.startswith("owned"), name)
+    world = World(directory, config_of(mode), class_of(mode), name)
     world.live.mkdir(parents=True)
     play_scenario(world)
     for path in sorted((world.folder / "images").glob("*")):
         check_image(path, world.folder / "image", world)
     print(f"scenario={name} images={len(list((world.folder / 'images').glob('*')))}")
+
+
+def class_of(mode: str) -> type[Log]:
+    return ManagedLog if mode.startswith("managed") else Log
 
 
 def config_of(mode: str) -> LogConfig:
@@ -340,7 +345,7 @@ def main(directory: Path, mode: str, first: int, seeds: int) -> None:
     failed: list[str] = []
     for number in range(first, first + seeds):
         folder = directory / f"{mode}-{number}"
-        world = World(folder, config, mode.startswith("owned"), f"{mode}-{number}")
+        world = World(folder, config, class_of(mode), f"{mode}-{number}")
         body: Callable[[], tuple[int, int]] = partial(play, world)
         try:
             killed, checked = result_of(body)

@@ -1,7 +1,7 @@
 """Driver: what a power loss leaves, at every fsync of a script of operations, must hold all that was flushed.
 
-Arguments: directory, "flush", "every-append" (flush_messages=1) or "owned" (its owner makes sealed segments durable,
-now and then), seed. Needs the shim, which reports each fsync.
+Arguments: directory, "flush", "every-append" (flush_messages=1) or "managed" (sealed segments are made durable now and
+then, as a broker does), seed. Needs the shim, which reports each fsync.
 A Shadow keeps what POSIX promises to be on the disk: a file's bytes as of its last fsync, a directory's names as of its
 own. The rest may be there or not: images are made with none of it, and with random parts of it, torn.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kreplog import Log
+from kreplog.managed_log import ManagedLog
 from tests.faults import script
 from tests.faults.shim import Shim
 
@@ -154,11 +155,11 @@ def run(root: Path, mode: str) -> tuple[list[Moment], list[script.State]]:
     root.mkdir()
     shadow, shim = Shadow(root), Shim()
     shim.on_sync(shadow.synced)
-    shadow.log = log = Log.open(root / "power-0", config, owned=mode == "owned")
+    shadow.log = log = (ManagedLog if mode == "managed" else Log).open(root / "power-0", config)
     for shadow.step, step in enumerate(steps):
         step.run(log)
-        if mode == "owned" and log.has_due and shadow.step % 3 == 0:
-            log.flush_due()
+        if isinstance(log, ManagedLog) and log.has_unflushed_segments and shadow.step % 3 == 0:
+            log.flush_sealed()
         if step.name == "flush" or (every_append and step.name in script.APPENDS):
             shadow.flushed_step = shadow.step
         shadow.take()

@@ -12,10 +12,10 @@ import pytest
 
 from tests.faults.shim import run_driver
 
-LIVES = ["flush", "every-append", "owned", "owned-every-append"]
+LIVES = ["flush", "every-append", "managed", "managed-every-append"]
 
 
-@pytest.mark.parametrize("mode", ["flush", "every-append", "owned"])
+@pytest.mark.parametrize("mode", ["flush", "every-append", "managed"])
 def test_power_loss(folder: Path, shim: Path, mode: str) -> None:
     """F36: what was fsynced is there, names in directories included."""
     output = run_driver("power_loss", folder, mode, 1, shim=shim)

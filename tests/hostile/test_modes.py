@@ -18,6 +18,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 import kreplog
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import KreplogError, StorageError, UsageError
+from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.types import TopicPartition
 
@@ -165,7 +166,7 @@ def test_a_brokers_log_directory_is_open_to_its_group_and_nothing_else_of_it(ope
     LocalCluster.create(home.parent, [1], 0, [f'"log.dir.group" = "{READERS}"'])
     directory = DataDirectory(str(home / "data"), 1, "boot", str(READERS))
     folder = directory.make(TopicPartition("topic", 0), "A" * 22)
-    with kreplog.Log.open(folder, owned=True) as log:
+    with ManagedLog.open(folder) as log:
         log.append_many(RECORDS)
         assert in_child(READERS, lambda: reads(folder, 500))
         assert not in_child(STRANGERS, lambda: reads(folder, 500))

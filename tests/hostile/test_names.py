@@ -23,6 +23,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.errors import CoordinationError, ErrorCode, InvalidTopicError, LogLockedError, StorageError
+from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
 from kreplog.server.storage.directories import DataDirectory, read_topic_id
 from kreplog.types import Broker as Registration
@@ -170,7 +171,7 @@ def test_a_symbolic_link_is_no_replica_and_leads_no_deletion_outside(tmp_path: P
     with pytest.raises(StorageError, match="symbolic link"):
         directory.mark_deleted(partition)
     with pytest.raises(StorageError):
-        kreplog.Log.open(data / "topic-0", owned=True)
+        ManagedLog.open(data / "topic-0")
     directory.remove_leftovers()
     directory.remove(data / "topic-0")
     assert list(listing(victim)) == before

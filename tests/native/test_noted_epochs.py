@@ -1,4 +1,4 @@
-"""The leader epoch that an owned log has noted, and holds no record of: it is in the state file alone (KIP-101)."""
+"""The leader epoch that a managed log has noted, and holds no record of: it is in the state file alone (KIP-101)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from kreplog import Log, LogConfig
 from kreplog._native import batch
 from kreplog.errors import FencedLeaderEpochError
+from kreplog.managed_log import ManagedLog
 from kreplog.types import EpochEndOffset
 
 NAME = "topic-0"
@@ -26,7 +27,7 @@ SLOT_BYTES = 88
 def log(tmp_path: Path) -> Iterator[Log]:
     """Three records of epoch 1."""
     (tmp_path / "data").mkdir()
-    with Log.open(tmp_path / "data" / NAME, REPLICATED, owned=True) as log:
+    with ManagedLog.open(tmp_path / "data" / NAME, REPLICATED) as log:
         log.assign_leader_epoch(1)
         log.append_many([b"a", b"b", b"c"])
         yield log
@@ -85,7 +86,7 @@ def test_survives_the_process_any_number_of_times(log: Log) -> None:
     log.assign_leader_epoch(2)
     path = killed(log)
     for _ in range(3):
-        with Log.open(path, REPLICATED, owned=True) as again:
+        with ManagedLog.open(path, REPLICATED) as again:
             assert again.leader_epochs == [(1, 0), (2, 3)] and again.leader_epoch == 2
             assert epochs_file(path) == ["1 0"]
             again._abandon()
@@ -98,7 +99,7 @@ def test_is_kept_when_the_log_is_closed(log: Log) -> None:
     path = Path(log.path)
     log.assign_leader_epoch(2)
     log.close()
-    with Log.open(path, REPLICATED, owned=True) as again:
+    with ManagedLog.open(path, REPLICATED) as again:
         assert again.leader_epochs == [(1, 0), (2, 3)]
 
 
@@ -108,7 +109,7 @@ def test_takes_the_place_of_one_that_was_as_empty_and_in_the_file(log: Log) -> N
     with Log.open(path, REPLICATED) as other:
         other.assign_leader_epoch(2)
     assert epochs_file(path) == ["1 0", "2 3"]
-    with Log.open(path, REPLICATED, owned=True) as again:
+    with ManagedLog.open(path, REPLICATED) as again:
         again.assign_leader_epoch(4)
         assert again.leader_epochs == [(1, 0), (4, 3)]
         with Log.open(killed(again), REPLICATED) as after:

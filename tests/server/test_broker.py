@@ -28,6 +28,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication import partition
 from kreplog.errors import ErrorCode, InvariantError
+from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
 from kreplog.server.network.peers import Peer
 from kreplog.server.settings import load
@@ -246,7 +247,7 @@ def test_a_new_topics_id_is_known_while_its_files_are_synced(tmp_path: Path, mon
     async def work(client: Client) -> None:
         topics, partitions = client.broker.topics, client.broker.manager.partitions
         with monkeypatch.context() as patch:
-            patch.setattr(kreplog.Log, "sync_files", lambda log: synced.wait(10))
+            patch.setattr(ManagedLog, "sync_files", lambda log: synced.wait(10))
             creating = asyncio.create_task(client.create("topic"))
             while TP not in partitions:
                 assert topics.name_of("of no topic") is None

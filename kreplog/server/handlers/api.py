@@ -44,7 +44,7 @@ from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_poo
 from kreplog.server.replication.recently_failed import DOUBT_S, Departed
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.storage.log_manager import ReplicaLogs
+from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import Broker, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
@@ -89,7 +89,7 @@ class Host(Protocol):
     store: StoreLink
     topics: Topics
     departed: Departed
-    logs: ReplicaLogs
+    logs: LogManager
     max_replicas: int
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kreplog._native.encoded import InspectedBatches, inflated_sizes
 from kreplog.core.messages import ProducePartition, ProduceRequest
 from kreplog.errors import KreplogError, RecordTooLargeError
+from kreplog.managed_log import InspectedBatches, inflated_sizes
 
 INLINE_INFLATED = 1 << 20
 """Decompressed bytes of one request that are checked on the event loop; more go to a thread."""

@@ -15,14 +15,14 @@ from kreplog.config import TopicConfig
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
-from kreplog.log import Log
+from kreplog.managed_log import ManagedLog
 from kreplog.server.handlers.admin import Fields, numbers_of
 from kreplog.server.handlers.configs import TOPIC_RESOURCE
 from kreplog.server.handlers.topics import Topics, TopicView
 from kreplog.server.replication.recently_failed import Departed
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
 from kreplog.server.storage.directories import DataDirectory
-from kreplog.server.storage.log_manager import ReplicaLogs
+from kreplog.server.storage.log_manager import LogManager
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
 from kreplog.types import NO_LEADER, Broker, TopicPartition
 from kreplog.wire import cold
@@ -48,7 +48,7 @@ class Describing:
         settings: BrokerSettings,
         metadata: MetadataCache,
         topics: Topics,
-        logs: ReplicaLogs,
+        logs: LogManager,
         departed: Departed,
         cluster_id: Callable[[], str | None],
         own: Callable[[], Broker],
@@ -213,7 +213,7 @@ class Describing:
     def _log_dirs(
         self,
         asked: Mapping[str, Collection[int]] | None,
-        logs: Mapping[DataDirectory, list[tuple[TopicPartition, Log]]],
+        logs: Mapping[DataDirectory, list[tuple[TopicPartition, ManagedLog]]],
     ) -> Fields:
         opened = {directory.path for directory in logs}
         results: list[Fields] = [

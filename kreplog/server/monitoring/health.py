@@ -10,7 +10,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.storage.log_manager import ReplicaLogs
+from kreplog.server.storage.log_manager import LogManager
 
 
 class HealthSource(Protocol):
@@ -20,7 +20,7 @@ class HealthSource(Protocol):
     manager: ReplicaManager
     registration: Registration
     store: StoreLink
-    logs: ReplicaLogs
+    logs: LogManager
 
 
 def readiness(broker: HealthSource) -> tuple[bool, str]:

@@ -23,7 +23,6 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from kreplog._native.files import make_directory
 from kreplog.core.messages import (
     LeaderAndIsrRequest,
     PartitionState,
@@ -32,6 +31,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode
+from kreplog.managed_log import make_directory
 from kreplog.types import TopicPartition
 
 STATE_CHANGES = "kreplog.state_change"

@@ -32,7 +32,7 @@ from kreplog.server.network.serving import Server
 from kreplog.server.runtime.pauses import pauses_of
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.storage.log_manager import ReplicaLogs
+from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
@@ -55,7 +55,7 @@ class MetricsSource(Protocol):
     manager: ReplicaManager
     controller: Controller
     store: StoreLink
-    logs: ReplicaLogs
+    logs: LogManager
     server: Server
     traffic: Traffic
     event_counters: EventCounters

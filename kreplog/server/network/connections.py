@@ -23,9 +23,9 @@ from time import monotonic
 
 from typing_extensions import Buffer
 
-from kreplog._native.segment import close_idle_files
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, StorageError
+from kreplog.managed_log import close_idle_files
 from kreplog.server.network.internal import socket_name
 from kreplog.server.runtime.pauses import call_paced, has_socket_time
 from kreplog.server.settings import Listener

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-from kreplog._native.memory import keep_freed
 from kreplog.coord.liveness import boot_id
 from kreplog.errors import StorageError, is_disk_full
+from kreplog.managed_log import keep_freed
 from kreplog.server.network.serving import Limits
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.directories import DataDirectory

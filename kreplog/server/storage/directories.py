@@ -26,9 +26,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
-from kreplog._native.directory import OWNER_LOCK
-from kreplog._native.files import group_number, make_directory
 from kreplog.coord.database import sync_names_above
 from kreplog.errors import (
     CorruptCheckpointError,
@@ -38,6 +35,7 @@ from kreplog.errors import (
     UsageError,
     is_exhaustion,
 )
+from kreplog.managed_log import OWNER_LOCK, OffsetCheckpoint, atomic_write, group_number, make_directory
 from kreplog.types import TopicPartition, check_partition, check_topic_id
 
 _log = logging.getLogger("kreplog.server")

@@ -1,4 +1,4 @@
-"""ReplicaLogs: the native logs of all replicas of one broker, and the answers to what the cores ask of them.
+"""LogManager: the native logs of all replicas of one broker, and the answers to what the cores ask of them.
 
 Everything here runs on the broker's event loop, but for what blocks: recovery at the start, fsync, the deletion of
 files, the writing of checkpoints and the closing at the end, each in a pool of threads. A log that fails takes its
@@ -8,24 +8,19 @@ directory with it: every replica there is reported as failed, and nothing there 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kreplog._native.batch import end_of
-from kreplog._native.files import error_of
 from kreplog.config import LogConfig, TopicConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
-from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import (
     LogClosedError,
@@ -38,9 +33,11 @@ from kreplog.errors import (
     is_disk_full,
     is_exhaustion,
 )
-from kreplog.log import Log
+from kreplog.managed_log import ManagedLog, end_of, error_of
 from kreplog.server.storage.directories import DataDirectory, Offsets
+from kreplog.server.storage.flusher import Flusher
 from kreplog.server.storage.open_files import OpenFiles
+from kreplog.server.storage.replica import Replica
 from kreplog.server.storage.strays import Strays
 from kreplog.types import AppendInfo, TopicPartition
 
@@ -69,10 +66,7 @@ LOG_EFFECTS = frozenset(
         effects.DeleteLog,
     }
 )
-"""What ReplicaLogs.answer takes."""
-
-SYNCS_AT_ONCE = 4
-"""So many threads sync files that nobody may be waiting for; the others are there for those who wait."""
+"""What LogManager.answer takes."""
 
 LOOKUPS_AT_ONCE = 2
 """Threads that look for offsets by time; of their own, so that no number of such requests holds up an fsync."""
@@ -88,27 +82,7 @@ Progress = Callable[[int, int, int], None]
 """Called with (replicas opened, replicas to open, bytes that recovery has read so far)."""
 
 
-@dataclass(slots=True, eq=False)
-class _Replica:
-    """flushing: an fsync is under way, in a thread. syncing: so many threads have its files to sync or to look into, or
-    will. gone: deleted or set aside; `when_still` is then called once no thread has its log in hand."""
-
-    directory: DataDirectory
-    topic_id: str
-    log: Log
-    flushing: bool = False
-    syncing: int = 0
-    gone: bool = False
-    producers: int = 0
-    when_still: Callable[[], None] | None = field(default=None)
-
-    @property
-    def state(self) -> effects.LogState:
-        log = self.log
-        return effects.LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
-
-
-class ReplicaLogs:
+class LogManager:
     """See the module. `put` takes the events Flushed, OffsetFound and LogFailed, on the event loop.
 
     memory: what idempotent producers are charged to.
@@ -137,18 +111,14 @@ class ReplicaLogs:
         self._files = files or OpenFiles()
         self._lookup_pool = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "kreplog-lookups")
         self._complete = complete
-        self._replicas: dict[TopicPartition, _Replica] = {}
+        self._replicas: dict[TopicPartition, Replica] = {}
         self._nameless: dict[TopicPartition, DataDirectory] = {}
         self._broken: dict[TopicPartition, tuple[DataDirectory, str, StorageError]] = {}
         self.strays = Strays(stray_retention_ms, self._run)
         self._in_hand: set[Path] = set()
         self._held: Counter[DataDirectory] = Counter()
-        self._made: dict[_Replica, None] = {}
-        self._cut: dict[_Replica, None] = {}
-        self._due: dict[_Replica, None] = {}
-        self._flushing_due = False
-        self._flushes = FlushQueue()
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._flusher = Flusher(pool, put, self._fail, self._run_task)
         self._answers: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
             effects.AppendAsLeader: self._append_as_leader,
@@ -164,7 +134,7 @@ class ReplicaLogs:
             effects.SizeFrom: self._size_from,
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
-            effects.Flush: self._flush,
+            effects.Flush: lambda effect: self._flusher.flush(effect.partition, self._of(effect.partition)),
             effects.SetAsideStray: self._set_aside,
             effects.RestoreStray: self._restore,
             effects.DeleteStrays: self._delete_strays,
@@ -192,20 +162,20 @@ class ReplicaLogs:
         with ThreadPoolExecutor(max(1, threads_per_directory * len(self.directories)), "kreplog-recovery") as pool:
             opening = {
                 pool.submit(
-                    Log.open, one[0].folder(one[1]), self._config, progress=recovery.of(one[1]), owned=True
-                ): one
-                for one in found
+                    ManagedLog.open, directory.folder(partition), self._config, progress=recovery.of(partition)
+                ): (directory, partition, topic_id)
+                for directory, partition, topic_id in found
             }
             for future in as_completed(opening):
                 directory, partition, topic_id = opening[future]
                 try:
-                    self._add(partition, _Replica(directory, topic_id, future.result()))
+                    self._add(partition, Replica(directory, topic_id, future.result()))
                 except StorageError as error:
                     _log.error("%s cannot be opened: %s", partition, error)
                     self._broken[partition] = directory, topic_id, error
                 recovery.opened(partition, self.size_of(partition))
 
-    def _add(self, partition: TopicPartition, replica: _Replica) -> None:
+    def _add(self, partition: TopicPartition, replica: Replica) -> None:
         other = self._replicas.get(partition)
         if other is not None:
             replica.log.close()
@@ -236,7 +206,7 @@ class ReplicaLogs:
         except OSError as error:
             raise error_of("cannot use the files of", str(getattr(effect, "partition", "")), error) from error
 
-    def _of(self, partition: TopicPartition) -> _Replica:
+    def _of(self, partition: TopicPartition) -> Replica:
         replica = self._replicas.get(partition)
         check(replica is not None, f"{partition}: a core asks for a log that is not open")
         assert replica is not None
@@ -263,18 +233,18 @@ class ReplicaLogs:
         if not isinstance(error, ReplicaRefusedError) and not is_exhaustion(error):
             raise error
         self._check_room(partition)
-        log = Log.open(directory.folder(partition), self._config, owned=True)
+        log = ManagedLog.open(directory.folder(partition), self._config)
         del self._broken[partition]
-        self._add(partition, _Replica(directory, topic_id, log))
+        self._add(partition, Replica(directory, topic_id, log))
 
-    def _open_anew(self, partition: TopicPartition, replica: _Replica) -> None:
+    def _open_anew(self, partition: TopicPartition, replica: Replica) -> None:
         """A log that takes no more only because a change was interrupted for want of descriptors or memory."""
         if replica.flushing or replica.syncing:
             raise ResourceExhaustedError(
                 f"{partition}: a thread still has its log in hand; it is opened anew after that"
             )
-        log = Log.open(replica.directory.folder(partition), self._config, owned=True)
-        replica.log._abandon()
+        log = ManagedLog.open(replica.directory.folder(partition), self._config)
+        replica.log.abandon()
         replica.log = log
         _log.warning(
             "%s is opened anew after a change that was interrupted, and ends at %d", log.path, log.log_end_offset
@@ -292,7 +262,7 @@ class ReplicaLogs:
             partition=str(partition),
         )
 
-    def _make(self, partition: TopicPartition, topic_id: str) -> _Replica:
+    def _make(self, partition: TopicPartition, topic_id: str) -> Replica:
         """A replica from nothing, in the directory that has the fewest."""
         if not self._complete:
             raise StorageError(
@@ -306,14 +276,14 @@ class ReplicaLogs:
         self._set_nameless_aside(partition)
         try:
             folder = directory.make(partition, topic_id)
-            replica = _Replica(directory, topic_id, Log.open(folder, self._config, owned=True))
+            replica = Replica(directory, topic_id, ManagedLog.open(folder, self._config))
         except BaseException as error:  # half made it must not be found, here or beside one that is made elsewhere
             directory.is_full = directory.is_full or is_disk_full(error)
             with suppress(StorageError):
                 self._run(directory.remove, directory.mark_deleted(partition))
             raise
         self._add(partition, replica)
-        self._made[replica] = None
+        self._flusher.made(replica)
         return replica
 
     def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
@@ -324,7 +294,7 @@ class ReplicaLogs:
         )
         if log.producer_count != replica.producers:
             self._count_producers(replica)
-        self._note_due(replica)
+        self._flusher.note_sealed(replica)
         return info, replica.state
 
     def _append_as_follower(self, effect: effects.AppendAsFollower) -> effects.LogState:
@@ -332,14 +302,14 @@ class ReplicaLogs:
         replica.log.append_as_follower(effect.records)
         if replica.log.producer_count != replica.producers:
             self._count_producers(replica)
-        self._note_due(replica)
+        self._flusher.note_sealed(replica)
         return replica.state
 
     @property
     def _has_producer_room(self) -> bool:
         return self._memory.held[PRODUCERS] < self._memory.limit // 4
 
-    def _count_producers(self, replica: _Replica) -> None:
+    def _count_producers(self, replica: Replica) -> None:
         """They are charged as they are, for what is in the log has to be remembered; new ones of clients are refused
         before they are too many."""
         before, replica.producers = replica.producers, 0 if replica.gone else replica.log.producer_count
@@ -362,7 +332,7 @@ class ReplicaLogs:
     def _truncate_to(self, effect: effects.TruncateTo) -> effects.LogState:
         replica = self._of(effect.partition)
         replica.log.truncate_to(effect.offset)
-        self._cut[replica] = None
+        self._flusher.cut(replica)
         return replica.state
 
     def _truncate_fully(self, effect: effects.TruncateFullyAndStartAt) -> effects.LogState:
@@ -380,11 +350,11 @@ class ReplicaLogs:
         replica = self._of(effect.partition)
         with self._held_files(replica.log):
             replica.log.enforce_retention()
-        self._note_due(replica)
+        self._flusher.note_sealed(replica)
         return replica.state
 
     @contextmanager
-    def _held_files(self, log: Log) -> Iterator[None]:
+    def _held_files(self, log: ManagedLog) -> Iterator[None]:
         """Holds the oldest segments' files: one that is deleted meanwhile takes its time, tenths of a second for each
         GiB, only when the last has let go of it, and that is a thread."""
         held: list[int] = []
@@ -402,7 +372,7 @@ class ReplicaLogs:
         except (StorageError, LogClosedError) as error:  # a log that has failed is reported as such by whoever finds it
             _log.warning("%s keeps its settings: %s", effect.partition, error)
 
-    def _apply(self, replica: _Replica, config: TopicConfig) -> None:
+    def _apply(self, replica: Replica, config: TopicConfig) -> None:
         wanted = config.log_config(self._config)
         if replica.log.config != wanted:
             replica.log.configure(wanted)
@@ -442,9 +412,9 @@ class ReplicaLogs:
         )
         future.add_done_callback(lambda done: self._offset_found(replica, effect.tag, done))
 
-    def _offset_found(self, replica: _Replica, tag: tuple[int, int], done: asyncio.Future[tuple[int, int]]) -> None:
+    def _offset_found(self, replica: Replica, tag: tuple[int, int], done: asyncio.Future[tuple[int, int]]) -> None:
         replica.syncing -= 1
-        self._settle(replica)
+        replica.settle()
         if not done.cancelled():
             self._put(events.OffsetFound(tag, *done.result()))
 
@@ -486,7 +456,7 @@ class ReplicaLogs:
         self._set_nameless_aside(partition)
         folder = self.strays.restore(found[-1], partition)
         try:
-            self._add(partition, _Replica(directory, effect.topic_id, Log.open(folder, self._config, owned=True)))
+            self._add(partition, Replica(directory, effect.topic_id, ManagedLog.open(folder, self._config)))
         except StorageError as error:
             self._broken[partition] = directory, effect.topic_id, error
             raise
@@ -513,131 +483,22 @@ class ReplicaLogs:
         if replica is not None:
             moved = self._let_go(partition, replica, replica.directory.mark_deleted)
             replica.when_still = lambda: self._run(replica.directory.remove, moved)
-            self._settle(replica)
+            replica.settle()
 
-    def _let_go(self, partition: TopicPartition, replica: _Replica, move: Callable[[TopicPartition], Path]) -> Path:
+    def _let_go(self, partition: TopicPartition, replica: Replica, move: Callable[[TopicPartition], Path]) -> Path:
         """The replica is no longer one of ours, its folder moved. Raises StorageError, and nothing has changed."""
-        replica.log._given_up = True
+        replica.log.expect_failure()
         moved = move(partition)
         del self._replicas[partition]
         self._held[replica.directory] -= 1
         replica.gone = True
         self._count_producers(replica)
-        self._settle(replica)
+        replica.settle()
         return moved
 
-    def _settle(self, replica: _Replica) -> None:
-        """A replica that is gone: drop its log, and go on with its files, unless a thread still has it in hand."""
-        if replica.gone and not replica.flushing and not replica.syncing:
-            if not replica.log.closed:
-                replica.log._abandon()
-            then, replica.when_still = replica.when_still, None
-            if then is not None:
-                then()
-
-    # Flush
-
-    def _flush(self, effect: effects.Flush) -> None:
-        replica = self._of(effect.partition)
-        if self._flushes.request(replica):
-            self._begin_flush(effect.partition, replica)
-
-    def _begin_flush(self, partition: TopicPartition, replica: _Replica) -> None:
-        replica.flushing = True
-        future = asyncio.get_running_loop().run_in_executor(self._pool, _flush_log, replica.log)
-        future.add_done_callback(lambda done: self._flushed(partition, replica, done))
-
-    def _flushed(self, partition: TopicPartition, replica: _Replica, done: asyncio.Future[int]) -> None:
-        replica.flushing = False
-        error = done.exception()
-        if replica.gone or isinstance(error, LogClosedError):
-            self._flushes.forget(replica)
-            self._settle(replica)
-        elif error is None:
-            event, again = self._flushes.finished(replica, partition, done.result())
-            self._put(event)
-            if again:
-                self._retry_flush(partition, replica)
-        elif not isinstance(error, StorageError):
-            raise error
-        elif self._flushes.failed(replica, error):
-            delay_s = EXHAUSTED_RETRY_MS / 1000
-            asyncio.get_running_loop().call_later(delay_s, self._retry_flush, partition, replica)
-        else:
-            _log.error("%s: fsync failed: %s", partition, error)
-            self._fail(replica.directory, error)
-
-    def _retry_flush(self, partition: TopicPartition, replica: _Replica) -> None:
-        if replica.gone or replica.directory.failed or replica.log.closed:
-            self._flushes.forget(replica)
-        else:
-            self._begin_flush(partition, replica)
-
-    def _note_due(self, replica: _Replica) -> None:
-        """Where a segment was sealed, or an epoch begun: have those before it, and the epochs, made durable while
-        appends go on."""
-        if replica.log.has_due:
-            self._due[replica] = None
-            if not self._flushing_due:
-                self._flushing_due = True
-                self._run_task(self._flush_due())
-
-    async def _flush_due(self) -> None:
-        """Round after round, until nothing is due. What becomes so during one is due in the next, so what is not yet
-        durable is at most what came in during two rounds; where the disk is slower than that, the kernel blocks the
-        appends once too much of its page cache is dirty."""
-        try:
-            while self._due:
-                due, self._due = list(self._due), {}
-                await self._sync(Log.flush_due, due)
-        finally:
-            self._flushing_due = False
-
-    # Files
-
     def sync_files(self, then: Callable[[], None]) -> None:
-        """Make durable, in threads, what was made and cut since the last call; `then()` once what was made is.
-
-        Nobody waits for the epochs: the end of this process takes none of them, and those that have records are made
-        durable as _flush_due comes to them, and before these are. A host that was booted since trusts nothing of this
-        broker's before the controller has dealt with it.
-        """
-        made, self._made = list(self._made), {}
-        cut, self._cut = list(self._cut), {}
-        if made:
-            self._run_task(self._sync(Log.sync_files, made, then))
-        else:
-            then()
-        if cut:
-            self._run_task(self._sync(Log.sync_files, cut))
-
-    async def _sync(
-        self, call: Callable[[Log], None], replicas: list[_Replica], then: Callable[[], None] = lambda: None
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        due = deque(replica for replica in replicas if not replica.gone and not replica.directory.failed)
-        taken = list(due)
-        for replica in taken:
-            replica.syncing += 1
-        threads = [loop.run_in_executor(self._pool, _sync_each, call, due) for _ in range(min(SYNCS_AT_ONCE, len(due)))]
-        failed = await asyncio.gather(*threads)
-        for replica in taken:
-            replica.syncing -= 1
-            self._settle(replica)
-        again = []
-        for replica, error in itertools.chain.from_iterable(failed):
-            if replica.gone:  # meanwhile its folder was moved
-                continue
-            if is_exhaustion(error):
-                again.append(replica)
-            else:
-                _log.error("%s", error)
-                self._fail(replica.directory, error)
-        if again:
-            await asyncio.sleep(EXHAUSTED_RETRY_MS / 1000)
-            await self._sync(call, again, then)
-        else:
-            then()
+        """Make durable what was made and cut since the last call; `then()` once what was made is."""
+        self._flusher.sync_files(then)
 
     # Failure
 
@@ -686,7 +547,7 @@ class ReplicaLogs:
     def close(self, *, mark: bool = True) -> bool:
         """Close every log, many at a time, and let go of the directories; blocks. Whether all of it was clean. What
         was clean in a directory is marked there, if `mark`, whatever became of the other directories."""
-        self._due.clear()  # closing syncs everything
+        self._flusher.drop_sealed()  # closing syncs everything
         self._lookup_pool.shutdown(cancel_futures=True)
         with ThreadPoolExecutor(8, "kreplog-close") as pool:
             closed = dict(zip(self._replicas, pool.map(_close_quietly, self._replicas.values()), strict=True))
@@ -722,7 +583,7 @@ class ReplicaLogs:
         replica = self._replicas.get(partition)
         return 0 if replica is None or replica.log.closed else replica.log.size
 
-    def in_directory(self, directory: DataDirectory) -> list[tuple[TopicPartition, Log]]:
+    def in_directory(self, directory: DataDirectory) -> list[tuple[TopicPartition, ManagedLog]]:
         """The open logs there, by partition, for those who only look."""
         return sorted((one, held.log) for one, held in self._replicas.items() if held.directory is directory)
 
@@ -760,12 +621,7 @@ def _close_all(files: Sequence[int]) -> None:
         os.close(file)
 
 
-def _flush_log(log: Log) -> int:
-    log.flush()
-    return log.recovery_point
-
-
-def _find_offset(log: Log, partition: TopicPartition, timestamp: int) -> tuple[int, int]:
+def _find_offset(log: ManagedLog, partition: TopicPartition, timestamp: int) -> tuple[int, int]:
     """(offset, timestamp), (-1, -1) for none; none too for what no record has: a time below 0, with which newer Kafkas
     mean other questions."""
     try:
@@ -780,30 +636,12 @@ def _find_offset(log: Log, partition: TopicPartition, timestamp: int) -> tuple[i
     return found or (-1, -1)
 
 
-def _sync_each(call: Callable[[Log], None], due: deque[_Replica]) -> list[tuple[_Replica, StorageError]]:
-    """`call` for each of those that other threads leave; the ones that failed."""
-    failed: list[tuple[_Replica, StorageError]] = []
-    while True:
-        try:
-            replica = due.popleft()
-        except IndexError:
-            return failed
-        if replica.gone:
-            continue
-        try:
-            call(replica.log)
-        except LogClosedError:  # meanwhile the broker has stopped
-            continue
-        except StorageError as error:
-            failed.append((replica, error))
-
-
-def _close_quietly(replica: _Replica) -> Offsets | None:
+def _close_quietly(replica: Replica) -> Offsets | None:
     """What the checkpoints are to say of it, None where it was not closed cleanly."""
     log = replica.log
     if replica.directory.failed:
         if not replica.flushing and not replica.syncing:  # a thread that waits for its turn there would wait for ever
-            log._abandon()
+            log.abandon()
         return None
     try:
         offsets = log.log_end_offset, log.high_watermark, log.log_start_offset

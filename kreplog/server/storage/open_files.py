@@ -14,7 +14,7 @@ import contextlib
 import resource
 from dataclasses import dataclass
 
-from kreplog._native.segment import keep_open
+from kreplog.managed_log import keep_open
 
 RESERVE = 64
 """Minimum of the reserve; a sixteenth of the limit where that is more."""

@@ -16,7 +16,8 @@ import kreplog
 from kreplog import Log
 from kreplog.core import effects, events
 from kreplog.errors import LogFailedError, ReplicaRefusedError, ResourceExhaustedError, StorageError, is_exhaustion
-from kreplog.server.storage import log_manager as partitions
+from kreplog.managed_log import ManagedLog
+from kreplog.server.storage import flusher
 from kreplog.server.storage.directories import DataDirectory, read_topic_id
 from kreplog.server.storage.open_files import UNLIMITED, OpenFiles
 from kreplog.types import TopicPartition
@@ -80,7 +81,7 @@ def test_an_error_of_python_itself_is_of_storage(life: Life) -> None:
 def test_an_fsync_that_finds_no_descriptor_is_made_later(
     life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "EXHAUSTED_RETRY_MS", 1)
+    monkeypatch.setattr(flusher, "EXHAUSTED_RETRY_MS", 1)
     logs = life.open()
     tried = []
 
@@ -104,14 +105,14 @@ def test_an_fsync_that_finds_no_descriptor_is_made_later(
 def test_new_files_that_find_no_descriptor_are_made_durable_before_anybody_counts_on_them(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "EXHAUSTED_RETRY_MS", 1)
+    monkeypatch.setattr(flusher, "EXHAUSTED_RETRY_MS", 1)
     logs = life.open()
     done: list[int] = []
     tried: list[int] = []
 
-    right = Log.sync_files
+    right = ManagedLog.sync_files
 
-    def sync(log: Log) -> None:
+    def sync(log: ManagedLog) -> None:
         tried.append(1)
         if len(tried) <= 3:
             assert done == []
@@ -120,7 +121,7 @@ def test_new_files_that_find_no_descriptor_are_made_durable_before_anybody_count
 
     async def work() -> None:
         opened(logs)
-        with refusing(Log, "sync_files", sync):
+        with refusing(ManagedLog, "sync_files", sync):
             logs.sync_files(lambda: done.append(1))
             await until(lambda: done == [1])
         assert len(tried) == 4

@@ -1,4 +1,4 @@
-"""ReplicaLogs and DataDirectory: what is on disk, in this life and the next."""
+"""LogManager and DataDirectory: what is on disk, in this life and the next."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import LogFailedError, LogLockedError, StorageError, UsageError
+from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.directories import DataDirectory, read_topic_id
-from kreplog.server.storage.log_manager import Progress, ReplicaLogs
+from kreplog.server.storage.log_manager import LogManager, Progress
 from kreplog.server.storage.open_files import OpenFiles
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
@@ -40,7 +41,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 class Life:
-    """ReplicaLogs over directories in `root`, from open() to stop() or crash()."""
+    """LogManager over directories in `root`, from open() to stop() or crash()."""
 
     def __init__(self, root: Path, pool: ThreadPoolExecutor) -> None:
         self.root = root
@@ -56,9 +57,9 @@ class Life:
         stray_retention_ms: int = -1,
         files: OpenFiles | None = None,
         memory: MemoryAccount | None = None,
-    ) -> ReplicaLogs:
+    ) -> LogManager:
         directories = [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)]
-        self.logs = ReplicaLogs(
+        self.logs = LogManager(
             directories,
             LogConfig(replicated=True),
             self.events.append,
@@ -84,12 +85,12 @@ def life(tmp_path: Path) -> Iterator[Life]:
         yield Life(tmp_path, pool)
 
 
-def opened(logs: ReplicaLogs, topic_id: str = ID, partition: TopicPartition = TP) -> effects.OpenedLog:
+def opened(logs: LogManager, topic_id: str = ID, partition: TopicPartition = TP) -> effects.OpenedLog:
     answer: effects.OpenedLog = logs.answer(effects.OpenLog(partition, topic_id, TopicConfig()))
     return answer
 
 
-def appended(logs: ReplicaLogs, batch: bytes, epoch: int = 0, partition: TopicPartition = TP) -> Any:
+def appended(logs: LogManager, batch: bytes, epoch: int = 0, partition: TopicPartition = TP) -> Any:
     """The answer of an append as a leader, on an event loop as a broker's, with what it has left due done."""
 
     answers = []
@@ -97,13 +98,15 @@ def appended(logs: ReplicaLogs, batch: bytes, epoch: int = 0, partition: TopicPa
     async def work() -> None:
         answers.append(logs.answer(effects.AppendAsLeader(partition, batch, epoch)))
         await until(lambda: not logs._tasks)
-        assert not any(log.has_due for directory in logs.directories for _, log in logs.in_directory(directory))
+        assert not any(
+            log.has_unflushed_segments for directory in logs.directories for _, log in logs.in_directory(directory)
+        )
 
     run(work)
     return answers[0]
 
 
-def found_offsets(life: Life, logs: ReplicaLogs, *timestamps: int) -> list[tuple[int, int]]:
+def found_offsets(life: Life, logs: LogManager, *timestamps: int) -> list[tuple[int, int]]:
     """What OffsetFound events say of these."""
 
     async def work() -> None:
@@ -508,16 +511,16 @@ def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pyt
     """And nobody waits for an epoch that was dropped; a log that cannot be synced fails with its directory."""
     logs = life.open()
     told: list[str] = []
-    sync_files = kreplog.Log.sync_files
+    sync_files = ManagedLog.sync_files
 
-    def noted(log: kreplog.Log) -> None:
+    def noted(log: ManagedLog) -> None:
         sync_files(log)
         told.append(str(log.topic_partition))
 
-    def fail(log: kreplog.Log) -> None:
+    def fail(log: ManagedLog) -> None:
         raise LogFailedError("the disk is gone")
 
-    monkeypatch.setattr(kreplog.Log, "sync_files", noted)
+    monkeypatch.setattr(ManagedLog, "sync_files", noted)
 
     async def answered() -> None:
         answer = asyncio.Event()
@@ -539,7 +542,7 @@ def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pyt
         await answered()
         assert told[0] == "answer", "it is synced later"
         await until(lambda: told == ["answer", "topic-0"])
-        monkeypatch.setattr(kreplog.Log, "sync_files", fail)
+        monkeypatch.setattr(ManagedLog, "sync_files", fail)
         logs.answer(effects.TruncateTo(TP, 0))
         await answered()
         await until(lambda: events.LogFailed(TP) in life.events)
@@ -554,11 +557,11 @@ def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
     logs = life.open()
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(log: kreplog.Log) -> None:
+    def slow(log: ManagedLog) -> None:
         begun.set()
         assert go_on.wait(10) and not log.closed, "dropped under the thread that syncs it"
 
-    monkeypatch.setattr(kreplog.Log, "sync_files", slow)
+    monkeypatch.setattr(ManagedLog, "sync_files", slow)
 
     async def work() -> None:
         opened(logs)
@@ -581,16 +584,16 @@ def test_sealed_segments_are_made_durable_beside_the_appends(
 ) -> None:
     """In one thread for each log, however often it seals one meanwhile."""
     logs = life.open()
-    flush_due = kreplog.Log.flush_due
+    flush_sealed = ManagedLog.flush_sealed
     begun: list[int] = []
     go_on = threading.Event()
 
-    def slow(log: kreplog.Log) -> None:
+    def slow(log: ManagedLog) -> None:
         begun.append(log.log_end_offset)
         assert go_on.wait(10)
-        flush_due(log)
+        flush_sealed(log)
 
-    monkeypatch.setattr(kreplog.Log, "flush_due", slow)
+    monkeypatch.setattr(ManagedLog, "flush_sealed", slow)
 
     async def work() -> None:
         logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
@@ -626,10 +629,10 @@ def test_a_sealed_segment_that_cannot_be_made_durable_fails_the_directory(
     logs = life.open()
     other = TopicPartition("topic", 1)
 
-    def fail(log: kreplog.Log) -> None:
+    def fail(log: ManagedLog) -> None:
         raise LogFailedError("the disk is gone")
 
-    monkeypatch.setattr(kreplog.Log, "flush_due", fail)
+    monkeypatch.setattr(ManagedLog, "flush_sealed", fail)
 
     async def work() -> None:
         opened(logs, partition=other)
@@ -650,15 +653,15 @@ def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_du
 ) -> None:
     logs = life.open()
     begun, go_on = threading.Event(), threading.Event()
-    flush = kreplog.Log.flush_due
+    flush = ManagedLog.flush_sealed
 
-    def late(log: kreplog.Log) -> None:
+    def late(log: ManagedLog) -> None:
         begun.set()
         assert go_on.wait(10)
         with pytest.raises(LogFailedError, match="No such file"):
             flush(log)
 
-    monkeypatch.setattr(kreplog.Log, "flush_due", late)
+    monkeypatch.setattr(ManagedLog, "flush_sealed", late)
 
     async def work() -> None:
         logs.answer(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
@@ -683,11 +686,11 @@ def test_logs_of_a_failed_directory_are_left_to_the_threads_that_have_them(
     logs = life.open()
     first, go_on = threading.Event(), threading.Event()
 
-    def slow(log: kreplog.Log) -> None:
+    def slow(log: ManagedLog) -> None:
         first.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr(kreplog.Log, "flush_due", slow)
+    monkeypatch.setattr(ManagedLog, "flush_sealed", slow)
     other = TopicPartition("topic", 1)
 
     async def work() -> None:
@@ -717,7 +720,7 @@ def test_what_retention_sealed_is_let_go_of(life: Life) -> None:
         logs.answer(effects.AdvanceHighWatermark(TP, 1))
         log.flush()
         assert logs.answer(effects.EnforceRetention(TP)).log_start == 1
-        await until(lambda: not log.has_due)
+        await until(lambda: not log.has_unflushed_segments)
 
     run(work)
     life.crash()

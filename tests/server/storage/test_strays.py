@@ -9,7 +9,7 @@ import pytest
 
 from kreplog.core import effects
 from kreplog.errors import StorageError
-from kreplog.server.storage.log_manager import ReplicaLogs
+from kreplog.server.storage.log_manager import LogManager
 from tests.server.loop import run, until
 from tests.server.storage.test_log_manager import ID, OTHER_ID, TP, Life, appended, batch, life, opened
 
@@ -18,7 +18,7 @@ __all__ = ["batch", "life"]
 HOUR_MS = 3_600_000
 
 
-def restore(logs: ReplicaLogs, topic_id: str = ID) -> bool:
+def restore(logs: LogManager, topic_id: str = ID) -> bool:
     restored: bool = logs.answer(effects.RestoreStray(TP, topic_id))
     return restored
 

@@ -1,4 +1,4 @@
-"""Driver: an owned log waits for no fsync until there is a record, and the record waits for the names it needs; nor
+"""Driver: a managed log waits for no fsync until there is a record, and the record waits for the names it needs; nor
 does an append that seals a segment ("sealed") or begins an epoch, which is durable before a flush says of its records
 that they are ("epochs"). Where segments are deleted before a flush has come to them, what they say of producers is
 durable first ("deleted")."""
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kreplog import Log, LogConfig
 from kreplog._native.batch import build
+from kreplog.managed_log import ManagedLog
 from tests.faults.shim import Shim
 
 NAMES = {"partition.metadata", "kreplog.state", "topic-0", "data"}
@@ -26,35 +27,35 @@ def mapped_for_writing() -> int:
 def seal(root: Path) -> None:
     shim = Shim()
     synced: list[str] = []
-    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True, segment_bytes=1000), owned=True)
+    log = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True, segment_bytes=1000))
 
     def append() -> None:
         leo = log.log_end_offset
         log.append_batches(build([bytes(400)], producer_id=7, producer_epoch=0, base_sequence=leo))
 
     append()
-    log.flush_due()
+    log.flush_sealed()
     shim.on_sync(lambda descriptor: synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
     for _ in range(6):
         append()
     assert [one.base_offset for one in log.segments] == [0, 2, 4, 6]
     assert not synced, synced
-    assert (log.has_due, log.recovery_point) == (True, 0)
+    assert (log.has_unflushed_segments, log.recovery_point) == (True, 0)
     mapped = mapped_for_writing()
     assert mapped in (4, 0), "one was unmapped (0: the file system allocates nothing ahead, so nothing is mapped)"
 
-    log.flush_due()
+    log.flush_sealed()
     assert mapped_for_writing() == min(mapped, 1)
     assert set(synced) == {f"{6:020}.snapshot", f"{0:020}.log", f"{2:020}.log", "topic-0"}, synced
-    assert (log.has_due, log.recovery_point) == (False, 4)
+    assert (log.has_unflushed_segments, log.recovery_point) == (False, 4)
     synced.clear()
-    log.flush_due()
+    log.flush_sealed()
     assert not synced, synced
     for _ in range(2):
         append()
     log.flush()
     assert set(synced) == {f"{8:020}.snapshot", *(f"{at:020}.log" for at in (4, 6, 8)), "topic-0"}, synced
-    assert (log.has_due, log.recovery_point) == (False, log.log_end_offset)
+    assert (log.has_unflushed_segments, log.recovery_point) == (False, log.log_end_offset)
     shim.on_sync(None)
     log.close()
 
@@ -62,7 +63,7 @@ def seal(root: Path) -> None:
 def delete(root: Path) -> None:
     shim = Shim()
     synced: list[tuple[str, int]] = []
-    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True, segment_bytes=1000), owned=True)
+    log = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True, segment_bytes=1000))
     for at in range(7):
         producer = 7 if at < 2 else 8
         log.append_batches(build([bytes(400)], producer_id=producer, producer_epoch=0, base_sequence=at))
@@ -78,7 +79,7 @@ def delete(root: Path) -> None:
     assert snapshot in synced, f"only the snapshot tells of producer 7 now: {synced}"
     assert ("topic-0", 0) in synced[synced.index(snapshot) :], synced
     synced.clear()
-    log.flush_due()
+    log.flush_sealed()
     assert f"{6:020}.snapshot" not in dict(synced), synced
     shim.on_sync(None)
     log.close()
@@ -87,7 +88,7 @@ def delete(root: Path) -> None:
 def begin_epochs(root: Path) -> None:
     shim = Shim()
     synced: list[tuple[str, int]] = []
-    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
+    log = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True))
     log.sync_files()
     with Log.open(root / "source-0") as source:
         source.assign_leader_epoch(5)
@@ -105,16 +106,16 @@ def begin_epochs(root: Path) -> None:
 
     shim.on_sync(note)
     log.append_batches(build([b"0", b"1"]), 3)
-    assert (log.has_due, names()) == (True, set())
-    log.flush_due()
-    assert (log.has_due, log.recovery_point, names()) == (False, 0, {EPOCHS, "topic-0"})
+    assert (log.has_unflushed_segments, names()) == (True, set())
+    log.flush_sealed()
+    assert (log.has_unflushed_segments, log.recovery_point, names()) == (False, 0, {EPOCHS, "topic-0"})
     log.append_batches(build([b"2"]), 4)
     log.append_as_follower(fetched)
-    assert (log.has_due, names()) == (True, set())
+    assert (log.has_unflushed_segments, names()) == (True, set())
     log.flush()
     assert {(EPOCHS, 0), ("topic-0", 0), (f"{0:020}.log", 0)} == set(synced), synced
-    assert (log.has_due, log.recovery_point, len(names())) == (False, 4, 3)
-    log.flush_due()
+    assert (log.has_unflushed_segments, log.recovery_point, len(names())) == (False, 4, 3)
+    log.flush_sealed()
     assert names() == set()
     log.append_batches(build([b"4"]), 6)
     log.close()
@@ -123,12 +124,12 @@ def begin_epochs(root: Path) -> None:
     with Log.open(root / "data" / "topic-0", LogConfig(replicated=True)) as again:
         assert again.leader_epochs == [(3, 0), (4, 2), (5, 3), (6, 4)]
 
-    killed = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
+    killed = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True))
     killed.append_batches(build([b"5"]), 7)
     killed._abandon()
     shim.on_sync(note)
-    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
-    assert log.has_due
+    log = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True))
+    assert log.has_unflushed_segments
     names()
     log.flush()
     assert (log.recovery_point, names()) == (6, {EPOCHS, "topic-0", f"{0:020}.log"})
@@ -162,7 +163,7 @@ def begin(root: Path, how: str) -> None:
         return int.from_bytes(segment.read_bytes()[:61], "big") if segment.exists() else 0
 
     shim.on_sync(note)
-    log = Log.open(root / "data" / "topic-0", LogConfig(replicated=True), owned=True)
+    log = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True))
     synced.clear()  # the id that a log gives itself; a broker's has one
     log.assign_leader_epoch(3)
     assert not synced, synced

@@ -1,0 +1,67 @@
+"""ManagedLog: a log in a data directory of a broker's, which writes the checkpoints and schedules the fsyncs.
+
+With it comes what else a process with many logs needs of the native code: checkpoint files, durable and private files
+and directories, open files and freed memory, and batches as clients send them.
+"""
+
+from __future__ import annotations
+
+from kreplog._native.batch import end_of
+from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
+from kreplog._native.directory import OWNER_LOCK
+from kreplog._native.encoded import InspectedBatches, inflated_sizes
+from kreplog._native.files import error_of, group_number, make_directory
+from kreplog._native.memory import keep_freed
+from kreplog._native.segment import close_idle_files, keep_open
+from kreplog.log import Log
+
+__all__ = [
+    "OWNER_LOCK",
+    "InspectedBatches",
+    "ManagedLog",
+    "OffsetCheckpoint",
+    "atomic_write",
+    "close_idle_files",
+    "end_of",
+    "error_of",
+    "group_number",
+    "inflated_sizes",
+    "keep_freed",
+    "keep_open",
+    "make_directory",
+]
+
+
+class ManagedLog(Log):
+    """A log whose caller, its manager, has locked the data directory of many logs.
+
+    The manager writes the checkpoint files, after it has closed the logs. It calls `sync_files` for what is made and
+    dropped before there are records; those wait for it. An append that seals a segment fsyncs none, nor does one that
+    begins an epoch: while `has_unflushed_segments`, the manager has `flush_sealed` to call, best in a thread beside the
+    appends. It does not change the bytes that `append_as_follower` is given until that returns: they are not copied.
+    """
+
+    _managed = True
+
+    @property
+    def has_unflushed_segments(self) -> bool:
+        """Whether a segment was sealed, or an epoch begun, that no flush has covered."""
+        return self._has_unflushed_segments
+
+    def flush_sealed(self) -> None:
+        """Make durable what lies before the newest sealed segment, and the epochs that records have. Raises
+        LogFailedError."""
+        self._flush_sealed()
+
+    def sync_files(self) -> None:
+        """Make durable what was made or dropped without records; others may use the log meanwhile. Raises
+        LogFailedError."""
+        self._sync_files()
+
+    def expect_failure(self) -> None:
+        """Its directory is about to be moved or deleted: what threads still do with it may fail, and is not logged."""
+        self._given_up = True
+
+    def abandon(self) -> None:
+        """Forget the log without a last write, and let go of its files."""
+        self._abandon()
