@@ -60,7 +60,7 @@ def show(console: Console, outcomes: Sequence[Outcome], facts: dict[str, str]) -
 
 
 def markdown(outcomes: Sequence[Outcome], facts: dict[str, str], command: str) -> str:
-    """The goals as a table for the README, with the machine and the command that made it."""
+    """The goals as a table for docs/benchmarks.md, with the machine and the command that made it."""
     lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
     for outcome in outcomes:
         for number, (row, _) in enumerate(_goal_rows(outcome)):

@@ -2,7 +2,7 @@
 
 from kreplog import errors
 from kreplog.config import LogConfig
-from kreplog.log import Appender, Fetched, Log, OffsetRange, Record, SegmentInfo
+from kreplog.log import Appender, Fetched, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
@@ -17,6 +17,7 @@ __all__ = [
     "FileRegion",
     "Log",
     "LogConfig",
+    "NumpyColumns",
     "OffsetRange",
     "Record",
     "SegmentInfo",

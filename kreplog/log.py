@@ -14,9 +14,9 @@ from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kreplog._native import deletion, directory, encoded, lookup, reader, recovery
+from kreplog._native import deletion, directory, encoded, fixed_width, lookup, reader, recovery
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -28,15 +28,30 @@ from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
 from kreplog.types import AppendInfo, VerifyReport
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
     from typing_extensions import Buffer
 
-__all__ = ["Appender", "Fetched", "Log", "OffsetRange", "Record", "SegmentInfo"]
+    from kreplog._native.arrow_export import ArrowColumns
+
+__all__ = ["Appender", "Fetched", "Log", "NumpyColumns", "OffsetRange", "Record", "SegmentInfo"]
 
 _MAX_LINGER_MS = 1 << 31  # as in Kafka's producer
 _ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 _writers: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+class NumpyColumns(NamedTuple):
+    """Records as read-only NumPy arrays of one length; made by `Log.to_numpy`.
+
+    offsets: int64. timestamps_ms: int64, ms since 1970. values: of the dtype that was given, None without one.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+    values: npt.NDArray[Any] | None
 
 
 class Appender(BufferedAppender):
@@ -234,6 +249,41 @@ class Log(SegmentedLog):
             self, start, stop, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
         )
         return map(pa.record_batch, pieces)
+
+    def to_numpy(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        value_dtype: npt.DTypeLike | None = None,
+        *,
+        max_bytes: int = 4 << 20,
+    ) -> Iterator[NumpyColumns]:
+        """The committed records of [start, stop) as NumPy arrays of about max_bytes, built natively and lent uncopied.
+
+        value_dtype: how to take the values, each of which must have its size, as `append_many` writes an array's items;
+        structured dtypes included, those with Python objects not. Without it values are not decoded.
+        Raises ArgumentTypeError, UsageError (the dtype, and while iterating a value of another size, with its offset);
+        else as `read` does.
+        """
+        import numpy as np
+
+        try:
+            dtype = None if value_dtype is None else np.dtype(value_dtype)
+        except TypeError as error:
+            raise ArgumentTypeError(f"value_dtype = {value_dtype!r} is no NumPy dtype: {error}") from None
+        if dtype is not None and (dtype.hasobject or dtype.itemsize == 0):
+            raise UsageError(f"value_dtype = {dtype!r} has no fixed size in bytes: give one, as in 'S10' or '<f8'")
+        columns = ("offset", "timestamp") if dtype is None else ("offset", "timestamp", "value")
+        pieces = reader.ArrowPieces(self, start, stop, columns, "ms", max_bytes)
+
+        def arrays(piece: ArrowColumns) -> NumpyColumns:
+            return NumpyColumns(
+                np.frombuffer(fixed_width.offsets(piece), np.int64),
+                np.frombuffer(fixed_width.timestamps(piece), np.int64),
+                None if dtype is None else np.frombuffer(fixed_width.values(piece, dtype.itemsize), dtype),
+            )
+
+        return map(arrays, pieces)
 
     def verify(
         self,

@@ -25,6 +25,7 @@ cdef class Column:
     cdef list items
     cdef Payload payload
     cdef Py_buffer view
+    cdef Py_ssize_t row_bytes
     cdef bint viewed
     cdef object capsules
     cdef void* array

@@ -1,8 +1,8 @@
 """Many keys, values or timestamps at once, whatever they came in, read without a Python object per record.
 
 Takes lists and other sequences of bytes-like, Arrow binary and string arrays through the Arrow PyCapsule interface (no
-pyarrow needed here), and 2-D uint8 arrays through the buffer protocol. Items are checked when they are looked at; who
-has to know of a bad one far down before it acts looks at all of them first.
+pyarrow needed here), and through the buffer protocol 2-D uint8 arrays and 1-D NumPy arrays of fixed-size items. Items
+are checked when they are looked at; a caller that has to know of a bad one far down before it acts looks at all first.
 """
 
 cimport cython
@@ -35,7 +35,7 @@ cdef class Column:
         cdef const int64_t* wide
         if self.kind == ROWS:
             out.data = <const uint8_t*> self.view.buf + i * self.view.strides[0]
-            out.length = self.view.shape[1]
+            out.length = self.row_bytes
             return 0
         array = <ArrowArray*> self.array
         i += array.offset
@@ -92,8 +92,17 @@ cdef Column column_of(object values, str name):
     if not isinstance(values, (list, tuple)) and PyObject_CheckBuffer(values):
         PyObject_GetBuffer(values, &column.view, PyBUF_FORMAT | PyBUF_STRIDES)
         column.viewed = True
-        if column.view.ndim != 2 or column.view.itemsize != 1 or column.view.strides[1] != 1:
-            raise ArgumentTypeError(f"{name} as an array must be 2-D uint8 with contiguous rows, a record a row")
+        if column.view.ndim == 2 and column.view.itemsize == 1 and column.view.strides[1] == 1:
+            column.row_bytes = column.view.shape[1]
+        elif column.view.ndim == 1 and column.view.itemsize > 1 and getattr(values, "dtype", None) is not None:
+            if values.dtype.hasobject:
+                raise ArgumentTypeError(f"{name} as an array must hold plain bytes or numbers, not Python objects")
+            column.row_bytes = column.view.itemsize
+        else:
+            raise ArgumentTypeError(
+                f"{name} as an array must be 2-D uint8 with contiguous rows, a record a row, or a 1-D NumPy array of "
+                "items of 2 bytes or more, a record an item"
+            )
         column.kind = ROWS
         column.length = column.view.shape[0]
         return column
