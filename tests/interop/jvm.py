@@ -93,27 +93,33 @@ def java() -> str:
     return found
 
 
-def classpath() -> str:
-    """The class path of Kafka and its tools; the first time they are downloaded. Raises Unavailable."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kreplog")
-    known = cache / f"interop-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}.classpath"
+def cache_folder() -> Path:
+    """Where what was installed or resolved is remembered between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kreplog")
+
+
+def classpath(pom: Path = POM) -> str:
+    """The class path of `pom`, by default Kafka's and its tools'; the first time jars are downloaded. Raises
+    Unavailable."""
+    cache = cache_folder()
+    known = cache / f"interop-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}.classpath"
     if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(os.pathsep)):
         return known.read_text()
     maven = shutil.which("mvn")
     if maven is None:
-        raise Unavailable("no mvn on PATH to resolve Apache Kafka with (on Debian: apt install maven)")
+        raise Unavailable("no mvn on PATH to resolve Apache Kafka's jars with (on Debian: apt install maven)")
     cache.mkdir(parents=True, exist_ok=True)
     fresh = known.with_suffix(f".{os.getpid()}")
-    command = [maven, "-B", "-q", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
+    command = [maven, "-B", "-q", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cache, timeout=RESOLVE_S
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"Maven did not resolve Apache Kafka within {RESOLVE_S} s") from None
+        raise Unavailable(f"Maven did not resolve {pom} within {RESOLVE_S} s") from None
     if done.returncode:
         said = next((line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line), "nothing")
-        raise Unavailable(f"Maven cannot resolve Apache Kafka: {said}")
+        raise Unavailable(f"Maven cannot resolve {pom}: {said}")
     fresh.replace(known)
     return known.read_text()
 
