@@ -173,7 +173,7 @@ class LeaderAndIsr(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerRegistration:
     """A registered broker: the content of `/brokers/ids/[id]`, and the epoch of that registration (KIP-380).
 
     host, port: where clients reach it. stopping: it announced its shutdown. unclean: it came back from a crash in which

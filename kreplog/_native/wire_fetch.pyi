@@ -3,7 +3,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 
 class FetchCodec:
     def __init__(
@@ -30,5 +30,5 @@ class FetchCodec:
         version: int,
         id_of: Callable[[str], str] | None,
         unknown: Sequence[tuple[str, int]],
-        nodes: Sequence[Broker],
+        nodes: Sequence[BrokerRegistration],
     ) -> list[Any]: ...

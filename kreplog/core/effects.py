@@ -23,7 +23,7 @@ from kreplog.core.messages import (
     LeaderAndIsrResponse,
     Response,
 )
-from kreplog.types import Broker, Node, StoreOperation, TopicPartition
+from kreplog.types import BrokerRegistration, Node, StoreOperation, TopicPartition
 
 # Effects on a log
 
@@ -298,7 +298,7 @@ class ConnectPeer:
     """Make a connection to a broker in place of the one held, and hold it. PeerConnected or PeerUnreachable brings the
     outcome; a PeerDisconnected follows when its other end closes it."""
 
-    broker: Broker
+    broker: BrokerRegistration
 
 
 @dataclass(frozen=True, slots=True)

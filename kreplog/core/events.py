@@ -14,7 +14,7 @@ from kreplog.core.messages import (
     Request,
 )
 from kreplog.errors import CoordinationError
-from kreplog.types import Broker, TopicPartition, WatchEvent
+from kreplog.types import BrokerRegistration, TopicPartition, WatchEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class ControlledShutdownReplied:
 class PeersChanged:
     """The registered brokers, by id, as the controller's last UpdateMetadata names them."""
 
-    brokers: Mapping[int, Broker]
+    brokers: Mapping[int, BrokerRegistration]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from kreplog.core.events import (
 )
 from kreplog.core.registration import deregistration
 from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError
-from kreplog.types import Broker, Check, Create, Delete
+from kreplog.types import BrokerRegistration, Check, Create, Delete
 
 RETRY_MS = 500
 """Delay before the next connection to an unreachable broker, and before the next try of a failed store write."""
@@ -59,7 +59,7 @@ class _Peer:
     """One registration of another broker. reported: this broker's failure report is in the store. due_ms: when to
     connect again, None while connected or connecting."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerRegistration) -> None:
         self.broker = broker
         self.link = Link.CONNECTING
         self.connected_ms = 0
@@ -119,7 +119,7 @@ class FailureDetector:
 
     # Peers
 
-    def _change_peers(self, brokers: Mapping[int, Broker], now_ms: int) -> Steps[None]:
+    def _change_peers(self, brokers: Mapping[int, BrokerRegistration], now_ms: int) -> Steps[None]:
         for broker_id, peer in list(self._peers.items()):
             registered = brokers.get(broker_id)
             if registered is None or registered.epoch != peer.broker.epoch:

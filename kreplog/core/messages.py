@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.errors import ErrorCode, InvalidTopicError
-from kreplog.types import NO_EPOCH, NO_LEADER, Broker, EpochEndOffset, LeaderAndIsr, TopicPartition, check_partition
+from kreplog.types import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerRegistration,
+    EpochEndOffset,
+    LeaderAndIsr,
+    TopicPartition,
+    check_partition,
+)
 
 CONSUMER = -1
 """The replica_id of a fetch that comes from no replica."""
@@ -105,7 +113,7 @@ class UpdateMetadataRequest:
     controller_id: int
     controller_epoch: int
     broker_epoch: int
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerRegistration, ...]
     partitions: tuple[PartitionState, ...] = ()
     deleted: tuple[TopicPartition, ...] = ()
     sequence: int = 0

@@ -32,7 +32,7 @@ from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.errors import CoordinationError
-from kreplog.types import Broker, LeaderAndIsr, Node, TopicPartition, check_partition_number, check_topic_id
+from kreplog.types import BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_partition_number, check_topic_id
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -192,7 +192,7 @@ def decode_topic(path: str, node: Node) -> Topic:
         raise _unreadable(path, node.data) from error
 
 
-def encode_broker(content: Broker) -> bytes:
+def encode_broker(content: BrokerRegistration) -> bytes:
     """Without the epoch, which is the version of `broker_epoch`."""
     return _encode(
         {
@@ -207,11 +207,11 @@ def encode_broker(content: Broker) -> bytes:
     )
 
 
-def decode_broker(path: str, node: Node, epoch: int) -> Broker:
+def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
     try:
         content = _parsed(node.data)
         internal = content.get("internal")
-        return Broker(
+        return BrokerRegistration(
             int(path.rpartition("/")[2]),
             epoch,
             str(content["host"]),

@@ -23,7 +23,7 @@ from kreplog.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from kreplog.types import Broker, Check, Create, Delete, Node, SetData, StoreOperation
+from kreplog.types import BrokerRegistration, Check, Create, Delete, Node, SetData, StoreOperation
 
 RETRY_MS = 200
 """Delay after the store did not answer, or after ATTEMPTS lost races."""
@@ -59,7 +59,7 @@ class Registration:
     `broker.unclean` is repeated in every registration until `clear_unclean`: no controller may have seen the first.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerRegistration) -> None:
         self.broker = broker
         self.state = State.NO_SESSION
         self.session_id = 0

@@ -62,8 +62,7 @@ from kreplog.server.settings import BrokerSettings, Listener
 from kreplog.server.storage.disk_space import all_have_space
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
-from kreplog.types import Broker as Registered
-from kreplog.types import TopicPartition
+from kreplog.types import BrokerRegistration, TopicPartition
 from kreplog.wire import brokers as broker_wire
 
 _log = logging.getLogger("kreplog.server")
@@ -194,7 +193,7 @@ class Broker:
             internal = self.server.listen_internally(settings.internal, key)
         unclean = any(directory.unclean or directory.is_new for directory in directories)
         self.registration = Registration(
-            Registered(
+            BrokerRegistration(
                 self.id,
                 -1,
                 first.host,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller.topics import set_config_operations
+from kreplog.core.controller.admin_operations import set_config_operations
 from kreplog.errors import CoordinationError
 from kreplog.sim.faults import TopicPlan
 from kreplog.sim.scheduler import MS

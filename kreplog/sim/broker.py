@@ -32,13 +32,13 @@ from kreplog.errors import (
     StorageError,
     check,
 )
-from kreplog.sim.channels import ControlSender
+from kreplog.sim.control_sender import ControlSender
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS, Timer
 from kreplog.sim.store import StoreLink
 from kreplog.sim.trace import describe_effect, describe_event, partitions_of
-from kreplog.types import Broker, EpochEndOffset, TopicPartition, WatchEvent
+from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition, WatchEvent
 
 if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
@@ -255,7 +255,7 @@ class BrokerProcess:
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._reign = -1
-        broker = Broker(
+        broker = BrokerRegistration(
             self.id,
             -1,
             f"host{self.id}",

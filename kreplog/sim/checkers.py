@@ -30,7 +30,7 @@ What must hold, and when it is looked at:
     deleted             nothing is, but what an operator or retention let go; nothing that is not committed   as it goes
     watermark fell      nor is it told a lower high watermark by the same or a later leader             at the answer
     lost                all that was acknowledged under acks=all is in the log                          at the end
-    not converged, logs differ, context                                                                 see final.py
+    not converged, logs differ, context                                                                 final_checks.py
 
 What is excused. The promise of acks=all: a record is in the page cache of every replica in sync, at least
 min.insync.replicas of them, so it survives any crash of processes and the power failing under all but one of those

@@ -18,7 +18,7 @@ from kreplog.core import effects, nodes
 from kreplog.core import messages as m
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.errors import ErrorCode
-from kreplog.sim import final, workload
+from kreplog.sim import final_checks, workload
 from kreplog.sim.admin import Admin
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checkers import Checkers
@@ -374,7 +374,7 @@ class Cluster:
         process = None if machine is None else machine.process
         controls = process is not None and process.controller.active
         context = process.controller.context if process is not None and controls else None
-        found = final.judge(self.checkers, self.store.store.dump(), context, at_rest)
+        found = final_checks.judge(self.checkers, self.store.store.dump(), context, at_rest)
         return [(one.kind, one.text, one.partitions) for one in found]
 
     # At rest

@@ -20,7 +20,7 @@ from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller import fencing, leader_and_isr_writer, selectors
-from kreplog.core.controller.brokers import BrokerChanges
+from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.context import Replica as ControllerReplica
 from kreplog.core.controller.deletion import Deletion

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 
 from kreplog.errors import KreplogError
 from kreplog.sim.disk import Disks
+from kreplog.sim.scenario_arguments import ScenarioError
 from kreplog.sim.scenario_clients import Clients
+from kreplog.sim.scenario_cluster import ScenarioCluster
 from kreplog.sim.scenario_facts import Facts
 from kreplog.sim.scenario_steps import Steps
-from kreplog.sim.scenario_words import ScenarioError
-from kreplog.sim.stage import Stage
 
 __all__ = ["ScenarioError", "run"]
 
@@ -71,10 +71,10 @@ class _Play:
     """One file being played."""
 
     def __init__(self, disks: Disks) -> None:
-        self.stage = Stage(disks)
-        self.lines = self.stage.lines
-        clients = Clients(self.stage)
-        self._owners = (Steps(self.stage), clients, Facts(self.stage, clients))
+        self.cluster = ScenarioCluster(disks)
+        self.lines = self.cluster.lines
+        clients = Clients(self.cluster)
+        self._owners = (Steps(self.cluster), clients, Facts(self.cluster, clients))
 
     def do(self, line: str) -> None:
         """Carry out one command line."""
@@ -88,8 +88,8 @@ class _Play:
 
     def judge(self) -> None:
         """At the end: no core failed, and nothing that the checkers watch is wrong."""
-        stage = self.stage
-        at_rest = bool(stage.machines) and stage.unrest() is None
-        found = [f"{kind}: {text}" for kind, text, _ in [*stage.failures, *stage.verdict(at_rest)]]
+        cluster = self.cluster
+        at_rest = bool(cluster.machines) and cluster.unrest() is None
+        found = [f"{kind}: {text}" for kind, text, _ in [*cluster.failures, *cluster.verdict(at_rest)]]
         if found:
             raise ScenarioError("at the end the checkers find\n  " + "\n  ".join(found))

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from kreplog.core import messages as m
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import Invoke, Ok, Read
-from kreplog.sim.scenario_words import ScenarioError, joined, settings
+from kreplog.sim.scenario_arguments import ScenarioError, joined, settings
+from kreplog.sim.scenario_cluster import STEP_MS, ScenarioCluster
 from kreplog.sim.scheduler import MS
-from kreplog.sim.stage import STEP_MS, Stage
 from kreplog.types import TopicPartition
 
 _ACKS = {"all": -1, "1": 1, "0": 0}
@@ -40,10 +40,10 @@ class Producer:
 class Clients:
     """All clients of one scenario, by name. What they see goes into the history that the checkers judge by."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, cluster: ScenarioCluster) -> None:
         self.producers: dict[str, Producer] = {}
         self.consumed: dict[str, list[str]] = {}
-        self.stage = stage
+        self.cluster = cluster
 
     def do_produce(self, words: Sequence[str]) -> None:
         """produce p1 t-0 a b [acks=all] [to=2]: one batch to the leader that the store names, or to another."""
@@ -55,7 +55,7 @@ class Clients:
         producer.sequences[partition] = sequence + len(values)
         batch = Batch(partition, tuple(values), _ACKS[given.get("acks", "all")], sequence)
         producer.waiting.append(batch)
-        self.stage.history.add(Invoke(**self._event(name, producer, batch)))
+        self.cluster.history.add(Invoke(**self._event(name, producer, batch)))
         self._post(name, producer, batch, given)
 
     def do_retry(self, words: Sequence[str]) -> None:
@@ -64,45 +64,45 @@ class Clients:
         self._post(words[0], producer, producer.waiting[0], settings(words))
 
     def _post(self, name: str, producer: Producer, batch: Batch, given: dict[str, str]) -> None:
-        stage = self.stage
+        cluster = self.cluster
         values = [value.encode() for value in batch.values]
-        records = stage.disks.codec.encode(producer.id, 0, batch.sequence, values, stage.scheduler.now_ms)
+        records = cluster.disks.codec.encode(producer.id, 0, batch.sequence, values, cluster.scheduler.now_ms)
         timeout_ms = int(given.get("timeout_ms", "1500"))
         request = m.ProduceRequest(batch.acks, timeout_ms, (m.ProducePartition(batch.partition, records),))
-        leader = int(given.get("to", stage.leader_of(batch.partition)))
+        leader = int(given.get("to", cluster.leader_of(batch.partition)))
         if leader < 0:
             raise ScenarioError(f"{batch.partition} has no leader")
         if batch.acks == 0:
-            stage.network.send(name, f"b{leader}", "client", request)
+            cluster.network.send(name, f"b{leader}", "client", request)
         else:
             answered = partial(self._produced, name, producer, batch)
-            stage.network.call(name, f"b{leader}", "client", request, answered, (timeout_ms + 500) * MS)
-        stage.run_ms(STEP_MS)
+            cluster.network.call(name, f"b{leader}", "client", request, answered, (timeout_ms + 500) * MS)
+        cluster.run_ms(STEP_MS)
 
     def _produced(self, name: str, producer: Producer, batch: Batch, response: m.ProduceResponse | None) -> None:
         what = f"{' '.join(batch.values)} for {batch.partition}"
         if response is None:
-            self.stage.tell(f"{name} gets no answer to {what}")
+            self.cluster.tell(f"{name} gets no answer to {what}")
             return
         answer = response.partitions[0]
         if answer.error is not ErrorCode.NONE:
-            self.stage.tell(f"{name} is refused {what}: {answer.error.name}")
+            self.cluster.tell(f"{name} is refused {what}: {answer.error.name}")
             producer.refused.append(answer.error.name)
             return
         end = answer.base_offset + len(batch.values)
-        self.stage.tell(
+        self.cluster.tell(
             f"{name} is told that {batch.partition} [{answer.base_offset}, {end}) is {joined(batch.values)}"
         )
         if batch in producer.waiting:
             producer.waiting.remove(batch)
             producer.acked.extend(batch.values)
-            self.stage.history.add(Ok(**self._event(name, producer, batch), base_offset=answer.base_offset))
+            self.cluster.history.add(Ok(**self._event(name, producer, batch), base_offset=answer.base_offset))
 
     def _event(self, name: str, producer: Producer, batch: Batch) -> dict[str, Any]:
         return {
-            "at_ms": self.stage.scheduler.now_ms,
+            "at_ms": self.cluster.scheduler.now_ms,
             "partition": batch.partition,
-            "topic_id": self.stage.topic_id(batch.partition),
+            "topic_id": self.cluster.topic_id(batch.partition),
             "client": name,
             "acks": batch.acks,
             "producer_id": producer.id,
@@ -116,20 +116,20 @@ class Clients:
         name, where = [word for word in words if "=" not in word]
         partition = TopicPartition.parse(where)
         offset = int(given.get("from", 0))
-        asked = m.FetchPartition(partition, self.stage.topic_id(partition), -1, offset)
+        asked = m.FetchPartition(partition, self.cluster.topic_id(partition), -1, offset)
         answer = self._ask(name, partition, m.FetchRequest(m.CONSUMER, -1, 0, 0, 1 << 20, (asked,)), given)
         if answer is None or answer.error is not ErrorCode.NONE or answer.partitions[0].error is not ErrorCode.NONE:
             error = "no answer" if answer is None else (answer.error or answer.partitions[0].error).name
-            self.stage.tell(f"{name} cannot read {partition} from {offset}: {error}")
+            self.cluster.tell(f"{name} cannot read {partition} from {offset}: {error}")
             return
         found = answer.partitions[0]
-        records = [one for one in self.stage.disks.codec.decode(found.records) if one.offset >= offset]
+        records = [one for one in self.cluster.disks.codec.decode(found.records) if one.offset >= offset]
         for record in records:
-            self.stage.history.add(
+            self.cluster.history.add(
                 Read(
-                    at_ms=self.stage.scheduler.now_ms,
+                    at_ms=self.cluster.scheduler.now_ms,
                     partition=partition,
-                    topic_id=self.stage.topic_id(partition),
+                    topic_id=self.cluster.topic_id(partition),
                     client=name,
                     leader=found.leader,
                     leader_epoch=found.leader_epoch,
@@ -143,7 +143,7 @@ class Clients:
         values = [record.value.decode() for record in records]
         self.consumed.setdefault(name, []).extend(values)
         told = f"{name} reads {partition} from {offset}: {joined(values)}"
-        self.stage.tell(f"{told}; high watermark {found.high_watermark}")
+        self.cluster.tell(f"{told}; high watermark {found.high_watermark}")
 
     def do_end(self, words: Sequence[str]) -> None:
         """end c1 t-0 [at=2]: where does the partition end, for a client?"""
@@ -154,13 +154,13 @@ class Clients:
         listed = None if answer is None else answer.partitions[0]
         if listed is None or listed.error is not ErrorCode.NONE:
             error = "no answer" if listed is None else listed.error.name
-            self.stage.tell(f"{name} is not told the end of {partition}: {error}")
+            self.cluster.tell(f"{name} is not told the end of {partition}: {error}")
         else:
-            self.stage.tell(f"{name} is told that {partition} ends at {listed.offset}")
+            self.cluster.tell(f"{name} is told that {partition} ends at {listed.offset}")
 
     def _ask(self, name: str, partition: TopicPartition, request: Any, given: dict[str, str]) -> Any:
         answers: list[Any] = []
-        leader = given.get("at", self.stage.leader_of(partition))
-        self.stage.network.call(name, f"b{leader}", "client", request, answers.append, 1000 * MS)
-        self.stage.run_while(lambda: not answers, 2000)
+        leader = given.get("at", self.cluster.leader_of(partition))
+        self.cluster.network.call(name, f"b{leader}", "client", request, answers.append, 1000 * MS)
+        self.cluster.run_while(lambda: not answers, 2000)
         return answers[0]

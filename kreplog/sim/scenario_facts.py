@@ -6,48 +6,48 @@ from collections.abc import Iterator, Sequence
 
 from kreplog.core import nodes
 from kreplog.core.replication.partition import Role
+from kreplog.sim.scenario_arguments import ScenarioError, broker_name, joined, shown
 from kreplog.sim.scenario_clients import Clients
-from kreplog.sim.scenario_words import ScenarioError, broker_name, joined, shown
-from kreplog.sim.stage import Stage
-from kreplog.sim.telling import assignment, state
+from kreplog.sim.scenario_cluster import ScenarioCluster
+from kreplog.sim.traced_broker import assignment, state
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 
 class Facts:
     """What is so now, in the store, on the brokers, and to the clients."""
 
-    def __init__(self, stage: Stage, clients: Clients) -> None:
-        self.stage = stage
+    def __init__(self, cluster: ScenarioCluster, clients: Clients) -> None:
+        self.cluster = cluster
         self._clients = clients
 
     def do_show(self, words: Sequence[str]) -> None:
         """show t-0; show leaders t; show load t; show controller."""
-        silent, self.stage.silent = self.stage.silent, False
+        silent, self.cluster.silent = self.cluster.silent, False
         match words:
             case ["leaders", name]:
                 self._show_leaders(name)
             case ["load", name]:
                 self._show_load(name)
             case ["controller"]:
-                self.stage.tell(f"the controller is {broker_name(self.stage.controller())}")
+                self.cluster.tell(f"the controller is {broker_name(self.cluster.controller())}")
             case _:
                 for word in words:
                     self._show(TopicPartition.parse(word))
-        self.stage.silent = silent
+        self.cluster.silent = silent
 
     def _show(self, partition: TopicPartition) -> None:
-        tell = self.stage.tell
-        one = self.stage.state_of(partition)
-        topic = self.stage.topics().get(partition.topic)
+        tell = self.cluster.tell
+        one = self.cluster.state_of(partition)
+        topic = self.cluster.topics().get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             tell(f"{partition}: there is none")
             return
         replicas = topic.partitions[partition.partition]
         tell(f"{partition} {assignment(replicas)}: {'no state' if one is None else state(one)}")
         for broker in replicas.replicas:
-            replica = self.stage.replica_of(broker, partition)
+            replica = self.cluster.replica_of(broker, partition)
             if replica is None:
-                down = self.stage.machines[broker].process is None
+                down = self.cluster.machines[broker].process is None
                 tell(f"  b{broker} {'is down' if down else 'has none'}")
                 continue
             log = replica.log
@@ -62,32 +62,32 @@ class Facts:
     def _show_leaders(self, name: str) -> None:
         """Who leads what, and who is in sync there."""
         led: dict[int, list[str]] = {}
-        for partition in self.stage.partitions():
+        for partition in self.cluster.partitions():
             if partition.topic == name:
-                led.setdefault(self.stage.leader_of(partition), []).append(str(partition.partition))
+                led.setdefault(self.cluster.leader_of(partition), []).append(str(partition.partition))
         for broker, partitions in sorted(led.items()):
-            self.stage.tell(f"{broker_name(broker)} leads {len(partitions)}: {' '.join(partitions)}")
+            self.cluster.tell(f"{broker_name(broker)} leads {len(partitions)}: {' '.join(partitions)}")
 
     def _show_load(self, name: str) -> None:
-        for broker in sorted(self.stage.machines):
+        for broker in sorted(self.cluster.machines):
             replicas, leaders = self._load(name, broker)
-            self.stage.tell(f"b{broker} has {replicas} replicas and leads {leaders}")
+            self.cluster.tell(f"b{broker} has {replicas} replicas and leads {leaders}")
 
     def _load(self, name: str, broker: int) -> tuple[int, int]:
         """Replicas of a topic on a broker, and how many of its partitions that leads."""
-        partitions = [partition for partition in self.stage.partitions() if partition.topic == name]
-        replicas = sum(broker in of for one, of in self.stage.assignment().items() if one.topic == name)
-        return replicas, sum(self.stage.leader_of(partition) == broker for partition in partitions)
+        partitions = [partition for partition in self.cluster.partitions() if partition.topic == name]
+        replicas = sum(broker in of for one, of in self.cluster.assignment().items() if one.topic == name)
+        return replicas, sum(self.cluster.leader_of(partition) == broker for partition in partitions)
 
     def do_expect(self, words: Sequence[str]) -> None:
         """expect WHAT .. = VALUES; see the README for what there is."""
         if words[0] in ("said", "never"):
-            found = any(words[1] in line for line in self.stage.story)
+            found = any(words[1] in line for line in self.cluster.story)
             if found != (words[0] == "said"):
                 raise ScenarioError(f"{words[1]!r} was {'never said' if not found else 'said'}")
             return
         if words[0] == "rest":
-            if (unrest := self.stage.unrest()) is not None:
+            if (unrest := self.cluster.unrest()) is not None:
                 raise ScenarioError(f"not at rest: {unrest[0]}")
             return
         if "=" not in words:
@@ -118,20 +118,20 @@ class Facts:
             case "consumed":
                 yield of[0], self._clients.consumed.get(of[0], [])
             case "controller":
-                yield "", shown([self.stage.controller()])
+                yield "", shown([self.cluster.controller()])
             case "controller-epoch":
-                node = self.stage.store.store.peek(nodes.CONTROLLER_EPOCH)
+                node = self.cluster.store.store.peek(nodes.CONTROLLER_EPOCH)
                 yield "", [] if node is None else [node.data.decode()]
             case "topics":
-                yield "", sorted(self.stage.topics())
+                yield "", sorted(self.cluster.topics())
             case "disk":
                 for word in of:
-                    yield f"of b{word}", [str(one) for one in self.stage.machines[int(word)].disk.on_disk()]
+                    yield f"of b{word}", [str(one) for one in self.cluster.machines[int(word)].disk.on_disk()]
             case _:
                 raise ScenarioError(f"nothing is known of {kind}")
 
     def _replica_fact(self, kind: str, broker: int, partition: TopicPartition) -> list[str]:
-        replica = self.stage.replica_of(broker, partition)
+        replica = self.cluster.replica_of(broker, partition)
         if replica is None:
             return []
         match kind:
@@ -150,8 +150,8 @@ class Facts:
 
     def _partition_fact(self, kind: str, partition: TopicPartition) -> list[str]:
         if kind == "replicas":
-            return shown(self.stage.assignment().get(partition, ()))
-        one = self.stage.state_of(partition) or LeaderAndIsr(-1, -1, ())
+            return shown(self.cluster.assignment().get(partition, ()))
+        one = self.cluster.state_of(partition) or LeaderAndIsr(-1, -1, ())
         match kind:
             case "leader":
                 return shown([one.leader])
@@ -163,9 +163,9 @@ class Facts:
                 return shown(one.eligible)
 
     def _log(self, broker: int, partition: TopicPartition) -> list[str]:
-        log = self.stage.machines[broker].disk.log(partition)
-        replica = self.stage.replica_of(broker, partition)
+        log = self.cluster.machines[broker].disk.log(partition)
+        replica = self.cluster.replica_of(broker, partition)
         if log is None or replica is None or replica.role is Role.OFFLINE:
             return []
         found = log.state()
-        return self.stage.values(log.read(found.log_start, found.leo, 1 << 30))
+        return self.cluster.values(log.read(found.log_start, found.leo, 1 << 30))

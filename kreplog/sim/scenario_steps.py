@@ -13,8 +13,8 @@ from kreplog.core import nodes
 from kreplog.core.controller import rebalance
 from kreplog.core.controller.assignment import assign
 from kreplog.sim.broker import BrokerProcess, Machine
-from kreplog.sim.scenario_words import ScenarioError, brokers, links, milliseconds, setting, settings, way
-from kreplog.sim.stage import STEP_MS, Stage, Way
+from kreplog.sim.scenario_arguments import ScenarioError, brokers, links, milliseconds, setting, settings, way
+from kreplog.sim.scenario_cluster import STEP_MS, ScenarioCluster, Way
 from kreplog.sim.trace import describe
 from kreplog.types import Create, TopicPartition
 
@@ -25,38 +25,38 @@ LIMIT_MS = 30_000
 class Steps:
     """The commands of one scenario that change something; each method takes the words behind its name."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self._admin = stage.store.store.connect(2**31 - 1)
+    def __init__(self, cluster: ScenarioCluster) -> None:
+        self.cluster = cluster
+        self._admin = cluster.store.store.connect(2**31 - 1)
         self._topics = 0
 
     # Setting up
 
     def do_config(self, words: Sequence[str]) -> None:
         """Settings of the brokers, before they start."""
-        plan = self.stage.plan
+        plan = self.cluster.plan
         for name, value in settings(words).items():
             if name == "session_timeout_ms":
                 plan = replace(plan, session_timeout_ms=int(value))
             else:
                 plan = replace(plan, config=replace(plan.config, **setting(plan.config, name, value)))
-        self.stage.plan = plan
+        self.cluster.plan = plan
 
     def do_detect_failures(self, _words: Sequence[str]) -> None:
         """Brokers that start later hold connections to each other, as all do outside of scenarios."""
-        self.stage.detects_failures = True
+        self.cluster.detects_failures = True
 
     def do_brokers(self, words: Sequence[str]) -> None:
         for word in words:
             self._start(int(word))
 
     def _start(self, broker: int) -> None:
-        stage = self.stage
-        machine = stage.machines.get(broker)
+        cluster = self.cluster
+        machine = cluster.machines.get(broker)
         if machine is None:
-            machine = stage.machines[broker] = Machine(broker, stage.disks.disk(broker), None)
-        stage.start_machine(machine)
-        stage.run_ms(50)
+            machine = cluster.machines[broker] = Machine(broker, cluster.disks.disk(broker), None)
+        cluster.start_machine(machine)
+        cluster.run_ms(50)
 
     def do_topic(self, words: Sequence[str]) -> None:
         """topic NAME replicas 1,2,3 2,3,1 [setting=value]; topic NAME partitions N factor K [setting=value]."""
@@ -67,7 +67,7 @@ class Steps:
         if plain[1] == "replicas":
             placed = {number: brokers(one) for number, one in enumerate(plain[2:])}
         else:
-            placed = assign(dict.fromkeys(sorted(self.stage.machines)), int(plain[2]), int(plain[4]))
+            placed = assign(dict.fromkeys(sorted(self.cluster.machines)), int(plain[2]), int(plain[4]))
         self._topics += 1
         topic_id = urlsafe_b64encode(self._topics.to_bytes(16, "big")).decode().rstrip("=")
         content = nodes.Topic(topic_id, {number: nodes.Assignment(one) for number, one in placed.items()})
@@ -77,32 +77,32 @@ class Steps:
                 Create(nodes.topic(plain[0]), nodes.encode_topic(content)),
             )
         )
-        self.stage.store.changed()
-        self.stage.run_ms(50)
+        self.cluster.store.changed()
+        self.cluster.run_ms(50)
 
     # Time
 
     def do_run(self, words: Sequence[str]) -> None:
         """run 20ms; run 3s; run until "WORDS OF A LINE"."""
         if words[0] != "until":
-            self.stage.run_ms(milliseconds(words[0]))
+            self.cluster.run_ms(milliseconds(words[0]))
             return
         seen: list[bool] = []
-        self.stage.on_line(words[1], lambda: seen.append(True))
-        if not self.stage.run_while(lambda: not seen, LIMIT_MS):
+        self.cluster.on_line(words[1], lambda: seen.append(True))
+        if not self.cluster.run_while(lambda: not seen, LIMIT_MS):
             raise ScenarioError(f"nobody says {words[1]!r} within {LIMIT_MS} ms")
 
     def do_settle(self, _words: Sequence[str]) -> None:
         """Run until all is at rest."""
-        stage = self.stage
-        if not stage.run_while(lambda: stage.unrest() is not None, LIMIT_MS, 10):
-            raise ScenarioError(f"not at rest after {LIMIT_MS} ms: {stage.unrest()}")
+        cluster = self.cluster
+        if not cluster.run_while(lambda: cluster.unrest() is not None, LIMIT_MS, 10):
+            raise ScenarioError(f"not at rest after {LIMIT_MS} ms: {cluster.unrest()}")
 
     def do_trace(self, words: Sequence[str]) -> None:
         """trace silent; trace with states messages; trace plain."""
-        self.stage.silent = words[0] == "silent"
-        self.stage.states = "states" in words
-        self.stage.messages = "messages" in words
+        self.cluster.silent = words[0] == "silent"
+        self.cluster.states = "states" in words
+        self.cluster.messages = "messages" in words
 
     # Faults
 
@@ -115,15 +115,15 @@ class Steps:
         self._kill(words, lost_cache=True)
 
     def _kill(self, words: Sequence[str], lost_cache: bool) -> None:
-        stage = self.stage
-        stage.plan = replace(stage.plan, quick_notice="unnoticed" not in words)
+        cluster = self.cluster
+        cluster.plan = replace(cluster.plan, quick_notice="unnoticed" not in words)
         for word in words:
             if word != "unnoticed":
-                stage.crash_machine(stage.machines[int(word)], lost_cache)
+                cluster.crash_machine(cluster.machines[int(word)], lost_cache)
 
     def do_restart(self, words: Sequence[str]) -> None:
         """restart 2; restart: all that are down."""
-        down = [str(machine.id) for machine in self.stage.machines.values() if machine.process is None]
+        down = [str(machine.id) for machine in self.cluster.machines.values() if machine.process is None]
         for word in words or down:
             if word not in down:
                 raise ScenarioError(f"broker {word} is up")
@@ -133,7 +133,7 @@ class Steps:
         """Announced, in good order."""
         done: list[bool] = []
         self._process(words[0]).shut_down(lambda: done.append(True))
-        if not self.stage.run_while(lambda: not done, LIMIT_MS):
+        if not self.cluster.run_while(lambda: not done, LIMIT_MS):
             raise ScenarioError(f"broker {words[0]} does not come to an end")
 
     def do_pause(self, words: Sequence[str]) -> None:
@@ -147,34 +147,34 @@ class Steps:
     def do_cut(self, words: Sequence[str]) -> None:
         """cut 1 2; cut 1->2; cut 1 store."""
         for source, destination in links(words):
-            self.stage.network.cut(source, destination)
+            self.cluster.network.cut(source, destination)
 
     def do_heal(self, words: Sequence[str]) -> None:
         for source, destination in links(words):
-            self.stage.network.heal(source, destination)
+            self.cluster.network.heal(source, destination)
         if not words:
-            self.stage.network.heal_all()
+            self.cluster.network.heal_all()
 
     def do_expire(self, words: Sequence[str]) -> None:
         """The store ends the session of a broker that is well."""
         session = self._process(words[0]).link.session
         if session is None:
             raise ScenarioError(f"broker {words[0]} has no session")
-        self.stage.store.expire(session.id)
+        self.cluster.store.expire(session.id)
 
     def do_lose_replies(self, words: Sequence[str]) -> None:
         """lose-replies 1 2: the next two answers of the store to broker 1 are lost, their connections with them."""
         self._process(words[0]).link.lose_replies(int(words[1]))
 
     def do_fail_disk(self, words: Sequence[str]) -> None:
-        self.stage.machines[int(words[0])].disk.fail()
+        self.cluster.machines[int(words[0])].disk.fail()
 
     def do_repair_disk(self, words: Sequence[str]) -> None:
-        self.stage.machines[int(words[0])].disk.repair()
+        self.cluster.machines[int(words[0])].disk.repair()
 
     def do_fsync(self, words: Sequence[str]) -> None:
         """fsync 1 t-0: what it has written so far survives a power loss."""
-        log = self.stage.machines[int(words[0])].disk.log(TopicPartition.parse(words[1]))
+        log = self.cluster.machines[int(words[0])].disk.log(TopicPartition.parse(words[1]))
         if log is None:
             raise ScenarioError(f"broker {words[0]} has no open log of {words[1]}")
         log.flush()
@@ -182,69 +182,69 @@ class Steps:
     def do_crash_controller(self, words: Sequence[str]) -> None:
         """crash-controller after 3 effects; crash-controller at "WORDS OF A LINE": before anything else happens."""
         if words[0] == "at":
-            self.stage.on_line(words[1], self._crash_controller)
+            self.cluster.on_line(words[1], self._crash_controller)
             return
-        process = self._process(str(self.stage.controller()))
+        process = self._process(str(self.cluster.controller()))
         process.fuse, process.blow = int(words[1]), self._crash_controller
 
     def _crash_controller(self) -> None:
-        controller = self.stage.controller()
-        self.stage.tell(f"b{controller} crashes")
-        self.stage.crash_machine(self.stage.machines[controller], lost_cache=False)
+        controller = self.cluster.controller()
+        self.cluster.tell(f"b{controller} crashes")
+        self.cluster.crash_machine(self.cluster.machines[controller], lost_cache=False)
 
     # Messages on their way
 
     def do_hold(self, words: Sequence[str]) -> None:
-        self.stage.network.hold(way(words))
+        self.cluster.network.hold(way(words))
 
     def do_release(self, words: Sequence[str]) -> None:
-        self.stage.network.release(way(words))
-        self.stage.run_ms(STEP_MS)
+        self.cluster.network.release(way(words))
+        self.cluster.run_ms(STEP_MS)
 
     def do_deliver(self, words: Sequence[str]) -> None:
-        self._one_held(words, "delivered", self.stage.network.deliver)
+        self._one_held(words, "delivered", self.cluster.network.deliver)
 
     def do_drop(self, words: Sequence[str]) -> None:
-        self._one_held(words, "dropped", self.stage.network.drop)
+        self._one_held(words, "dropped", self.cluster.network.drop)
 
     def _one_held(self, words: Sequence[str], verb: str, act: Callable[[Way], Any]) -> None:
         where = way(words)
-        held = self.stage.network.held.get(where)
+        held = self.cluster.network.held.get(where)
         if not held:
             raise ScenarioError(f"nothing is held on {where}")
-        self.stage.tell(f"({where} {verb}: {describe(held[0][2])})")
+        self.cluster.tell(f"({where} {verb}: {describe(held[0][2])})")
         act(where)
-        self.stage.run_ms(STEP_MS)
+        self.cluster.run_ms(STEP_MS)
 
     # Operators
 
     def do_reassign(self, words: Sequence[str]) -> None:
-        self._asked(self.stage.admin.reassign(TopicPartition.parse(words[0]), brokers(words[1])))
+        self._asked(self.cluster.admin.reassign(TopicPartition.parse(words[0]), brokers(words[1])))
 
     def do_cancel(self, words: Sequence[str]) -> None:
-        self._asked(self.stage.admin.cancel_reassignment(TopicPartition.parse(words[0])))
+        self._asked(self.cluster.admin.cancel_reassignment(TopicPartition.parse(words[0])))
 
     def do_delete(self, words: Sequence[str]) -> None:
-        self._asked(self.stage.admin.delete_topic(words[0]))
+        self._asked(self.cluster.admin.delete_topic(words[0]))
 
     def do_configure(self, words: Sequence[str]) -> None:
         """configure t min.insync.replicas=2: what is not named stays."""
-        config = self.stage.config_of(words[0])
+        config = self.cluster.config_of(words[0])
         for name, value in settings(words[1:]).items():
             config = replace(config, **setting(config, name, value))
-        self._asked(self.stage.admin.configure(words[0], config))
+        self._asked(self.cluster.admin.configure(words[0], config))
 
     def do_delete_records(self, words: Sequence[str]) -> None:
         """delete-records t-0 3 [timeout_ms=500]: all below offset 3; -1 for all that is committed. The answer is told
         when it comes."""
         partition, offset = TopicPartition.parse(words[0]), int(words[1])
         timeout_ms = int(settings(words).get("timeout_ms", "500"))
-        self._asked(self.stage.records_deleted(partition, offset, timeout_ms))
-        self.stage.run_ms(STEP_MS)
+        self._asked(self.cluster.records_deleted(partition, offset, timeout_ms))
+        self.cluster.run_ms(STEP_MS)
 
     def do_elect(self, _words: Sequence[str]) -> None:
         """Every partition's preferred leader."""
-        self._asked(self.stage.admin.elect_preferred())
+        self._asked(self.cluster.admin.elect_preferred())
 
     def _asked(self, taken: bool) -> None:
         if not taken:
@@ -253,17 +253,17 @@ class Steps:
     def do_add_brokers(self, words: Sequence[str]) -> None:
         """add-brokers 3 4 --plan: what would move. add-brokers 3 4: start them and have it moved."""
         new = [int(word) for word in words if not word.startswith("-")]
-        known = dict.fromkeys(broker for broker in sorted(self.stage.machines) if broker not in new)
-        plan = rebalance.add_brokers(self.stage.assignment(), known, dict.fromkeys(new))
+        known = dict.fromkeys(broker for broker in sorted(self.cluster.machines) if broker not in new)
+        plan = rebalance.add_brokers(self.cluster.assignment(), known, dict.fromkeys(new))
         if "--plan" in words:
             copied = {broker: sum(move.target == broker for move in plan.moves) for broker in new}
             told = ", ".join(f"{count} to b{broker}" for broker, count in copied.items())
-            self.stage.tell(
+            self.cluster.tell(
                 f"{len(plan.moves)} replicas are to be copied ({told}), {len(plan.changed)} partitions change"
             )
             for broker, load in plan.after.items():
                 before = plan.before[broker]
-                self.stage.tell(
+                self.cluster.tell(
                     f"b{broker}: {before.replicas} -> {load.replicas} replicas, "
                     f"{before.leaders} -> {load.leaders} preferred leaders"
                 )
@@ -271,10 +271,10 @@ class Steps:
         for broker in new:
             self._start(broker)
         for partition, replicas in plan.changed.items():
-            self._asked(self.stage.admin.reassign(partition, replicas))
+            self._asked(self.cluster.admin.reassign(partition, replicas))
 
     def _process(self, word: str) -> BrokerProcess:
-        process = self.stage.machines[int(word)].process
+        process = self.cluster.machines[int(word)].process
         if process is None:
             raise ScenarioError(f"broker {word} is down")
         return process

@@ -28,7 +28,7 @@ from kreplog.core.messages import (
     UpdateMetadataResponse,
 )
 from kreplog.errors import PeerProtocolError, UsageError
-from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 from kreplog.wire import cold
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -165,7 +165,7 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
     }
 
 
-def _endpoints(broker: Broker) -> Iterator[tuple[int, str, str, int]]:
+def _endpoints(broker: BrokerRegistration) -> Iterator[tuple[int, str, str, int]]:
     yield broker.port, broker.host, _FOR_CLIENTS, 0
     if broker.internal is not None:
         host, port = broker.internal
@@ -219,13 +219,13 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
     )
 
 
-def _brokers(message: Any) -> Iterator[Broker]:
+def _brokers(message: Any) -> Iterator[BrokerRegistration]:
     if len(message.registrations) != len(message.live_brokers):
         raise IndexError(f"{len(message.live_brokers)} brokers with {len(message.registrations)} registrations")
     for broker, registration in zip(message.live_brokers, message.registrations, strict=True):
         endpoint = broker.endpoints[0]
         internal = next(((one.host, one.port) for one in broker.endpoints if one.listener == _INTERNAL), None)
-        yield Broker(
+        yield BrokerRegistration(
             broker.id,
             registration.broker_epoch,
             endpoint.host,

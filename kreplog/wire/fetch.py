@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kreplog._native.wire_fetch import FetchCodec
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 from kreplog.wire.frames import (
     MAX_ITEMS,
     RequestHeader,
@@ -68,7 +68,7 @@ def encode_response(
     id_of: IdOf | None = None,
     *,
     unknown: Sequence[tuple[str, int]] = (),
-    nodes: Sequence[Broker] = (),
+    nodes: Sequence[BrokerRegistration] = (),
 ) -> list[Any]:
     """The whole frame. unknown: from decode_request. nodes: the leaders that the answer names, for version 16 on."""
     return _CODEC.encode_response(encode_response_header(header), response, header.api_version, id_of, unknown, nodes)

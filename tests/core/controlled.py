@@ -14,7 +14,7 @@ from typing import Any
 from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.coord.memory import MemorySession, MemoryStore
 from kreplog.core import nodes
-from kreplog.core.controller import topics
+from kreplog.core.controller import admin_operations
 from kreplog.core.controller.context import Replica
 from kreplog.core.controller.controller import Controller
 from kreplog.core.controller.transitions import (
@@ -50,7 +50,7 @@ from kreplog.core.messages import (
 from kreplog.errors import ErrorCode, KreplogError, NoNodeError
 from kreplog.types import (
     NO_LEADER,
-    Broker,
+    BrokerRegistration,
     Check,
     Create,
     Delete,
@@ -97,7 +97,7 @@ class FakeBroker:
         node = store.peek(path)
         assert node is not None
         self.epoch = node.stat.version + 1
-        content = Broker(self.id, self.epoch, f"host{self.id}", 9092, rack, unclean=unclean)
+        content = BrokerRegistration(self.id, self.epoch, f"host{self.id}", 9092, rack, unclean=unclean)
         self.session.multi([Create(nodes.broker(self.id), nodes.encode_broker(content), True), SetData(path, b"")])
         self.alive = True
         self.metadata, self.controller_epoch, self.stopped = {}, -1, set()
@@ -109,7 +109,7 @@ class FakeBroker:
 
     def say_stopping(self) -> None:
         assert self.session is not None
-        content = Broker(self.id, self.epoch, f"host{self.id}", 9092, stopping=True)
+        content = BrokerRegistration(self.id, self.epoch, f"host{self.id}", 9092, stopping=True)
         self.session.set_data(nodes.broker(self.id), nodes.encode_broker(content))
 
     def handle(self, request: ControlRequest) -> Any:
@@ -409,16 +409,16 @@ class Cluster:
     ) -> None:
         brokers = {one for replicas in assignment.values() for one in replicas}
         self.write(
-            *topics.create_topic_operations(
+            *admin_operations.create_topic_operations(
                 name, topic_id or f"id-{name}", assignment, config or TopicConfig(), brokers
             )
         )
 
     def delete_topic(self, name: str) -> None:
-        self.write(*topics.delete_topic_operations(name))
+        self.write(*admin_operations.delete_topic_operations(name))
 
     def reassign(self, partition: TopicPartition, target: Sequence[int]) -> None:
-        self.write(*topics.reassign_operations(partition, target, target))
+        self.write(*admin_operations.reassign_operations(partition, target, target))
 
     def shut_down(self, broker: int, epoch: int | None = None) -> ControlledShutdownResponse:
         box = next((box for box in self.controllers if box.core.active), self.controllers[0])

@@ -44,7 +44,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.records import ModelCodec, ModelRecords
-from kreplog.types import Broker, LeaderAndIsr, Node, NodeStat, TopicPartition
+from kreplog.types import BrokerRegistration, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("topic", 0)
 CODEC = ModelCodec()
@@ -213,7 +213,7 @@ class Shell:
 
     def know(self, *brokers: int, epoch: int = 1) -> None:
         """Metadata: these live, each registered under `epoch`."""
-        living = tuple(Broker(broker, epoch) for broker in brokers)
+        living = tuple(BrokerRegistration(broker, epoch) for broker in brokers)
         self.request(UpdateMetadataRequest(9, 1, self.epoch, living))
 
     def tell(

@@ -24,7 +24,7 @@ from kreplog.core.messages import LeaderAndIsrRequest, LeaderAndIsrResponse, Upd
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import ErrorCode
-from kreplog.types import Broker, TopicPartition
+from kreplog.types import BrokerRegistration, TopicPartition
 
 OWN, EPOCH = 1, 7
 
@@ -35,7 +35,7 @@ class Cores(BrokerCores):
     def __init__(self) -> None:
         config = ReplicationConfig()
         replicas, controller = ReplicaManager(OWN, config), Controller(OWN, config)
-        registration = Registration(Broker(OWN, -1, unclean=True))
+        registration = Registration(BrokerRegistration(OWN, -1, unclean=True))
         shutdown = ControlledShutdown(OWN, registration, replicas.metadata, 1000)
         super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown)
 
@@ -113,6 +113,6 @@ def test_a_controller_that_has_resigned_sends_nothing_more() -> None:
 def test_the_failure_detector_hears_which_brokers_there_are() -> None:
     cores = Cores()
     assert cores.stepped(cores.replicas) == ()
-    cores.replicas.metadata.apply(UpdateMetadataRequest(2, 1, EPOCH, (Broker(2, 3),)))
-    assert cores.stepped(cores.replicas) == (Deliver(cores.detector, PeersChanged({2: Broker(2, 3)})),)
+    cores.replicas.metadata.apply(UpdateMetadataRequest(2, 1, EPOCH, (BrokerRegistration(2, 3),)))
+    assert cores.stepped(cores.replicas) == (Deliver(cores.detector, PeersChanged({2: BrokerRegistration(2, 3)})),)
     assert cores.stepped(cores.replicas) == ()

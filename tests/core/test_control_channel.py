@@ -22,7 +22,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode
-from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 
 BROKER, EPOCH = 1, 7
 NOW_MS = 1000
@@ -42,7 +42,9 @@ def leaders(sequence: int, *numbers: int, is_init: bool = False, controller_epoc
 
 def metadata(sequence: int, *numbers: int, deleted: int | None = None) -> UpdateMetadataRequest:
     gone = () if deleted is None else (TopicPartition("t", deleted),)
-    return UpdateMetadataRequest(BROKER, 1, EPOCH, (Broker(sequence, EPOCH),), states(*numbers), gone, sequence)
+    return UpdateMetadataRequest(
+        BROKER, 1, EPOCH, (BrokerRegistration(sequence, EPOCH),), states(*numbers), gone, sequence
+    )
 
 
 def sent(requests: Sequence[ControlRequest]) -> list[ControlRequest]:
@@ -69,7 +71,9 @@ def test_requests_that_waited_are_coalesced_in_order() -> None:
         LeaderAndIsrRequest(BROKER, 1, EPOCH, (*states(1, 2, 3), *states(1, leader_epoch=2)), False, 3)
     ]
     assert sent([metadata(1, 1, deleted=9), metadata(2, 2), metadata(3)]) == [
-        UpdateMetadataRequest(BROKER, 1, EPOCH, (Broker(3, EPOCH),), states(1, 2), (TopicPartition("t", 9),), 3)
+        UpdateMetadataRequest(
+            BROKER, 1, EPOCH, (BrokerRegistration(3, EPOCH),), states(1, 2), (TopicPartition("t", 9),), 3
+        )
     ]
 
 

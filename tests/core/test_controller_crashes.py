@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from kreplog.config import TopicConfig
-from kreplog.core.controller import topics
+from kreplog.core.controller import admin_operations
 from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
 from kreplog.errors import ConnectionLossError
 from kreplog.types import TopicPartition
@@ -63,7 +63,7 @@ def reassignment(cluster: Cluster) -> None:
 def cancellation(cluster: Cluster) -> None:
     cluster.brokers[4].stop()  # so that it does not finish
     cluster.reassign(T0, (4, 3))
-    cluster.write(*topics.cancel_reassignment_operations(T0))
+    cluster.write(*admin_operations.cancel_reassignment_operations(T0))
 
 
 def late_cancellation(cluster: Cluster) -> None:
@@ -71,7 +71,7 @@ def late_cancellation(cluster: Cluster) -> None:
     cluster.catching_up = False
     cluster.reassign(T0, (4, 3))
     cluster.run()
-    cluster.write(*topics.cancel_reassignment_operations(T0))
+    cluster.write(*admin_operations.cancel_reassignment_operations(T0))
     cluster.catching_up = True
 
 
@@ -79,7 +79,7 @@ def other_target(cluster: Cluster) -> None:
     cluster.catching_up = False
     cluster.reassign(T0, (4, 3))
     cluster.run()
-    cluster.write(*topics.reassign_operations(T0, (3, 1), (1, 3), pending=True))
+    cluster.write(*admin_operations.reassign_operations(T0, (3, 1), (1, 3), pending=True))
     cluster.catching_up = True
 
 
@@ -101,11 +101,11 @@ def shutdown(cluster: Cluster) -> None:
 
 
 def growth(cluster: Cluster) -> None:
-    cluster.write(*topics.add_partitions_operations("t", cluster.topic("t"), {2: (4, 1, 2)}, (1, 2, 4)))
+    cluster.write(*admin_operations.add_partitions_operations("t", cluster.topic("t"), {2: (4, 1, 2)}, (1, 2, 4)))
 
 
 def removal(cluster: Cluster) -> None:
-    cluster.write(*topics.remove_partitions_operations("t", cluster.topic("t"), [1]))
+    cluster.write(*admin_operations.remove_partitions_operations("t", cluster.topic("t"), [1]))
 
 
 def lost_disk(cluster: Cluster) -> None:
@@ -117,7 +117,7 @@ def preferred(cluster: Cluster) -> None:
     cluster.run()
     bounce(cluster)
     cluster.run()
-    cluster.write(*topics.preferred_election_operations())
+    cluster.write(*admin_operations.preferred_election_operations())
 
 
 def everything(cluster: Cluster) -> None:

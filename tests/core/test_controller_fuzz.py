@@ -14,7 +14,7 @@ import pytest
 
 from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller import topics
+from kreplog.core.controller import admin_operations
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import Effect, GetChildren, GetNodes, Multi
 from kreplog.core.events import Received, Registered, SessionLost
@@ -36,7 +36,7 @@ class History:
             self.cluster.start_controller()
         self.crashes, self.losses = (self.draw.choice([0, 0.002, 0.01, 0.03]) for _ in range(2))
         self.races = self.draw.choice([0, 0.01, 0.1])
-        self.topics = 0
+        self.admin_operations = 0
         self.cluster.before = self.meddle
 
     def meddle(self, box: Box, effect: Effect) -> bool:
@@ -107,17 +107,17 @@ class History:
 
     def do_create(self) -> None:
         size = self.draw.randint(1, 3)
-        self.topics += 1
+        self.admin_operations += 1
         self.cluster.create_topic(
             self.draw.choice("abc"),
             {number: self.replicas(min(size, len(self.cluster.brokers))) for number in range(self.draw.randint(1, 3))},
             TopicConfig(min_insync_replicas=self.draw.randint(1, min(size, len(self.cluster.brokers)))),
-            f"id{self.topics}",
+            f"id{self.admin_operations}",
         )
 
     def do_configure(self) -> None:
         config = TopicConfig(min_insync_replicas=self.draw.randint(1, 3))
-        self.cluster.write(*topics.set_config_operations(self.draw.choice("abc"), config))
+        self.cluster.write(*admin_operations.set_config_operations(self.draw.choice("abc"), config))
 
     def do_delete(self) -> None:
         self.cluster.delete_topic(self.draw.choice("abc"))
@@ -127,10 +127,12 @@ class History:
         target = self.replicas(self.draw.randint(1, min(3, len(self.cluster.brokers))))
         pending = self.cluster.exists(nodes.partition(partition, nodes.REASSIGNED))
         first = self.is_first(nodes.REASSIGNED, partition.topic)
-        self.cluster.write(*topics.reassign_operations(partition, target, target, directory=first, pending=pending))
+        self.cluster.write(
+            *admin_operations.reassign_operations(partition, target, target, directory=first, pending=pending)
+        )
 
     def do_cancel(self) -> None:
-        self.cluster.write(*topics.cancel_reassignment_operations(self.partition()))
+        self.cluster.write(*admin_operations.cancel_reassignment_operations(self.partition()))
 
     def do_add(self) -> None:
         name = self.partition().topic
@@ -143,10 +145,10 @@ class History:
         name, number = (partition := self.partition()).topic, partition.partition
         first = self.is_first(nodes.REMOVED, name)
         topic = self.cluster.topic(name)
-        self.cluster.write(*topics.remove_partitions_operations(name, topic, [number], directory=first))
+        self.cluster.write(*admin_operations.remove_partitions_operations(name, topic, [number], directory=first))
 
     def do_prefer(self) -> None:
-        self.cluster.write(*topics.preferred_election_operations())
+        self.cluster.write(*admin_operations.preferred_election_operations())
 
     def do_pause(self) -> None:
         box = self.draw.choice(self.cluster.controllers)

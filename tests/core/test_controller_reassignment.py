@@ -6,7 +6,7 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller import topics
+from kreplog.core.controller import admin_operations
 from kreplog.core.effects import Effect, Multi
 from kreplog.core.messages import StopReplicaRequest
 from kreplog.core.nodes import Assignment
@@ -122,7 +122,7 @@ def test_cancelling_leads_back_exactly_and_deletes_who_joined() -> None:
     cluster.run()
     cluster.brokers[2].write_isr(T0, (1, 2, 3, 4))
     cluster.brokers[4].stop()  # in sync, so the switch would be next
-    cluster.write(*topics.cancel_reassignment_operations(T0))
+    cluster.write(*admin_operations.cancel_reassignment_operations(T0))
     cluster.brokers[4].start()
     cluster.run()
     assert cluster.assignment(T0) == Assignment((2, 1, 3))
@@ -142,7 +142,7 @@ def test_cancelling_waits_while_only_a_newcomer_holds_what_is_committed() -> Non
     cluster.brokers[1].stop()
     cluster.run()
     assert cluster.leader_and_isr(T0) == (4, (4,))
-    cluster.write(*topics.cancel_reassignment_operations(T0))
+    cluster.write(*admin_operations.cancel_reassignment_operations(T0))
     cluster.run()
     assert cluster.leader_and_isr(T0) == (4, (4,))
     assert cluster.exists(nodes.partition(T0, nodes.REASSIGNED))
@@ -165,9 +165,9 @@ def test_who_joined_stays_while_too_few_others_hold_what_is_committed(target: tu
     cluster.brokers[1].write_isr(T0, (1, 4))
     cluster.run()
     if target:
-        cluster.write(*topics.reassign_operations(T0, target, target, pending=True))
+        cluster.write(*admin_operations.reassign_operations(T0, target, target, pending=True))
     else:
-        cluster.write(*topics.cancel_reassignment_operations(T0))
+        cluster.write(*admin_operations.cancel_reassignment_operations(T0))
     cluster.run()
     assert cluster.leader_and_isr(T0) == (1, (1, 4))
     assert T0 in cluster.brokers[4].replicas
@@ -183,7 +183,7 @@ def test_another_target_replaces_the_first() -> None:
     cluster = cluster_with(1, 2)
     cluster.reassign(T0, (3, 4))
     cluster.run()
-    cluster.write(*topics.reassign_operations(T0, (5, 2), (2, 5), pending=True))
+    cluster.write(*admin_operations.reassign_operations(T0, (5, 2), (2, 5), pending=True))
     cluster.run()
     assert cluster.assignment(T0) == Assignment((1, 2, 5), (5,), (1,))
     assert [broker.id for broker in cluster.brokers.values() if T0 in broker.replicas] == [1, 2, 5]
@@ -203,7 +203,7 @@ def test_a_request_replaced_at_the_last_moment_is_not_deleted_unread() -> None:
     def race(box: Box, effect: Effect) -> bool:
         if isinstance(effect, Multi) and any(isinstance(one, Delete) for one in effect.operations[2:]):
             cluster.before = lambda box, effect: False
-            cluster.write(*topics.reassign_operations(T0, (5, 3), (3, 5), pending=True))
+            cluster.write(*admin_operations.reassign_operations(T0, (5, 3), (3, 5), pending=True))
         return False
 
     cluster.before = race

@@ -8,7 +8,7 @@ from collections import Counter
 from kreplog.core import nodes
 from kreplog.core.controller import fencing
 from kreplog.core.controller.assignment import assign
-from kreplog.core.controller.requests import MAX_PARTITIONS_PER_REQUEST
+from kreplog.core.controller.request_batch import MAX_PARTITIONS_PER_REQUEST
 from kreplog.core.effects import AwaitAnswers, Effect, Multi, SendControl
 from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.types import Check, Create, LeaderAndIsr, SetData, TopicPartition

@@ -8,10 +8,10 @@ import pytest
 
 from kreplog.config import LogConfig, ReplicationConfig, TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller import topics
+from kreplog.core.controller import admin_operations
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.context import Replica
-from kreplog.core.controller.reading import STRICTEST
+from kreplog.core.controller.store_reader import STRICTEST
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import Effect, Multi
 from kreplog.core.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
@@ -110,7 +110,7 @@ def test_what_a_broker_is_told_as_a_replica_it_is_not_told_again_for_its_clients
     created = [send for send in cluster.sent if isinstance(send.request, UpdateMetadataRequest)][-3:]
     assert [(send.broker, len(send.request.partitions)) for send in created] == [(1, 2), (2, 2), (3, 2)]
     cluster.sent.clear()
-    cluster.write(*topics.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
+    cluster.write(*admin_operations.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
     cluster.run()
     told = [
         (send.broker, type(send.request), [one.partition.partition for one in send.request.partitions])
@@ -134,14 +134,14 @@ def test_new_settings_are_told_under_the_same_leader_epoch() -> None:
     cluster.create_topic("t", {0: (1, 2)})
     cluster.run()
     cluster.sent.clear()
-    cluster.write(*topics.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
+    cluster.write(*admin_operations.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
     cluster.run()
     for broker in (1, 2):
         assert cluster.brokers[broker].replicas[T0].config.min_insync_replicas == 2
     assert cluster.state(T0).leader_epoch == 0
     assert cluster.controller.context.config("t").min_insync_replicas == 2
     cluster.sent.clear()
-    cluster.write(*topics.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
+    cluster.write(*admin_operations.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
     cluster.run()
     assert cluster.sent == []
 
@@ -182,7 +182,9 @@ def test_partitions_are_added_on_request() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2)})
     cluster.run()
-    cluster.write(*topics.add_partitions_operations("t", cluster.topic("t"), {1: (2, 3), 2: (3, 1)}, (1, 2, 3)))
+    cluster.write(
+        *admin_operations.add_partitions_operations("t", cluster.topic("t"), {1: (2, 3), 2: (3, 1)}, (1, 2, 3))
+    )
     cluster.run()
     assert cluster.leader_and_isr(T1) == (2, (2, 3))
     assert cluster.topic("t").partitions[2].replicas == (3, 1)
@@ -227,7 +229,7 @@ def test_a_partition_is_removed_with_all_that_is_in_it() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
     cluster.run()
-    cluster.write(*topics.remove_partitions_operations("t", cluster.topic("t"), [1]))
+    cluster.write(*admin_operations.remove_partitions_operations("t", cluster.topic("t"), [1]))
     cluster.run()
     assert list(cluster.topic("t").partitions) == [0]
     assert not cluster.exists(nodes.leader_and_isr(T1))
@@ -248,7 +250,7 @@ def test_f26_a_partition_removed_and_added_anew_goes_on_with_its_leader_epochs()
     cluster.brokers[2].start()
     cluster.run()
     assert cluster.state(T1).leader_epoch == 1
-    cluster.write(*topics.remove_partitions_operations("t", cluster.topic("t"), [1]))
+    cluster.write(*admin_operations.remove_partitions_operations("t", cluster.topic("t"), [1]))
     cluster.run()
     epochs = {
         stop.leader_epoch
@@ -258,7 +260,7 @@ def test_f26_a_partition_removed_and_added_anew_goes_on_with_its_leader_epochs()
         if stop.partition == T1
     }
     assert epochs == {1}
-    cluster.write(*topics.add_partitions_operations("t", cluster.topic("t"), {1: (3, 1)}, (1, 2, 3)))
+    cluster.write(*admin_operations.add_partitions_operations("t", cluster.topic("t"), {1: (3, 1)}, (1, 2, 3)))
     cluster.run()
     assert cluster.state(T1).leader_epoch == 2
     cluster.check()
@@ -463,10 +465,10 @@ def test_leadership_goes_back_on_demand() -> None:
     cluster.brokers[1].start()
     cluster.run()
     assert [cluster.state(TopicPartition("t", n)).leader for n in range(3)] == [2, 3, 2]
-    cluster.write(*topics.preferred_election_operations([T0, TopicPartition("gone", 0)]))
+    cluster.write(*admin_operations.preferred_election_operations([T0, TopicPartition("gone", 0)]))
     cluster.run()
     assert [cluster.state(TopicPartition("t", n)).leader for n in range(3)] == [1, 3, 2]
-    cluster.write(*topics.preferred_election_operations())
+    cluster.write(*admin_operations.preferred_election_operations())
     cluster.run()
     assert [cluster.state(TopicPartition("t", n)).leader for n in range(3)] == [1, 1, 1]
     assert not cluster.exists(nodes.PREFERRED_ELECTION)
@@ -480,7 +482,7 @@ def test_not_to_a_replica_that_is_not_in_sync() -> None:
     cluster.run()
     cluster.brokers[1].stop()
     cluster.brokers[1].start()
-    cluster.write(*topics.preferred_election_operations())
+    cluster.write(*admin_operations.preferred_election_operations())
     cluster.run()
     assert cluster.leader_and_isr(T0) == (2, (2,))
 
@@ -517,7 +519,7 @@ def test_unless_that_is_switched_off() -> None:
 
 def test_f18_more_in_sync_replicas_than_replicas_are_refused() -> None:
     with pytest.raises(UsageError, match=r"min\.insync\.replicas 3 with 2 replicas"):
-        topics.create_topic_operations("t", "id", {0: (1, 2)}, TopicConfig(min_insync_replicas=3), (1, 2))
+        admin_operations.create_topic_operations("t", "id", {0: (1, 2)}, TopicConfig(min_insync_replicas=3), (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -533,33 +535,33 @@ def test_f18_more_in_sync_replicas_than_replicas_are_refused() -> None:
 )
 def test_what_cannot_be_created(name: str, assignment: dict[int, tuple[int, ...]], error: type[KreplogError]) -> None:
     with pytest.raises(error):
-        topics.create_topic_operations(name, "id", assignment, TopicConfig(), (1, 2, 3))
+        admin_operations.create_topic_operations(name, "id", assignment, TopicConfig(), (1, 2, 3))
 
 
 def test_other_requests_are_checked_as_well() -> None:
     topic = nodes.Topic("id", {0: nodes.Assignment((1, 2))})
     for wrong in ({0: (1, 2)}, {2: (1, 2)}, {}):
         with pytest.raises(InvalidPartitionsError):
-            topics.add_partitions_operations("t", topic, wrong, (1, 2))
+            admin_operations.add_partitions_operations("t", topic, wrong, (1, 2))
     for unfit in ({1: (1,)}, {1: (1, 9)}):
         with pytest.raises(InvalidReplicaAssignmentError):
-            topics.add_partitions_operations("t", topic, unfit, (1, 2))
+            admin_operations.add_partitions_operations("t", topic, unfit, (1, 2))
     for numbers in ([0], [5], []):
         with pytest.raises(InvalidPartitionsError):
-            topics.remove_partitions_operations("t", topic, numbers)
+            admin_operations.remove_partitions_operations("t", topic, numbers)
     with pytest.raises(InvalidReplicaAssignmentError):
-        topics.reassign_operations(T0, (1, 1), (1, 2))
+        admin_operations.reassign_operations(T0, (1, 1), (1, 2))
     with pytest.raises(InvalidTopicError):
-        topics.delete_topic_operations("..")
+        admin_operations.delete_topic_operations("..")
 
 
 def test_requests_for_what_is_not_there_fail_whole() -> None:
     cluster = running()
     for operations in (
-        topics.delete_topic_operations("t"),
-        topics.set_config_operations("t", TopicConfig()),
-        topics.cancel_reassignment_operations(T0),
-        topics.reassign_operations(T0, (1,), (1,), directory=False),
+        admin_operations.delete_topic_operations("t"),
+        admin_operations.set_config_operations("t", TopicConfig()),
+        admin_operations.cancel_reassignment_operations(T0),
+        admin_operations.reassign_operations(T0, (1,), (1,), directory=False),
     ):
         with pytest.raises(NoNodeError):
             cluster.write(*operations)

@@ -22,7 +22,7 @@ from kreplog.core.events import (
 )
 from kreplog.core.failures import RECONNECT_MS, RETRY_MS, FailureDetector, is_majority
 from kreplog.errors import ConnectionLossError, CoordinationError
-from kreplog.types import Broker, Create, SetData
+from kreplog.types import BrokerRegistration, Create, SetData
 
 EPOCH = 1
 """The broker epoch of all of them."""
@@ -35,7 +35,9 @@ class Cluster:
         self.store = MemoryStore()
         self.dead = dead
         self.sessions = {broker: self.store.connect(10_000) for broker in brokers}
-        self.brokers = {broker: Broker(broker, EPOCH, stopping=stopping and broker == dead) for broker in brokers}
+        self.brokers = {
+            broker: BrokerRegistration(broker, EPOCH, stopping=stopping and broker == dead) for broker in brokers
+        }
         any_session = next(iter(self.sessions.values()))
         any_session.multi([*map(Create, nodes.PERSISTENT), Create(nodes.CONTROLLER_EPOCH, b"0")])
         for broker, session in self.sessions.items():
@@ -46,7 +48,7 @@ class Cluster:
         epoch = nodes.broker_epoch(broker)
         if self.store.peek(epoch) is None:
             session.create(epoch)
-        content = nodes.encode_broker(Broker(broker, EPOCH))
+        content = nodes.encode_broker(BrokerRegistration(broker, EPOCH))
         session.multi([Create(nodes.broker(broker), content, ephemeral=True), SetData(epoch, b"")])
 
     def is_registered(self, broker: int) -> bool:
@@ -220,7 +222,7 @@ def test_evidence_about_an_earlier_registration_says_nothing() -> None:
 def test_events_of_an_earlier_registration_are_passed_over() -> None:
     cluster = Cluster(1, 2)
     shell = cluster.shells[2]
-    shell.step(PeersChanged({**cluster.brokers, 1: Broker(1, EPOCH + 1)}))
+    shell.step(PeersChanged({**cluster.brokers, 1: BrokerRegistration(1, EPOCH + 1)}))
     shell.step(PeerDisconnected(1, EPOCH))
     shell.step(PeerUnreachable(1, EPOCH, refused=True))
     assert shell.core.suspects() == []

@@ -33,7 +33,7 @@ from kreplog.core.replication.follower import NOT_READY_MOST_MS, FetchPosition
 from kreplog.core.replication.manager import ReplicaManager, fetcher_index
 from kreplog.core.replication.partition import Role
 from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError
-from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, EpochEndOffset, LeaderAndIsr, TopicPartition
 from tests.core.shell import TP, Shell, batch
 
 
@@ -490,7 +490,7 @@ def test_a_late_copy_of_a_control_request_undoes_nothing() -> None:
     requests = [init, metadata, LeaderAndIsrRequest(9, 1, 1, (told,), sequence=3)]
     for request in requests:
         shell.ask(request)
-    shell.ask(UpdateMetadataRequest(9, 1, 1, (Broker(1, 1),), sequence=4))
+    shell.ask(UpdateMetadataRequest(9, 1, 1, (BrokerRegistration(1, 1),), sequence=4))
     for late in requests:
         assert shell.ask(late).error is ErrorCode.NONE
     assert TP in shell.manager.partitions and shell.manager.metadata.brokers

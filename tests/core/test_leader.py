@@ -34,7 +34,7 @@ from kreplog.core.replication.partition import Role
 from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
 from kreplog.sim.records import ModelRecords
-from kreplog.types import Broker, Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
+from kreplog.types import BrokerRegistration, Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
 from tests.core.shell import TP, Shell, batch, only, values
 
 MIN2 = TopicConfig(min_insync_replicas=2)
@@ -541,7 +541,11 @@ def test_a_registration_that_the_leader_has_not_heard_of_is_not_believed() -> No
 def test_a_follower_that_registered_anew_is_heard_once_the_leader_knows() -> None:
     shell = leader(isr=(1, 2))
     assert fetched(shell, 3, 0, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
-    shell.request(UpdateMetadataRequest(9, 1, shell.epoch, (Broker(1, 1), Broker(2, 1), Broker(3, 5))))
+    shell.request(
+        UpdateMetadataRequest(
+            9, 1, shell.epoch, (BrokerRegistration(1, 1), BrokerRegistration(2, 1), BrokerRegistration(3, 5))
+        )
+    )
     fetched(shell, 3, 0, broker_epoch=5)
     assert proposed(shell).isr == (1, 2, 3)
 
@@ -563,7 +567,7 @@ def test_a_new_controllers_requests_wait_in_order_for_what_the_store_says() -> N
     shell = leader()
     reads = []
     for number, (epoch, live) in enumerate([(2, 2), (2, 3), (3, 4)]):
-        brokers = tuple(Broker(broker, 1) for broker in range(1, live + 1))
+        brokers = tuple(BrokerRegistration(broker, 1) for broker in range(1, live + 1))
         waiting = received(shell, number, UpdateMetadataRequest(9, epoch, shell.epoch, brokers, sequence=number + 1))
         reads += [one for one in waiting if isinstance(one, SubmitRead)]
     assert [one.paths for one in reads] == [(nodes.CONTROLLER_EPOCH,)], "one read for all that wait"

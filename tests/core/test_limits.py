@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kreplog.core.controller.limits import EXPECTED_FOR_MS, PartitionLimits
+from kreplog.core.controller.partition_limits import EXPECTED_FOR_MS, PartitionLimits
 from kreplog.core.effects import Reply
 from kreplog.core.events import Tick
 from kreplog.core.memory import MemoryAccount

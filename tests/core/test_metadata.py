@@ -5,7 +5,7 @@ from __future__ import annotations
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
 TP, OTHER = TopicPartition("topic", 0), TopicPartition("other", 0)
 
@@ -28,7 +28,7 @@ def test_nothing_is_denied_before_anything_is_known() -> None:
 
 def test_what_the_store_says_holds_until_a_controller_tells() -> None:
     cache = MetadataCache()
-    cache.read([Broker(1, 5), Broker(2, 6)], [state(TP, 1), state(OTHER, 2)], own_id=2)
+    cache.read([BrokerRegistration(1, 5), BrokerRegistration(2, 6)], [state(TP, 1), state(OTHER, 2)], own_id=2)
     assert (cache.from_controller, cache.from_store, sorted(cache.brokers)) == (False, True, [1, 2])
     assert cache.partitions[TP].state.leader == 1
     assert cache.partitions[OTHER].state.leader == NO_LEADER, "it leads nothing before a controller says so"
@@ -37,9 +37,9 @@ def test_what_the_store_says_holds_until_a_controller_tells() -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
-    cache.apply(UpdateMetadataRequest(1, 1, 6, (Broker(2, 6),), (state(TP, 2),)))
+    cache.apply(UpdateMetadataRequest(1, 1, 6, (BrokerRegistration(2, 6),), (state(TP, 2),)))
     assert (cache.from_controller, sorted(cache.brokers), sorted(cache.partitions)) == (True, [2], [TP])
-    cache.read([Broker(1, 5)], [state(OTHER, 1)], own_id=2)
+    cache.read([BrokerRegistration(1, 5)], [state(OTHER, 1)], own_id=2)
     assert (sorted(cache.brokers), sorted(cache.partitions)) == ([2], [TP]), "it knows better now"
 
 

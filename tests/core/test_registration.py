@@ -15,9 +15,9 @@ from kreplog.core.effects import Effect, GetNodes, Multi, StateChange
 from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
 from kreplog.core.registration import Registration, State
 from kreplog.errors import ConnectionLossError, CoordinationError
-from kreplog.types import Broker, Delete, Node, NodeStat, WatchEvent
+from kreplog.types import BrokerRegistration, Delete, Node, NodeStat, WatchEvent
 
-BROKER = Broker(3, 0, "host", 9092, "rack", internal=("/run/broker.sock", 0), directories=("one", "two"))
+BROKER = BrokerRegistration(3, 0, "host", 9092, "rack", internal=("/run/broker.sock", 0), directories=("one", "two"))
 STRANGER = replace(BROKER, directories=("three",))
 OWN = nodes.broker(3)
 EPOCH = nodes.broker_epoch(3)
@@ -33,7 +33,7 @@ def no_fault(number: int, effect: Effect) -> str:
 class Shell:
     """One broker process: its session, its clock, and the steps of its registration, each run to the end."""
 
-    def __init__(self, store: MemoryStore, fault: Fault = no_fault, broker: Broker = BROKER) -> None:
+    def __init__(self, store: MemoryStore, fault: Fault = no_fault, broker: BrokerRegistration = BROKER) -> None:
         self.store = store
         self.core = Registration(broker)
         self.fault = fault

@@ -14,7 +14,7 @@ from kreplog.core.replication import sessions
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
-from kreplog.types import Broker, EpochEndOffset, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, EpochEndOffset, LeaderAndIsr, TopicPartition
 
 FOLLOWER = 2
 
@@ -312,7 +312,7 @@ def state(number: int, leader: int, epochs: tuple[int, int], topic_id: str = "id
     )
 
 
-BROKERS = (Broker(1, 10), Broker(2, 11), Broker(3, 12, stopping=True))
+BROKERS = (BrokerRegistration(1, 10), BrokerRegistration(2, 11), BrokerRegistration(3, 12, stopping=True))
 
 
 def test_update_metadata() -> None:

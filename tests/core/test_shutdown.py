@@ -15,7 +15,7 @@ from kreplog.core.messages import ControlledShutdownRequest, ControlledShutdownR
 from kreplog.core.registration import Registration
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ConnectionLossError, ErrorCode
-from kreplog.types import Broker, Node, NodeStat, TopicPartition
+from kreplog.types import BrokerRegistration, Node, NodeStat, TopicPartition
 
 OWN, CONTROLLER, EPOCH, WAIT_MS = 1, 2, 7, 10_000
 MOVED = ControlledShutdownResponse(ErrorCode.NONE)
@@ -27,16 +27,16 @@ class Stopped:
     """A broker that has just begun to stop at 0 ms."""
 
     def __init__(self, registered: bool = True) -> None:
-        self.registration = Registration(Broker(OWN, -1))
+        self.registration = Registration(BrokerRegistration(OWN, -1))
         self.registration.broker_epoch = EPOCH
         self.registration.registered = Registered(EPOCH, 1) if registered else None
         self.metadata = MetadataCache()
-        self.brokers(Broker(OWN, EPOCH), Broker(CONTROLLER, 1))
+        self.brokers(BrokerRegistration(OWN, EPOCH), BrokerRegistration(CONTROLLER, 1))
         self.now_ms = 0
         self.core = ControlledShutdown(OWN, self.registration, self.metadata, WAIT_MS)
         assert self.core.next_wakeup(0) is None and self.step(Tick()) == []
 
-    def brokers(self, *brokers: Broker) -> None:
+    def brokers(self, *brokers: BrokerRegistration) -> None:
         self.metadata.apply(UpdateMetadataRequest(CONTROLLER, 1, EPOCH, brokers))
 
     def step(self, event: Event) -> list[Effect]:
@@ -101,9 +101,9 @@ def test_it_asks_again_when_it_is_refused(response: ControlledShutdownResponse |
 
 
 def test_it_stops_at_once_without_a_successor() -> None:
-    for others in ((), (Broker(CONTROLLER, 1, stopping=True),)):
+    for others in ((), (BrokerRegistration(CONTROLLER, 1, stopping=True),)):
         broker = begun()
-        broker.brokers(Broker(OWN, EPOCH), *others)
+        broker.brokers(BrokerRegistration(OWN, EPOCH), *others)
         broker.asks(1)
         assert broker.step(ControlledShutdownReplied(1, LEADS)) == [Exit(all_moved=False)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, Replica
-from kreplog.core.controller.machines import StateMachines
+from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.transitions import (
     PARTITION_TRANSITIONS,
     REPLICA_TRANSITIONS,
@@ -17,7 +17,7 @@ from kreplog.core.controller.transitions import (
     table,
 )
 from kreplog.core.effects import Effect, Multi, StateChange, Steps
-from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 
 PARTITION = TopicPartition("t", 0)
 REPLICA = Replica(PARTITION, 2)
@@ -26,7 +26,7 @@ REPLICA = Replica(PARTITION, 2)
 def machines() -> tuple[StateMachines, list[Any]]:
     seen: list[Any] = []
     context = ControllerContext(1, 1, 1, lambda *change: seen.append(change))
-    context.brokers = {broker: Broker(broker, 1) for broker in (1, 2)}
+    context.brokers = {broker: BrokerRegistration(broker, 1) for broker in (1, 2)}
     context.put_topic("t", nodes.Topic("id", {0: nodes.Assignment((1, 2))}))
     context.put_state(PARTITION, LeaderAndIsr(1, 0, (1, 2)))
     return StateMachines(context), seen

@@ -25,8 +25,7 @@ from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
 from kreplog.server.network.peers import Peer
 from kreplog.server.replication.control_sender import control_header
-from kreplog.types import Broker as Registered
-from kreplog.types import TopicPartition
+from kreplog.types import BrokerRegistration, TopicPartition
 from kreplog.wire import brokers as broker_wire
 from kreplog.wire import cold, fetch, produce
 from kreplog.wire.frames import RequestHeader
@@ -145,7 +144,7 @@ def test_an_empty_init_deletes_nothing(tmp_path: Path, batch: bytes) -> None:
 def test_metadata_of_an_outsider_reaches_no_client_and_no_controller_is_shut_out(tmp_path: Path) -> None:
     async def work(outsider: Outsider, brokers: list[Broker]) -> None:
         for broker in brokers:
-            elsewhere = tuple(Registered(number, 1, "192.0.2.1", 6666) for number in (0, 1))
+            elsewhere = tuple(BrokerRegistration(number, 1, "192.0.2.1", 6666) for number in (0, 1))
             await outsider.control(broker, UpdateMetadataRequest(9, FUTURE, epoch_of(broker), elsewhere, (), (TP,), 9))
         for broker in brokers:
             metadata = await outsider.ask(broker, ApiKey.METADATA, 9, topics=None)

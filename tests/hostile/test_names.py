@@ -26,8 +26,7 @@ from kreplog.errors import CoordinationError, ErrorCode, InvalidTopicError, LogL
 from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
 from kreplog.server.storage.directories import DataDirectory, read_topic_id
-from kreplog.types import Broker as Registration
-from kreplog.types import Create, LeaderAndIsr, Node, NodeStat, TopicPartition, check_partition
+from kreplog.types import BrokerRegistration, Create, LeaderAndIsr, Node, NodeStat, TopicPartition, check_partition
 from tests.server.brokers import eventually, serving, until_controlled
 
 ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -89,7 +88,7 @@ def test_a_forged_controller_reaches_no_file_outside_the_log_directory(tmp_path:
                 assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
                 answer = await control(broker, StopReplicaRequest, (StopReplica(illegal, ID, -1, True),))
                 assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
-                foreign = Registration(1, broker.manager.broker_epoch, "192.0.2.1", 1)
+                foreign = BrokerRegistration(1, broker.manager.broker_epoch, "192.0.2.1", 1)
                 answer = await control(broker, UpdateMetadataRequest, (foreign,), (told,))
                 assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
             assert broker.manager.partitions == {} and broker.manager.metadata.partitions == {}

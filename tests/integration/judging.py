@@ -17,7 +17,7 @@ from kreplog.core.effects import LogState
 from kreplog.errors import KreplogError
 from kreplog.log import Log
 from kreplog.server.storage.directories import read_topic_id
-from kreplog.sim import final
+from kreplog.sim import final_checks
 from kreplog.sim.checkers import Checkers
 from kreplog.sim.history import Event, Fail, History, Ok, Unknown
 from kreplog.sim.records import NativeCodec, Record, batches
@@ -130,7 +130,7 @@ class Verdict:
                 checkers.committed(broker, partition, log, 0)
         for event in events:
             history.add(self._with_offset(event))
-        found = final.judge(checkers, self._dump, None, at_rest=True, context_known=False)
+        found = final_checks.judge(checkers, self._dump, None, at_rest=True, context_known=False)
         return [f"{one.kind}: {one.text}" for one in found]
 
     def new_epochs(self) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from kreplog.core.controller.transitions import (
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition, Role
-from kreplog.sim import final
+from kreplog.sim import final_checks
 from kreplog.sim.checkers import LEGAL, Checkers
 from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.history import (
@@ -36,7 +36,7 @@ from kreplog.sim.history import (
     Unknown,
     Watermark,
 )
-from kreplog.types import Broker, Check, Create, LeaderAndIsr, Node, NodeStat, TopicPartition
+from kreplog.types import BrokerRegistration, Check, Create, LeaderAndIsr, Node, NodeStat, TopicPartition
 
 TP = TopicPartition("t", 0)
 ID = "topic-id"
@@ -124,12 +124,12 @@ class World:
         context.put_state(TP, self.state._replace(partition_epoch=stored.stat.version))
         context.put_partition_status(TP, PartitionStatus.ONLINE)
         for broker in BROKERS:
-            context.brokers[broker] = Broker(broker, self.dump[nodes.broker_epoch(broker)].stat.version)
+            context.brokers[broker] = BrokerRegistration(broker, self.dump[nodes.broker_epoch(broker)].stat.version)
             context.put_replica_status(Replica(TP, broker), ReplicaStatus.ONLINE)
         return context
 
     def judged(self, at_rest: bool = True, context: ControllerContext | None = None) -> list[str]:
-        return [one.kind for one in final.judge(self.checkers, self.dump, context or self.context(), at_rest)]
+        return [one.kind for one in final_checks.judge(self.checkers, self.dump, context or self.context(), at_rest)]
 
 
 @pytest.fixture
@@ -554,7 +554,7 @@ def test_a_context_that_is_not_the_stores(world: World) -> None:
 
 def test_a_context_with_a_broker_too_many(world: World) -> None:
     context = world.context()
-    context.brokers[4] = Broker(4, 0)
+    context.brokers[4] = BrokerRegistration(4, 0)
     assert world.judged(context=context) == ["context"]
 
 
@@ -565,7 +565,7 @@ def test_a_context_with_somebody_not_online(world: World) -> None:
 
 
 def test_nobody_controls(world: World) -> None:
-    assert [one.kind for one in final.judge(world.checkers, world.dump, None, at_rest=True)] == ["context"]
+    assert [one.kind for one in final_checks.judge(world.checkers, world.dump, None, at_rest=True)] == ["context"]
 
 
 def test_what_is_deleted_must_have_been_let_go_and_be_committed(world: World) -> None:
@@ -618,9 +618,9 @@ def test_what_was_deleted_on_purpose_is_not_lost() -> None:
     world.history.add(DeletionAsked(0, TP, ID, 1))
     for log in world.logs.values():
         log.delete_records_before(1)
-    assert final.judge(world.checkers, world.dump, None, at_rest=False) == []
+    assert final_checks.judge(world.checkers, world.dump, None, at_rest=False) == []
     world.checkers.line(TP, ID).released = 0
-    assert [one.kind for one in final.judge(world.checkers, world.dump, None, at_rest=False)] == ["lost"]
+    assert [one.kind for one in final_checks.judge(world.checkers, world.dump, None, at_rest=False)] == ["lost"]
 
 
 def test_a_producer_that_is_deleted_with_its_records_may_be_forgotten(world: World) -> None:
@@ -647,7 +647,7 @@ def test_a_producer_that_was_forgotten_may_send_all_that_was_deleted_again_but_o
 def test_a_follower_must_delete_what_its_leader_has(world: World) -> None:
     world.history.add(DeletionAsked(0, TP, ID, 1))
     world.logs[1].delete_records_before(1)
-    found = final.judge(world.checkers, world.dump, world.context(), at_rest=True)
+    found = final_checks.judge(world.checkers, world.dump, world.context(), at_rest=True)
     assert [one.text for one in found if one.kind == "not converged"] == [
         "t-0: the log of broker 2 begins at 0, that of its leader at 1"
     ]

@@ -23,7 +23,7 @@ from kreplog.core.messages import (
     UpdateMetadataResponse,
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
-from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 from kreplog.wire import brokers, cold
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
@@ -51,7 +51,7 @@ states = st.builds(
     config=configs,
 )
 told_brokers = st.builds(
-    Broker,
+    BrokerRegistration,
     *(int32s, int64s, st.text(max_size=9), int32s, st.none() | st.text(max_size=5), st.booleans(), st.booleans()),
 )
 answers = tuples_of(st.tuples(partitions, errors))
@@ -93,9 +93,9 @@ STATES = tuple(
     for place in PLACES
 )
 BROKERS = (
-    Broker(1, 2, "localhost", 9092, "rack", True, True, ("10.0.0.1", 9093)),
-    Broker(2, 3, "localhost", 9093, None, internal=("/run/kreplog/broker.sock", 0)),
-    Broker(3, 4, "localhost", 9094),
+    BrokerRegistration(1, 2, "localhost", 9092, "rack", True, True, ("10.0.0.1", 9093)),
+    BrokerRegistration(2, 3, "localhost", 9093, None, internal=("/run/kreplog/broker.sock", 0)),
+    BrokerRegistration(3, 4, "localhost", 9094),
 )
 EXAMPLES: list[brokers.Request] = [
     LeaderAndIsrRequest(1, 2, 3, STATES, True),
@@ -222,6 +222,6 @@ def test_ten_thousand_partitions_with_all_that_can_be_told() -> None:
         STATES[0]._replace(partition=TopicPartition(f"topic-{n // 10}", n % 10), config=TopicConfig(1 + n // 10 % 3))
         for n in range(10_000)
     )
-    request = UpdateMetadataRequest(1, 2, 3, (Broker(1, 2),), many)
+    request = UpdateMetadataRequest(1, 2, 3, (BrokerRegistration(1, 2),), many)
     frame = body_of(brokers.encode_request(request, header_for(ApiKey.UPDATE_METADATA)))
     assert read_request(frame) == request

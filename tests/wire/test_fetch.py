@@ -9,7 +9,7 @@ from kafka.protocol.consumer.fetch import FetchResponse as TheirFetchResponse
 from kreplog._native import batch
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode, UsageError
-from kreplog.types import Broker, FileRegion, TopicPartition
+from kreplog.types import BrokerRegistration, FileRegion, TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import decode_request_header
 from kreplog.wire.versions import ApiKey
@@ -144,7 +144,7 @@ def test_ids_without_a_name_are_told_and_answered(version: int) -> None:
 def test_leaders_are_told_with_their_addresses(version: int) -> None:
     """KIP-951."""
     told = FetchedPartition(PLACE, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=3, leader_epoch=9)
-    nodes = (Broker(3, 1, "localhost", 9092, "r1"), Broker(4, 1, "h" * 200, 9093))
+    nodes = (BrokerRegistration(3, 1, "localhost", 9092, "r1"), BrokerRegistration(4, 1, "h" * 200, 9093))
     asked = header(ApiKey.FETCH, version)
     buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, (told,)), asked, IDS.__getitem__, nodes=nodes)
     frame = body_of(buffers)

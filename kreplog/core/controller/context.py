@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kreplog.config import TopicConfig
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.nodes import Assignment, Topic
-from kreplog.types import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
 
 class Replica(NamedTuple):
@@ -56,7 +56,7 @@ class ControllerContext:
         self.controller_id = controller_id
         self.epoch = epoch
         self.epoch_version = epoch_version
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
         self.registered: dict[int, int] = {}
         self.failed: dict[int, dict[TopicPartition, None]] = {}
         self.log_dir_events: tuple[LogDirEvent, ...] = ()

@@ -16,15 +16,15 @@ from collections.abc import Hashable
 
 from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, reading
-from kreplog.core.controller.brokers import BrokerChanges
+from kreplog.core.controller import fencing, store_reader
+from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, Observer, Replica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import bump_leader_epoch, elect_offline
-from kreplog.core.controller.elections import PreferredElections
 from kreplog.core.controller.fencing import DeposedError
-from kreplog.core.controller.machines import StateMachines
+from kreplog.core.controller.preferred_elections import PreferredElections
 from kreplog.core.controller.reassignment import Reassignment
+from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus
 from kreplog.core.effects import GetNodes, Multi, Nodes, Reply, StateChange, Steps
@@ -193,13 +193,13 @@ class Controller:
     def _failover(self, now_ms: int) -> Steps[None]:
         """Read everything, repair what nobody has seen to, tell everybody, and go on with what was under way."""
         term, context = self._term, self._term.context
-        noted, _ = yield from reading.isr_changes()  # before the states that they are about are read
-        registrations = yield from reading.brokers()
-        events = yield from reading.log_dir_events()
-        yield from reading.fill(context)
-        removed = yield from reading.tree(nodes.REMOVED)
-        reassigned = yield from reading.tree(nodes.REASSIGNED)
-        added = yield from reading.tree(nodes.ADDED)
+        noted, _ = yield from store_reader.isr_changes()  # before the states that they are about are read
+        registrations = yield from store_reader.brokers()
+        events = yield from store_reader.log_dir_events()
+        yield from store_reader.fill(context)
+        removed = yield from store_reader.tree(nodes.REMOVED)
+        reassigned = yield from store_reader.tree(nodes.REASSIGNED)
+        added = yield from store_reader.tree(nodes.ADDED)
         yield from term.deletion.take(context.deleting.copy(), removed)
         yield from term.brokers.take_over(registrations, events)
         yield from term.reassignment.take_over(reassigned)
@@ -259,7 +259,7 @@ class Controller:
 
     def _isr_changes(self) -> Steps[None]:
         """Leaders changed ISRs: read them, and tell all brokers."""
-        paths, changed = yield from reading.isr_changes()
+        paths, changed = yield from store_reader.isr_changes()
         if not paths:
             return
         term = self._term

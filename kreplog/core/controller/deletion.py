@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, reading
+from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.context import Replica, named
-from kreplog.core.controller.machines import StateMachines
+from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetChildren, StateChange, Steps
@@ -41,8 +41,8 @@ class Deletion:
     def on_requests(self) -> Steps[None]:
         """Somebody wants topics or partitions deleted."""
         context = self._context
-        asked = yield from reading.children(nodes.DELETED_TOPICS)
-        removed = yield from reading.tree(nodes.REMOVED)
+        asked = yield from store_reader.children(nodes.DELETED_TOPICS)
+        removed = yield from store_reader.tree(nodes.REMOVED)
         if any(name not in context.topics for name in [*asked, *(partition.topic for partition in removed)]):
             yield from self._topics.on_topics()
         yield from self.take(asked, removed)
@@ -187,8 +187,8 @@ class Deletion:
                 requests: list[str] = (yield GetChildren(f"{under}/{name}")) or []
                 inner += [*(f"{under}/{name}/{number}" for number in requests), f"{under}/{name}"]
             last = (nodes.topic_config(name), nodes.topic(name), f"{nodes.DELETED_TOPICS}/{name}")
-            inner = yield from reading.existing(inner)
-            ends = yield from reading.existing(last)
+            inner = yield from store_reader.existing(inner)
+            ends = yield from store_reader.existing(last)
             try:
                 for some in fencing.chunks(inner, fencing.MAX_OPERATIONS - 1):
                     yield from fencing.fenced(self._context, [Delete(path) for path in some])
@@ -206,7 +206,7 @@ class Deletion:
         for _ in range(fencing.ATTEMPTS):
             rest = context.without(partition)
             leaves = (nodes.leader_and_isr(partition), request, nodes.partition(partition, nodes.REASSIGNED))
-            operations: list[StoreOperation] = [Delete(path) for path in (yield from reading.existing(leaves))]
+            operations: list[StoreOperation] = [Delete(path) for path in (yield from store_reader.existing(leaves))]
             operations.append(SetData(nodes.topic(partition.topic), nodes.encode_topic(rest), rest.version))
             if partition in context.states:
                 epoch = context.states[partition].leader_epoch + 1

@@ -8,7 +8,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, named
 from kreplog.core.controller.election_policies import ElectionPolicy, clear_elr
-from kreplog.core.controller.requests import ControllerBrokerRequestBatch
+from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
 from kreplog.core.controller.selectors import Election
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps, UncleanElection
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError

@@ -27,9 +27,9 @@ from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import Replica
 from kreplog.core.controller.election_policies import bump_leader_epoch, next_epoch
 from kreplog.core.controller.leader_and_isr_writer import write_of
-from kreplog.core.controller.machines import StateMachines
-from kreplog.core.controller.reading import tree
 from kreplog.core.controller.selectors import Election
+from kreplog.core.controller.state_machines import StateMachines
+from kreplog.core.controller.store_reader import tree
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps

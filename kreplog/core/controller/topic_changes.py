@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, reading
+from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import Replica, named
-from kreplog.core.controller.machines import StateMachines
+from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.nodes import Assignment, Topic
@@ -28,10 +28,10 @@ class TopicChanges:
     def on_topics(self) -> Steps[None]:
         """Topics have been created, or deleted by a hand that did not ask the controller."""
         context = self._context
-        names = yield from reading.children(nodes.TOPICS)
+        names = yield from store_reader.children(nodes.TOPICS)
         for name in [name for name in context.topics if name not in names]:
             yield from self._vanished(name)
-        found = yield from reading.topics([name for name in names if name not in context.topics])
+        found = yield from store_reader.topics([name for name in names if name not in context.topics])
         partitions: list[TopicPartition] = []
         for name, (topic, config) in found.items():
             context.put_topic(name, topic)
@@ -57,7 +57,7 @@ class TopicChanges:
         if name not in self._context.topics:
             yield from self.on_topics()
             return
-        found = yield from reading.topics([name])
+        found = yield from store_reader.topics([name])
         if not found:
             yield from self.on_topics()
             return
@@ -105,7 +105,7 @@ class TopicChanges:
     def on_config(self, name: str) -> Steps[None]:
         """A topic's settings were written: its replicas are told, under the leader epoch that they know."""
         context = self._context
-        config = yield from reading.topic_config(name)
+        config = yield from store_reader.topic_config(name)
         if name not in context.topics or config == context.config(name):
             return
         context.configs[name] = config
@@ -122,7 +122,7 @@ class TopicChanges:
     def on_added(self) -> Steps[None]:
         """Somebody asks for more partitions."""
         context = self._context
-        asked = yield from reading.tree(nodes.ADDED)
+        asked = yield from store_reader.tree(nodes.ADDED)
         if any(partition.topic not in context.topics for partition in asked):
             yield from self.on_topics()
         yield from self.add(asked)
@@ -164,7 +164,9 @@ class TopicChanges:
             grown = {**topic.partitions, **{one.partition: Assignment(replicas) for one, replicas in new.items()}}
             topic = replace(topic, partitions=grown)
             operations: list[StoreOperation] = [SetData(nodes.topic(name), nodes.encode_topic(topic), topic.version)]
-            requests = yield from reading.existing(nodes.partition(addition, nodes.ADDED) for addition in additions)
+            requests = yield from store_reader.existing(
+                nodes.partition(addition, nodes.ADDED) for addition in additions
+            )
             operations += [Delete(path) for path in requests]
             try:
                 yield from fencing.fenced(context, operations)
@@ -187,7 +189,7 @@ class TopicChanges:
             except CoordinationError:
                 continue
         absent = [broker for broker in named_ones if broker not in self._context.brokers and broker >= 0]
-        found = yield from reading.existing(map(nodes.broker_epoch, absent))
+        found = yield from store_reader.existing(map(nodes.broker_epoch, absent))
         return {*self._context.brokers, *(broker for broker in absent if nodes.broker_epoch(broker) in found)}
 
     def drop(self, paths: Sequence[str]) -> Steps[None]:

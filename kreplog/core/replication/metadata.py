@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from kreplog.core.messages import PartitionState, UpdateMetadataRequest
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_EPOCH, NO_LEADER, Broker, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, TopicPartition
 
 NO_CONTROLLER = -1
 
@@ -24,7 +24,7 @@ class MetadataCache:
     """
 
     def __init__(self) -> None:
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.controller_id = NO_CONTROLLER
         self.controller_epoch = -1
@@ -35,7 +35,7 @@ class MetadataCache:
         """Whether a controller has sent its metadata to this process."""
         return self.controller_epoch >= 0
 
-    def read(self, brokers: Iterable[Broker], states: Iterable[PartitionState], own_id: int) -> None:
+    def read(self, brokers: Iterable[BrokerRegistration], states: Iterable[PartitionState], own_id: int) -> None:
         """Take in metadata read from the store, unless a controller has sent its own. This broker is never shown as a
         leader there: it leads nothing before a LeaderAndIsr."""
         if self.from_controller:

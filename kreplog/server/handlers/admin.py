@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
+from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
-from kreplog.core.controller import topics as operations
-from kreplog.core.controller.limits import PartitionLimits
+from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.errors import (
     BadVersionError,
     CoordinationError,
@@ -33,7 +33,7 @@ from kreplog.server.handlers.topics import Topics, TopicView
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
-from kreplog.types import NO_LEADER, Broker, Create, SetData, StoreOperation, TopicPartition, check_topic
+from kreplog.types import NO_LEADER, BrokerRegistration, Create, SetData, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import cold
 
 ATTEMPTS = 5
@@ -119,7 +119,7 @@ class Admin:
         self,
         store: AnySession,
         topics: Topics,
-        brokers: Callable[[], Mapping[int, Broker]],
+        brokers: Callable[[], Mapping[int, BrokerRegistration]],
         default: TopicConfig,
         max_partitions: int,
         max_broker_partitions: int,
@@ -241,7 +241,7 @@ class Admin:
             "replication_factor": len(placed[0]),
         }
 
-    def _placeable(self) -> dict[int, Broker]:
+    def _placeable(self) -> dict[int, BrokerRegistration]:
         return {broker.id: broker for broker in self._brokers().values() if not broker.stopping}
 
     async def delete_topics(self, request: Any) -> Fields:

@@ -45,7 +45,7 @@ from kreplog.server.replication.recently_failed import DOUBT_S, Departed
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.log_manager import LogManager
-from kreplog.types import Broker, Create
+from kreplog.types import BrokerRegistration, Create
 from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
@@ -116,7 +116,7 @@ class Api:
             host.logs,
             host.departed,
             lambda: self._cluster_id,
-            lambda: Broker(settings.broker_id, -1, *host.address, settings.rack),
+            lambda: BrokerRegistration(settings.broker_id, -1, *host.address, settings.rack),
         )
         describing = self._describing
         self._stored = StoredMetadata(host.store, self._take_stored)
@@ -285,7 +285,7 @@ class Api:
         if not await self._host.topics.until(self._has_metadata, wait_s):
             await self._stored.refresh()
 
-    def _take_stored(self, live: list[Broker], states: list[PartitionState]) -> None:
+    def _take_stored(self, live: list[BrokerRegistration], states: list[PartitionState]) -> None:
         self._host.manager.metadata.read(live, states, self._host.settings.broker_id)
         self._host.departed.changed()
         self._host.topics.replaced()

@@ -12,7 +12,7 @@ from typing import Any
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller.topics import set_config_operations
+from kreplog.core.controller.admin_operations import set_config_operations
 from kreplog.errors import BadVersionError, CoordinationError, ErrorCode, NoNodeError
 from kreplog.server.handlers.admin import (
     ATTEMPTS,

@@ -24,7 +24,7 @@ from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
-from kreplog.types import NO_LEADER, Broker, TopicPartition
+from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import cold
 
 BROKER_RESOURCE = 4
@@ -51,7 +51,7 @@ class Describing:
         logs: LogManager,
         departed: Departed,
         cluster_id: Callable[[], str | None],
-        own: Callable[[], Broker],
+        own: Callable[[], BrokerRegistration],
     ) -> None:
         self._settings = settings
         self._metadata = metadata
@@ -62,7 +62,7 @@ class Describing:
         self._own = own
 
     @property
-    def brokers(self) -> Mapping[int, Broker]:
+    def brokers(self) -> Mapping[int, BrokerRegistration]:
         """Live brokers by id. This broker is always among them, also if the store was read before it registered."""
         known = self._metadata.brokers
         if self._metadata.from_controller and known:
@@ -248,7 +248,7 @@ def _description(
 
 
 def _topic(
-    live: Mapping[int, Broker],
+    live: Mapping[int, BrokerRegistration],
     unknown: ErrorCode,
     unknown_id: ErrorCode,
     version: int,
@@ -278,7 +278,7 @@ def _wants_all(request: Any, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _endpoint(broker: Broker, id_name: str) -> Fields:
+def _endpoint(broker: BrokerRegistration, id_name: str) -> Fields:
     return {id_name: broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kreplog.core import effects
-from kreplog.core.controller import reading
+from kreplog.core.controller import store_reader
 from kreplog.core.messages import PartitionState
 from kreplog.errors import CoordinationError, InvariantError
 from kreplog.server.runtime.store import StoreLink
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 
 _log = logging.getLogger("kreplog.server")
 
@@ -28,7 +28,9 @@ T = TypeVar("T")
 class StoredMetadata:
     """take: called with the live brokers and the partition states of each read."""
 
-    def __init__(self, store: StoreLink, take: Callable[[list[Broker], list[PartitionState]], None]) -> None:
+    def __init__(
+        self, store: StoreLink, take: Callable[[list[BrokerRegistration], list[PartitionState]], None]
+    ) -> None:
         self._store = store
         self._take = take
         self._read_at = float("-inf")
@@ -43,7 +45,7 @@ class StoredMetadata:
                 if loop.time() - self._read_at < FRESH_S:
                     return
                 await self._store.until_connected()
-                self._take(*await self._carry_out(reading.metadata()))
+                self._take(*await self._carry_out(store_reader.metadata()))
                 self._read_at = loop.time()
         except (CoordinationError, TimeoutError) as error:
             _log.warning(

@@ -9,7 +9,7 @@ from kreplog.core.events import PeerConnected, PeerDisconnected, PeerUnreachable
 from kreplog.errors import PeerProtocolError
 from kreplog.server.network.connections import Connection, Frame
 from kreplog.server.network.peers import Connect
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 
 CONNECT_S = 5.0
 """Time-out of a connection attempt."""
@@ -35,7 +35,7 @@ class PeerConnections:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, Connection] = {}
 
-    def connect(self, broker: Broker) -> None:
+    def connect(self, broker: BrokerRegistration) -> None:
         """Connect to a broker; closes the connection to it that exists or is being made."""
         self.disconnect(broker.id)
         task = asyncio.get_running_loop().create_task(self._run(broker), name=f"kreplog-peer-{broker.id}")
@@ -53,7 +53,7 @@ class PeerConnections:
         for broker_id in list(self._tasks):
             self.disconnect(broker_id)
 
-    async def _run(self, broker: Broker) -> None:
+    async def _run(self, broker: BrokerRegistration) -> None:
         try:
             if broker.internal is None:
                 raise ConnectionError(f"broker {broker.id} is not registered with an internal endpoint")

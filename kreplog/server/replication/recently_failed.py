@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 
 DOUBT_S = 0.5
 """How long a hang-up counts: after it the broker has been told to be gone, or it is not."""
@@ -29,7 +29,7 @@ class Departed:
         self._now = now
         self._hung_up: dict[int, float] = {}
         self._listed = dict(metadata.brokers)
-        self._gone: dict[int, tuple[Broker, float]] = {}
+        self._gone: dict[int, tuple[BrokerRegistration, float]] = {}
 
     def hung_up(self, broker: int) -> None:
         """A connection that we had made to it was closed at its end."""
@@ -51,7 +51,7 @@ class Departed:
         self._hung_up = {broker: at for broker, at in self._hung_up.items() if at > since}
         return self._hung_up.keys() & self._metadata.brokers.keys()
 
-    def lately_gone(self) -> Iterator[Broker]:
+    def lately_gone(self) -> Iterator[BrokerRegistration]:
         """Those to be listed although they are gone."""
         if self._gone:
             since = self._now() - LISTED_S

@@ -33,7 +33,7 @@ from kreplog.server.monitoring.logs import (
     log_state_change,
     set_up,
 )
-from kreplog.types import Broker, LeaderAndIsr, TopicPartition
+from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 
 TP = TopicPartition("topic", 3)
 STATE = LeaderAndIsr(1, 4, (1, 2), (), 7, 9)
@@ -96,7 +96,7 @@ def test_decisions_are_told_by_partition(tmp_path: Path) -> None:
     log_applied(applied, ErrorCode.NONE, ((TP, ErrorCode.KAFKA_STORAGE_ERROR),))
     log_applied(applied, ErrorCode.STALE_CONTROLLER_EPOCH)
     log_sent(StopReplicaRequest(0, 7, 5, (StopReplica(TP, "id", 4, True),)), 1)
-    log_sent(UpdateMetadataRequest(0, 7, 5, (Broker(1, 5), Broker(2, 6)), (), (TP,)), 1)
+    log_sent(UpdateMetadataRequest(0, 7, 5, (BrokerRegistration(1, 5), BrokerRegistration(2, 6)), (), (TP,)), 1)
     log_sent(UpdateMetadataRequest(0, 7, 5, ()), 1)
     log_state_change("warning", "deposed")
     told = lines(tmp_path / "state-change.log")

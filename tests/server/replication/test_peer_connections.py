@@ -12,7 +12,7 @@ import pytest
 from kreplog.core.events import PeerConnected, PeerDisconnected, PeerUnreachable
 from kreplog.server.network.internal import Address, Dialer, connect
 from kreplog.server.replication.peer_connections import PeerConnections
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 from tests.server.loop import run, until
 
 Heard = PeerConnected | PeerDisconnected | PeerUnreachable
@@ -31,8 +31,8 @@ def has_heard(world: World, count: int) -> bool:
     return len(world.heard) == count
 
 
-def peer(address: Address | None) -> Broker:
-    return Broker(7, 3, internal=address)
+def peer(address: Address | None) -> BrokerRegistration:
+    return BrokerRegistration(7, 3, internal=address)
 
 
 @pytest.mark.parametrize("unix", [False, True])

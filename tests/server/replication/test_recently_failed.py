@@ -12,7 +12,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 from kreplog.core.messages import UpdateMetadataRequest
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.server.replication.recently_failed import DOUBT_S, LISTED_S, Departed
-from kreplog.types import Broker
+from kreplog.types import BrokerRegistration
 from kreplog.wire.versions import ApiKey
 from tests.server.test_broker import Client, with_broker
 
@@ -23,7 +23,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.metadata = MetadataCache()
-        self.metadata.brokers = {broker: Broker(broker, 1, "host", 9092 + broker) for broker in (1, 2)}
+        self.metadata.brokers = {broker: BrokerRegistration(broker, 1, "host", 9092 + broker) for broker in (1, 2)}
         self.departed = Departed(self.metadata, lambda: self.now)
 
     def forget(self, broker: int) -> None:
@@ -63,7 +63,7 @@ def test_who_is_gone_is_listed_a_little_longer() -> None:
 def test_who_comes_back_is_not_listed_twice() -> None:
     world = World()
     world.forget(1)
-    world.metadata.brokers[1] = Broker(1, 2, "host", 9999)
+    world.metadata.brokers[1] = BrokerRegistration(1, 2, "host", 9999)
     world.departed.changed()
     assert world.listed() == []
     world.forget(1)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kreplog.config import ReplicationConfig, TopicConfig
-from kreplog.sim.stage import Way
+from kreplog.sim.scenario_cluster import Way
 
 
 class ScenarioError(Exception):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
-from kreplog.core.controller.partitions import PartitionStateMachine
-from kreplog.core.controller.replicas import ReplicaStateMachine
-from kreplog.core.controller.requests import ControllerBrokerRequestBatch
+from kreplog.core.controller.partition_state_machine import PartitionStateMachine
+from kreplog.core.controller.replica_state_machine import ReplicaStateMachine
+from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
 
 
 class StateMachines:

@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core import nodes
-from kreplog.core.controller import election_policies, fencing, reading, selectors
+from kreplog.core.controller import election_policies, fencing, selectors, store_reader
 from kreplog.core.controller.context import ControllerContext, LogDirEvent, Replica, named
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
-from kreplog.core.controller.machines import StateMachines
-from kreplog.core.controller.reading import Registration
 from kreplog.core.controller.selectors import Election
+from kreplog.core.controller.state_machines import StateMachines
+from kreplog.core.controller.store_reader import RegisteredBroker
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import AwaitAnswers, StateChange, Steps
-from kreplog.types import Broker, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
+from kreplog.types import BrokerRegistration, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
 INIT_WAIT_MS = 500
 """How long a new controller waits, at most, for brokers to take the leaders and ISRs that it repaired, before it makes
@@ -36,7 +36,7 @@ class BrokerChanges:
 
     # At a failover
 
-    def take_over(self, registrations: Mapping[int, Registration], events: tuple[LogDirEvent, ...]) -> Steps[None]:
+    def take_over(self, registrations: Mapping[int, RegisteredBroker], events: tuple[LogDirEvent, ...]) -> Steps[None]:
         """Take in all brokers at once; what is to be sent is left in the batch, an INIT for each broker.
 
         Whoever died, or restarted, while there was no controller is dealt with as if one had seen it (F33), so that the
@@ -87,7 +87,7 @@ class BrokerChanges:
     def on_change(self) -> Steps[None]:
         """Brokers have come or gone, or say something else of themselves."""
         context = self._context
-        found = yield from reading.brokers()
+        found = yield from store_reader.brokers()
         gone = [id for id, held in context.brokers.items() if id not in found or found[id].broker.epoch != held.epoch]
         if gone:
             yield from self._fail(gone)
@@ -117,7 +117,7 @@ class BrokerChanges:
         )
         yield from self._batch.send()
 
-    def _start(self, registrations: Collection[Registration]) -> Steps[None]:
+    def _start(self, registrations: Collection[RegisteredBroker]) -> Steps[None]:
         """Brokers have registered: they learn all that they should have, and lead or follow again.
 
         What is to be sent is left in the batch. Each was taken for failed before, whether it was known or not.
@@ -168,7 +168,7 @@ class BrokerChanges:
         dropped = yield from self._machines.leader_and_isr.update(doubtful, choose)
         yield from self._machines.partitions.handle_state_changes(dropped, PartitionStatus.ONLINE)
 
-    def _note_handled(self, registrations: Iterable[Registration]) -> Steps[None]:
+    def _note_handled(self, registrations: Iterable[RegisteredBroker]) -> Steps[None]:
         operations: list[StoreOperation] = []
         for registration in registrations:
             path = nodes.handled_epoch(registration.broker.id)
@@ -177,7 +177,7 @@ class BrokerChanges:
         for some in fencing.chunks(operations, fencing.MAX_OPERATIONS - 1):
             yield from fencing.fenced(self._context, some)
 
-    def _enter(self, registration: Registration) -> None:
+    def _enter(self, registration: RegisteredBroker) -> None:
         context, broker = self._context, registration.broker
         context.brokers[broker.id] = broker
         context.registered[broker.id] = registration.created
@@ -211,7 +211,7 @@ class BrokerChanges:
         """Brokers have lost disks. The events stay in the store until the broker registers anew, for the next
         controller to know; then they are deleted."""
         context = self._context
-        context.log_dir_events = yield from reading.log_dir_events()
+        context.log_dir_events = yield from store_reader.log_dir_events()
         lost = [
             Replica(partition, event.broker)
             for event in context.log_dir_events
@@ -247,7 +247,7 @@ class BrokerChanges:
         context.log_dir_events = tuple(
             log_dir_event for log_dir_event in context.log_dir_events if log_dir_event not in old
         )
-        for path in (yield from reading.existing(one.path for one in old)):
+        for path in (yield from store_reader.existing(one.path for one in old)):
             yield from fencing.fenced(context, [Delete(path)])
 
     # Brokers that stop
@@ -288,10 +288,10 @@ class BrokerChanges:
         yield from self._batch.send()
 
 
-def _was_handled(registration: Registration) -> bool:
+def _was_handled(registration: RegisteredBroker) -> bool:
     return registration.handled == registration.broker.epoch
 
 
-def _still_stopping(said: Broker, held: Broker) -> Broker:
+def _still_stopping(said: BrokerRegistration, held: BrokerRegistration) -> BrokerRegistration:
     """What a broker says of itself; one that asked to be shut down stays marked until it registers anew."""
     return replace(said, stopping=said.stopping or held.stopping)

@@ -16,14 +16,14 @@ from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Step
 from kreplog.core.messages import PartitionState
 from kreplog.core.nodes import Topic
 from kreplog.errors import CoordinationError, InvalidTopicError
-from kreplog.types import NO_EPOCH, NO_LEADER, Broker, LeaderAndIsr, Node, TopicPartition, check_topic
+from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_topic
 
 
-class Registration(NamedTuple):
+class RegisteredBroker(NamedTuple):
     """A registered broker. created: the store's transaction. handled: the broker epoch that a controller last took in,
     None for none."""
 
-    broker: Broker
+    broker: BrokerRegistration
     created: int
     handled: int | None
 
@@ -41,7 +41,7 @@ def children(path: str) -> Steps[list[str]]:
     return found or []
 
 
-def brokers() -> Steps[dict[int, Registration]]:
+def brokers() -> Steps[dict[int, RegisteredBroker]]:
     """All registered brokers. Epochs are read before registrations: if one is replaced in between, the watch left on
     the children tells of it, and the epoch held then differs from the true one."""
     ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
@@ -59,7 +59,7 @@ def brokers() -> Steps[dict[int, Registration]]:
             yield StateChange("error", str(error))
             continue
         noted_epoch = None if handled is None else nodes.decode_number(nodes.handled_epoch(broker), handled)
-        found[broker] = Registration(content, node.stat.created, noted_epoch)
+        found[broker] = RegisteredBroker(content, node.stat.created, noted_epoch)
     return found
 
 
@@ -167,7 +167,7 @@ def fill(context: ControllerContext) -> Steps[None]:
     context.states.update((yield from states(partitions)))
 
 
-def metadata() -> Steps[tuple[list[Broker], list[PartitionState]]]:
+def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
     """All that a controller's UpdateMetadata would say, in pieces, for a broker that none reaches. A partition that has
     no state yet has no leader."""
     live = [registration.broker for registration in (yield from brokers()).values()]

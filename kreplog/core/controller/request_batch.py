@@ -26,7 +26,7 @@ from kreplog.core.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from kreplog.types import NO_EPOCH, Broker, TopicPartition
+from kreplog.types import NO_EPOCH, BrokerRegistration, TopicPartition
 
 FIRST_LEADER_EPOCH = 0
 """The leader epoch of a partition that no controller has written since its creation."""
@@ -132,13 +132,15 @@ class ControllerBrokerRequestBatch:
         self._changed.clear()
         self._states.clear()
 
-    def _brokers(self) -> tuple[Broker, ...]:
+    def _brokers(self) -> tuple[BrokerRegistration, ...]:
         return tuple(self._context.brokers[broker] for broker in sorted(self._context.brokers))
 
-    def _leader_and_isr(self, to: Broker, states: tuple[PartitionState, ...], is_init: bool = False) -> SendControl:
+    def _leader_and_isr(
+        self, to: BrokerRegistration, states: tuple[PartitionState, ...], is_init: bool = False
+    ) -> SendControl:
         return self._send(to, LeaderAndIsrRequest, states, is_init)
 
-    def _send(self, to: Broker, kind: Callable[..., ControlRequest], *content: object) -> SendControl:
+    def _send(self, to: BrokerRegistration, kind: Callable[..., ControlRequest], *content: object) -> SendControl:
         self._sequence += 1
         head = (self._context.controller_id, self._context.epoch, to.epoch)
         return SendControl(to.id, to.epoch, kind(*head, *content, sequence=self._sequence))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from kreplog.core import nodes
 from kreplog.core.controller import election_policies
-from kreplog.core.controller.machines import StateMachines
 from kreplog.core.controller.reassignment import is_under_way
+from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps

@@ -19,26 +19,28 @@ from kreplog.types import NO_LEADER, Create, Delete, LeaderAndIsr, Node, NodeSta
 from kreplog.types import TopicPartition as Tp
 
 if TYPE_CHECKING:
-    from kreplog.sim.stage import Stage
+    from kreplog.sim.scenario_cluster import ScenarioCluster
 
 _CHANGES = (effects.AppendAsLeader, effects.AppendAsFollower, effects.TruncateTo, effects.TruncateFullyAndStartAt)
 
 
-class StagedProcess(BrokerProcess):
+class TracedBroker(BrokerProcess):
     """A broker process that tells what its cores do; a refusal that is repeated, only once."""
 
-    def __init__(self, stage: Stage, machine: Machine, config: ReplicationConfig) -> None:
-        self.stage = stage
+    cluster: ScenarioCluster
+
+    def __init__(self, cluster: ScenarioCluster, machine: Machine, config: ReplicationConfig) -> None:
+        self.cluster = cluster
         self._acting: Runner | None = None
         self._roles: dict[Tp, tuple[Role, int, int]] = {}
         self._was_registered: events.Registered | None = None
         self._was_active = False
         self._refused: dict[tuple[Tp, int], ErrorCode] = {}
-        super().__init__(stage, machine, config)
+        super().__init__(cluster, machine, config)
 
     def tell(self, *texts: str) -> None:
         if self.alive:
-            self.stage.tell(*(f"b{self.id} {text}" for text in texts))
+            self.cluster.tell(*(f"b{self.id} {text}" for text in texts))
 
     # What the shell does
 
@@ -81,7 +83,7 @@ class StagedProcess(BrokerProcess):
 
     def _transition(self, thing: object, old: str, new: str) -> None:
         super()._transition(thing, old, new)
-        if self.stage.states and not old.startswith("NonExistent"):
+        if self.cluster.states and not old.startswith("NonExistent"):
             self.tell(f"takes {_thing(thing)} from {old} to {new}")
 
     def _multi(self, runner: Runner, effect: effects.Multi) -> Any:
@@ -106,7 +108,7 @@ class StagedProcess(BrokerProcess):
         self.link.multi(effect.operations, answered)
 
     def _connect_peer(self, runner: Runner, effect: effects.ConnectPeer) -> None:
-        if self.stage.detects_failures:
+        if self.cluster.detects_failures:
             super()._connect_peer(runner, effect)
 
     def _unclean_election(self, runner: Runner, effect: effects.UncleanElection) -> None:
@@ -148,7 +150,7 @@ class StagedProcess(BrokerProcess):
             case effects.StateChange(level=level, text=text) if level != "info":
                 self.tell(f"{level}: {text}")
             case effects.SendControl(broker=broker, request=request):
-                if self.stage.messages:
+                if self.cluster.messages:
                     self.tell(f"queues for b{broker}: {describe(request)}")
             case effects.Reply(reply_to=reply_to, response=response):
                 event = runner.event
@@ -161,7 +163,7 @@ class StagedProcess(BrokerProcess):
         log = self.disk.log(partition)
         assert log is not None
         end = log.state().leo
-        told = " ".join(self.stage.values(log.read(start, end, 1 << 30)))
+        told = " ".join(self.cluster.values(log.read(start, end, 1 << 30)))
         self.tell(f"{verb} {partition} [{start}, {end}): {told}")
 
     def _tell_refusals(self, request: m.Request, response: m.Response) -> None:

@@ -23,7 +23,7 @@ from kreplog.sim.faults import Plan
 from kreplog.sim.network import Connection, Network
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
-from kreplog.sim.telling import StagedProcess
+from kreplog.sim.traced_broker import TracedBroker
 from kreplog.types import TopicPartition
 
 STEP_MS = 2
@@ -55,7 +55,7 @@ class Way(NamedTuple):
         return f"{self.source}->{self.destination} {self.channel}{'-answers' if self.answers else ''}"
 
 
-class StagedNetwork(Network):
+class ScenarioNetwork(Network):
     """A network that holds messages back where it is told to: `held` has those that have arrived so far, in order."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -113,7 +113,7 @@ class StagedNetwork(Network):
             super()._arrive_backward(connection, number, response)
 
 
-class Stage(Cluster):
+class ScenarioCluster(Cluster):
     """A cluster without chance, empty at first.
 
     lines: what has been told, for whoever takes it away. story: all of it, also what was told while `silent`. states,
@@ -124,7 +124,7 @@ class Stage(Cluster):
     def __init__(self, disks: Disks) -> None:
         super().__init__(_plan(), disks, traced=False)
         self.scheduler.random = _Fixed()
-        self.network: StagedNetwork = StagedNetwork(self.scheduler)
+        self.network: ScenarioNetwork = ScenarioNetwork(self.scheduler)
         self.store = StoreServer(self.scheduler, self.network)
         self.store.on_change = self._store_changed
         self.admin = Admin(self)
@@ -148,7 +148,7 @@ class Stage(Cluster):
         self._triggers[words] = pull
 
     def start_machine(self, machine: Machine) -> None:
-        process = machine.process = StagedProcess(self, machine, self.plan.config)
+        process = machine.process = TracedBroker(self, machine, self.plan.config)
         process.start()
 
     def deletion_answered(self, partition: TopicPartition, answer: DeletedRecords | None) -> None:

@@ -9,7 +9,7 @@ from kreplog.core.controller import election_policies, fencing
 from kreplog.core.controller.context import ControllerContext, named
 from kreplog.core.controller.election_policies import ElectionPolicy
 from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
-from kreplog.core.controller.requests import FIRST_LEADER_EPOCH, ControllerBrokerRequestBatch
+from kreplog.core.controller.request_batch import FIRST_LEADER_EPOCH, ControllerBrokerRequestBatch
 from kreplog.core.controller.transitions import PARTITION_TRANSITIONS, PartitionStatus
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps
 from kreplog.errors import NodeExistsError, NoNodeError
