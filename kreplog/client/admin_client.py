@@ -1,7 +1,7 @@
 """AdminClient, asked over the Kafka protocol what a client library does not ask, or not of a broker of one's choice.
 
 For commands: calls block, nothing waits for a broker that is silent for longer than is said, and answers are those of
-kreplog.wire.cold, with the brokers' own words about what they refuse.
+kreplog.wire.generic, with the brokers' own words about what they refuse.
 """
 
 from __future__ import annotations

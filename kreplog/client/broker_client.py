@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from kreplog.errors import PeerProtocolError
-from kreplog.wire import cold
+from kreplog.wire import generic
 from kreplog.wire.frames import MAX_FRAME_BYTES, RequestHeader
 from kreplog.wire.versions import ApiKey
 
@@ -26,9 +26,9 @@ class BrokerClient:
         self._correlations = itertools.count(1)
 
     async def request(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
-        """The response to a request of kreplog.wire.cold. Raises OSError, TimeoutError, PeerProtocolError."""
+        """The response to a request of kreplog.wire.generic. Raises OSError, TimeoutError, PeerProtocolError."""
         header = self.header(api, version)
-        return cold.decode_response(await self.send(cold.encode_request(header, **fields)), header)
+        return generic.decode_response(await self.send(generic.encode_request(header, **fields)), header)
 
     async def send(self, request: list[Any]) -> bytes:
         """Send the frame of any request; return the frame of its response. Raises OSError, TimeoutError,

@@ -27,7 +27,7 @@ from kafka.errors import (
 
 from kreplog.client.broker_client import Address
 from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError, UsageError
-from kreplog.wire import cold
+from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 
@@ -133,11 +133,11 @@ def _ask(address: Address) -> str | None:
     deadline = time.monotonic() + REACH_S
     try:
         with socket.create_connection(address, REACH_S) as sock:
-            sock.sendall(b"".join(bytes(part) for part in cold.encode_request(header)))
+            sock.sendall(b"".join(bytes(part) for part in generic.encode_request(header)))
             (size,) = struct.unpack(">i", _receive(sock, 4, deadline))
             if not 0 < size <= _MOST_BYTES:
                 return "something else than a broker listens there"
-            cold.decode_response(_receive(sock, size, deadline), header)
+            generic.decode_response(_receive(sock, size, deadline), header)
     except TimeoutError:
         return f"no answer within {REACH_S:g} s"
     except PeerProtocolError:

@@ -54,7 +54,7 @@ def replica_states(
 async def _states(line: BrokerClient, partitions: list[TopicPartition]) -> dict[TopicPartition, ReplicaState]:
     header = line.header(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION)
     ends = ListOffsetsRequest(tuple(ListOffsetsPartition(partition, -1, LATEST) for partition in partitions), DEBUGGING)
-    listed = offsets.decode_list_offsets_answer(await line.send(offsets.encode_list_offsets(ends, header)), header)
+    listed = offsets.decode_list_offsets_response(await line.send(offsets.encode_list_offsets(ends, header)), header)
     found = {partition.partition: ReplicaState(partition.error, partition.offset) for partition in listed.partitions}
     there = [one for one in found if found[one].error is ErrorCode.NONE]
     header = line.header(ApiKey.FETCH, FETCH_VERSION)

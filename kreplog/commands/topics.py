@@ -18,7 +18,7 @@ from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.types import NO_LEADER, TopicPartition, check_topic
-from kreplog.wire import cold
+from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
 TOPIC_RESOURCE = 2
@@ -114,7 +114,7 @@ def _facts(brokers: AdminClient, topic: Any) -> dict[str, Any]:
     moves = {partition.partition_index: partition for found in moving.topics for partition in found.partitions}
     return {
         "name": topic.name,
-        "topic_id": cold.topic_id(topic.topic_id),
+        "topic_id": generic.topic_id(topic.topic_id),
         "configs": _configs(brokers, topic.name),
         "partitions": [
             {

@@ -63,7 +63,7 @@ from kreplog.server.storage.disk_space import all_have_space
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
 from kreplog.types import BrokerRegistration, TopicPartition
-from kreplog.wire import brokers as broker_wire
+from kreplog.wire import control_messages
 
 _log = logging.getLogger("kreplog.server")
 
@@ -484,8 +484,10 @@ class Broker:
             if address is None:
                 raise ConnectionError(f"the controller, broker {effect.controller}, is not registered")
             header = control_header(effect.request, 1, self._client_id)
-            frame = await peer.call(address, broker_wire.encode_request(effect.request, header), SHUTDOWN_TIMEOUT_S)
-            response = broker_wire.decode_response(frame, header)
+            frame = await peer.call(
+                address, control_messages.encode_request(effect.request, header), SHUTDOWN_TIMEOUT_S
+            )
+            response = control_messages.decode_response(frame, header)
             if not isinstance(response, m.ControlledShutdownResponse):
                 raise PeerProtocolError(f"a {type(response).__name__} to a ControlledShutdown")
         except (OSError, TimeoutError, CoordinationError, PeerProtocolError) as error:

@@ -18,7 +18,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.types import EpochEndOffset, TopicPartition
-from kreplog.wire import cold
+from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_
 
     timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or anything a client sends.
     """
-    message = cold.decode_request(frame, header, budget)
+    message = generic.decode_request(frame, header, budget)
     return ListOffsetsRequest(
         tuple(
             ListOffsetsPartition(
@@ -48,7 +48,7 @@ def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_
 
 
 def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> list[Buffer]:
-    return cold.encode_request(
+    return generic.encode_request(
         header,
         replica_id=request.replica_id,
         topics=[
@@ -68,9 +68,9 @@ def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> l
     )
 
 
-def encode_list_offsets_answer(response: ListOffsetsResponse, header: RequestHeader) -> list[Buffer]:
+def encode_list_offsets_response(response: ListOffsetsResponse, header: RequestHeader) -> list[Buffer]:
     """The answer to the request `header`."""
-    return cold.encode_response(
+    return generic.encode_response(
         header,
         topics=[
             {
@@ -91,14 +91,14 @@ def encode_list_offsets_answer(response: ListOffsetsResponse, header: RequestHea
     )
 
 
-def decode_list_offsets_answer(frame: Buffer, header: RequestHeader) -> ListOffsetsResponse:
+def decode_list_offsets_response(frame: Buffer, header: RequestHeader) -> ListOffsetsResponse:
     """Raises PeerProtocolError."""
-    message = cold.decode_response(frame, header)
+    message = generic.decode_response(frame, header)
     return ListOffsetsResponse(
         tuple(
             ListedOffset(
                 TopicPartition(topic.name, partition.partition_index),
-                cold.error_of(partition.error_code),
+                generic.error_of(partition.error_code),
                 partition.offset,
                 partition.leader_epoch,
                 partition.timestamp,
@@ -116,7 +116,7 @@ def decode_offset_for_leader_epoch(
 
     Raises PeerProtocolError.
     """
-    message = cold.decode_request(frame, header, budget)
+    message = generic.decode_request(frame, header, budget)
     return OffsetsForLeaderEpochRequest(
         message.replica_id,
         tuple(
@@ -137,7 +137,7 @@ def decode_offset_for_leader_epoch(
 
 
 def encode_offset_for_leader_epoch(request: OffsetsForLeaderEpochRequest, header: RequestHeader) -> list[Buffer]:
-    return cold.encode_request(
+    return generic.encode_request(
         header,
         replica_id=request.replica_id,
         topics=[
@@ -157,7 +157,7 @@ def encode_offset_for_leader_epoch(request: OffsetsForLeaderEpochRequest, header
     )
 
 
-def encode_offset_for_leader_epoch_answer(
+def encode_offset_for_leader_epoch_response(
     response: OffsetsForLeaderEpochResponse, header: RequestHeader
 ) -> list[Buffer]:
     def answered(one: tuple[TopicPartition, ErrorCode, EpochEndOffset]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def encode_offset_for_leader_epoch_answer(
             "end_offset": end.end_offset,
         }
 
-    return cold.encode_response(
+    return generic.encode_response(
         header,
         topics=[
             {"topic": topic, "partitions": [answered(one) for one in group]}
@@ -178,14 +178,14 @@ def encode_offset_for_leader_epoch_answer(
     )
 
 
-def decode_offset_for_leader_epoch_answer(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochResponse:
+def decode_offset_for_leader_epoch_response(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochResponse:
     """Raises PeerProtocolError."""
-    message = cold.decode_response(frame, header)
+    message = generic.decode_response(frame, header)
     return OffsetsForLeaderEpochResponse(
         tuple(
             (
                 TopicPartition(topic.topic, partition.partition),
-                cold.error_of(partition.error_code),
+                generic.error_of(partition.error_code),
                 EpochEndOffset(partition.leader_epoch, partition.end_offset),
             )
             for topic in message.topics

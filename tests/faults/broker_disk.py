@@ -45,7 +45,7 @@ async def main(root: Path, how: str) -> None:
             "assignments": assigned,
             "configs": configs,
         }
-        await client.cold(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+        await client.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         for one in PARTITIONS:
             await eventually(lambda one=one: takes(client, batch, one))  # type: ignore[misc]
         failing = broker.logs.directories[0]
@@ -78,7 +78,7 @@ async def main(root: Path, how: str) -> None:
 
 
 async def knows(client: Client, brokers: int) -> bool:
-    return len((await client.cold(ApiKey.METADATA, 9, topics=None)).brokers) == brokers
+    return len((await client.call(ApiKey.METADATA, 9, topics=None)).brokers) == brokers
 
 
 async def takes(client: Client, batch: bytes, at: TopicPartition) -> bool:

@@ -150,7 +150,7 @@ async def create(client: Client, history: History, topic: str, flush: str) -> No
         "assignments": [],
         "configs": configs,
     }
-    answer = await client.cold(
+    answer = await client.call(
         ApiKey.CREATE_TOPICS, 5, topics=[wanted | {"configs": configs}], timeout_ms=10_000, validate_only=False
     )
     assert answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -179,7 +179,7 @@ async def delete(client: Client, history: History, at: TopicPartition, rng: rand
     offset = rng.randint(replica.log.log_start, replica.high_watermark)
     history.note("deleted", *at, offset)
     topics = [{"name": at.topic, "partitions": [{"partition_index": at.partition, "offset": offset}]}]
-    await client.cold(ApiKey.DELETE_RECORDS, 1, topics=topics, timeout_ms=10_000)
+    await client.call(ApiKey.DELETE_RECORDS, 1, topics=topics, timeout_ms=10_000)
 
 
 def check_image(files: dict[str, bytes], history: History, root: Path) -> None:

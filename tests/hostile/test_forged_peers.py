@@ -26,8 +26,7 @@ from kreplog.server.broker import Broker
 from kreplog.server.network.peers import Peer
 from kreplog.server.replication.control_sender import control_header
 from kreplog.types import BrokerRegistration, TopicPartition
-from kreplog.wire import brokers as broker_wire
-from kreplog.wire import cold, fetch, produce
+from kreplog.wire import control_messages, fetch, generic, produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 from tests.server.brokers import eventually, serving
@@ -58,11 +57,11 @@ class Outsider:
             peer.close()
 
     async def control(self, broker: Broker, request: Any) -> Any:
-        return await self.send(broker, broker_wire.encode_request(request, control_header(request, 1, "broker-0")))
+        return await self.send(broker, control_messages.encode_request(request, control_header(request, 1, "broker-0")))
 
     async def ask(self, broker: Broker, api: ApiKey, version: int, /, **fields: Any) -> Any:
         header = RequestHeader(api, version, 1, "test")
-        return cold.decode_response(await self.send(broker, cold.encode_request(header, **fields)), header)
+        return generic.decode_response(await self.send(broker, generic.encode_request(header, **fields)), header)
 
     async def fetch_as(self, broker: Broker, replica: int, epoch: int, offset: int) -> Any:
         partition = broker.manager.partitions[TP]

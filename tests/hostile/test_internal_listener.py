@@ -24,7 +24,7 @@ from kreplog.server.network.internal import Address, Dialer, connect, create_key
 from kreplog.server.network.peers import Peer
 from kreplog.server.replication.control_sender import control_header
 from kreplog.server.settings import Listener, load
-from kreplog.wire import brokers as broker_wire
+from kreplog.wire import control_messages
 from tests.hostile.test_forged_peers import TP, Outsider, attacked
 from tests.server import brokers as in_process
 from tests.server.brokers import eventually
@@ -50,10 +50,10 @@ async def refused_as_stale(broker: Broker, dialer: Dialer) -> ErrorCode:
     header = control_header(STALE, 1, "test")
     peer = Peer(1 << 20, connect=dialer.connect)
     try:
-        frame = await peer.call(broker.registration.broker.internal, broker_wire.encode_request(STALE, header), 10)
+        frame = await peer.call(broker.registration.broker.internal, control_messages.encode_request(STALE, header), 10)
     finally:
         peer.close()
-    response = broker_wire.decode_response(frame, header)
+    response = control_messages.decode_response(frame, header)
     assert isinstance(response, LeaderAndIsrResponse)
     return response.error
 

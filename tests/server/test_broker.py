@@ -34,7 +34,7 @@ from kreplog.server.network.peers import Peer
 from kreplog.server.settings import load
 from kreplog.server.storage.directories import BOOT_MARK
 from kreplog.types import TopicPartition
-from kreplog.wire import cold, fetch, produce
+from kreplog.wire import fetch, generic, produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 from tests.faults import shim
@@ -51,14 +51,14 @@ class Client:
         self.broker = broker
         self.peer = Peer(1 << 20)
 
-    async def cold(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
+    async def call(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
         header = RequestHeader(api, version, 1, "test")
-        frame = await self.peer.call(self.broker.address, cold.encode_request(header, **fields), 10)
-        return cold.decode_response(frame, header)
+        frame = await self.peer.call(self.broker.address, generic.encode_request(header, **fields), 10)
+        return generic.decode_response(frame, header)
 
     async def create(self, name: str) -> int:
         topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        answer = await self.cold(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+        answer = await self.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         return int(answer.topics[0].error_code)
 
     async def produce(self, records: Any, acks: int = -1, at: TopicPartition = TP, version: int = 9) -> ProduceResponse:
@@ -122,7 +122,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_a_life(tmp_path: Path, batch: bytes) -> None:
     async def first(client: Client) -> None:
-        metadata = await client.cold(ApiKey.METADATA, 9, topics=None)
+        metadata = await client.call(ApiKey.METADATA, 9, topics=None)
         assert [(one.node_id, one.port) for one in metadata.brokers] == [(1, client.broker.address[1])]
         assert metadata.controller_id == 1
         assert await client.create("topic") == 0
@@ -132,9 +132,9 @@ def test_a_life(tmp_path: Path, batch: bytes) -> None:
             assert answer.error is ErrorCode.NONE
         (data,) = (await client.fetch()).partitions
         assert (len(data.records), data.high_watermark) == (2 * len(batch), 2)
-        ids = [(await client.cold(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)).producer_id for _ in range(3)]
+        ids = [(await client.call(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)).producer_id for _ in range(3)]
         assert ids == [0, 1, 2]
-        cluster = await client.cold(ApiKey.DESCRIBE_CLUSTER, 0)
+        cluster = await client.call(ApiKey.DESCRIBE_CLUSTER, 0)
         assert len(cluster.cluster_id) == 22
 
     async def second(client: Client) -> None:
@@ -143,7 +143,7 @@ def test_a_life(tmp_path: Path, batch: bytes) -> None:
             await asyncio.sleep(0.01)
             (data,) = (await client.fetch()).partitions
         assert (len(data.records), data.high_watermark) == (2 * len(batch), 2)
-        assert (await client.cold(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)).producer_id == 1000
+        assert (await client.call(ApiKey.INIT_PRODUCER_ID, 2, **NO_TRANSACTION)).producer_id == 1000
 
     with_broker(tmp_path, first)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
@@ -276,7 +276,7 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
 
         begun = await ask((0, 0), (FetchPartition(TP, topic_id, -1, 0, max_bytes=1 << 20),))
         assert begun.session_id and [one.error for one in begun.partitions] == [ErrorCode.NONE]
-        await client.cold(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
+        await client.call(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
         while client.broker.topics.name_of(topic_id) is not None:
             await asyncio.sleep(0.01)  # the controller tells of it after it has answered
         told = await ask((begun.session_id, 1), ())
@@ -320,7 +320,7 @@ def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes)
         for timestamp in (-1, -2, -3, -4, -9, 0, 2**63 - 1):
             asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
             topic = {"name": "topic", "partitions": [asked]}
-            await client.cold(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
+            await client.call(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
         requests: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
             (ApiKey.METADATA, 9, {"topics": [{"name": ""}, {"name": "\u20ac" * 300}]}),
             (ApiKey.DELETE_TOPICS, 4, {"topic_names": ["", "..", "none"], "timeout_ms": -1}),
@@ -347,7 +347,7 @@ def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes)
             ),
         )
         for api, version, fields in requests:
-            assert await client.cold(api, version, **fields) is not None
+            assert await client.call(api, version, **fields) is not None
         (data,) = (await client.fetch()).partitions
         assert data.error is ErrorCode.NONE
 

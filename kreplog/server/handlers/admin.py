@@ -1,7 +1,7 @@
 """What clients have changed in the cluster: topics, partitions, reassignments, elections, producer ids.
 
 Any broker takes these: it writes them to the store, where the controller's watches wait for them, and answers when its
-own metadata show the result or the request's time is over. Requests are messages of kreplog.wire.cold; what is given
+own metadata show the result or the request's time is over. Requests are messages of kreplog.wire.generic; what is given
 back are the fields of the answers.
 """
 
@@ -34,7 +34,7 @@ from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.types import NO_LEADER, BrokerRegistration, Create, SetData, StoreOperation, TopicPartition, check_topic
-from kreplog.wire import cold
+from kreplog.wire import generic
 
 ATTEMPTS = 5
 RETRY_S = 0.05
@@ -247,7 +247,7 @@ class Admin:
     async def delete_topics(self, request: Any) -> Fields:
         wanted: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
         for topic in request.topics or ():
-            name = topic.name if topic.name is not None else self._topics.name_of(cold.topic_id(topic.topic_id))
+            name = topic.name if topic.name is not None else self._topics.name_of(generic.topic_id(topic.topic_id))
             wanted[name, topic.topic_id] = None
         results = [
             await answer_one({"name": name, "topic_id": topic_id}, self._delete_topic(name))

@@ -46,7 +46,7 @@ from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import BrokerRegistration, Create
-from kreplog.wire import brokers, cold, deletion, fetch, offsets, produce
+from kreplog.wire import control_messages, delete_records, fetch, generic, offsets, produce
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
@@ -143,12 +143,12 @@ class Api:
         self._decoders: dict[int, Callable[[Frame, RequestHeader, int], Any]] = {
             ApiKey.LIST_OFFSETS: offsets.decode_list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
-            ApiKey.DELETE_RECORDS: deletion.decode_delete_records,
+            ApiKey.DELETE_RECORDS: delete_records.decode_delete_records,
         }
         self._encoders: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
-            ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_answer,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_answer,
-            ApiKey.DELETE_RECORDS: deletion.encode_delete_records_answer,
+            ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_response,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
+            ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
         }
         self._answers: dict[int, Callable[[Any, int], Description]] = {
             ApiKey.METADATA: describing.metadata,
@@ -195,7 +195,7 @@ class Api:
 
     def _decode(self, exchange: RequestContext, frame: Frame, budget: int) -> Any:
         header = exchange.header
-        return self._decoders.get(header.api_key, cold.decode_request)(frame, header, budget)
+        return self._decoders.get(header.api_key, generic.decode_request)(frame, header, budget)
 
     async def _dispatch_large(self, exchange: RequestContext, frame: Frame) -> None:
         """Decode a request in a thread and carry it out; the connection's later requests wait for that."""
@@ -226,9 +226,9 @@ class Api:
         header = exchange.header
         entries, make = self._answers[header.api_key](request, header.api_version)
         if entries <= INLINE_ENTRIES:
-            exchange.answer(cold.encode_response(header, **make()))
+            exchange.answer(generic.encode_response(header, **make()))
         else:
-            self._answer_from_thread(lambda: cold.encode_response(header, **make()), exchange)
+            self._answer_from_thread(lambda: generic.encode_response(header, **make()), exchange)
 
     def _answer_from_thread(self, encode: Callable[[], Sequence[Any]], exchange: RequestContext) -> None:
         self._start(self._encode(encode, exchange))
@@ -310,7 +310,7 @@ class Api:
             else:
                 header, fields = exchange.header, await self._works[key](request)
                 large = exchange.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
-                encode = partial(cold.encode_response, header, **fields)
+                encode = partial(generic.encode_response, header, **fields)
                 exchange.answer(await self._in_thread(encode) if large else encode())
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
@@ -407,15 +407,15 @@ class Api:
 
     def _control(self, exchange: RequestContext, frame: Frame) -> None:
         header = exchange.header
-        request = brokers.decode_request(frame, header)
+        request = control_messages.decode_request(frame, header)
         if isinstance(request, ControlledShutdownRequest):
-            exchange.encode = lambda response: brokers.encode_response(response, header)
+            exchange.encode = lambda response: control_messages.encode_response(response, header)
             self._host.control.put(Received(exchange, request))
             return
 
         def encode(response: Any) -> Sequence[Any]:
             _log_response(request, response)
-            return brokers.encode_response(response, header)
+            return control_messages.encode_response(response, header)
 
         exchange.encode = encode
         self._dispatch_control(exchange, request)
@@ -448,7 +448,7 @@ class Api:
     # What is answered here
 
     def _api_versions(self, exchange: RequestContext, frame: Frame) -> None:
-        exchange.answer(cold.api_versions(exchange.header, self._offered))
+        exchange.answer(generic.api_versions(exchange.header, self._offered))
 
     def registered(self) -> None:
         """There is a session with the store, by which this broker is known."""

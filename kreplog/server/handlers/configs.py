@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs: new settings for topics, written to the store on condition that nobody else
 has written them meanwhile. The controller finds them there and tells the replicas.
 
-Requests are messages of kreplog.wire.cold; what is given back are the fields of the answers.
+Requests are messages of kreplog.wire.generic; what is given back are the fields of the answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What clients ask of the cluster: metadata, brokers, settings, log directories. Everything is as this broker knows it.
 
-Requests are messages of kreplog.wire.cold; the results are Descriptions. Repeated entries of a request count once.
+Requests are messages of kreplog.wire.generic; the results are Descriptions. Repeated entries of a request count once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
-from kreplog.wire import cold
+from kreplog.wire import generic
 
 BROKER_RESOURCE = 4
 
@@ -85,7 +85,7 @@ class Describing:
         names = self._topics.names
         wanted: dict[Any, tuple[Any, TopicView | None]] = {}
         for topic in request.topics:
-            name = names.get(cold.topic_id(topic.topic_id)) if topic.name is None else topic.name
+            name = names.get(generic.topic_id(topic.topic_id)) if topic.name is None else topic.name
             wanted[topic.topic_id if topic.name is None else topic.name] = (
                 topic,
                 None if name is None else known.get(name),

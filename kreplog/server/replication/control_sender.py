@@ -20,7 +20,7 @@ from kreplog.errors import PeerProtocolError
 from kreplog.server.monitoring.logs import log_sent
 from kreplog.server.network.internal import Address
 from kreplog.server.network.peers import Connect, Peer
-from kreplog.wire import brokers
+from kreplog.wire import control_messages
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import BETWEEN_BROKERS
 
@@ -33,7 +33,7 @@ _MAX_ANSWER_BYTES = 100 << 20
 
 def control_header(request: ControlRequest | ControlledShutdownRequest, number: int, client_id: str) -> RequestHeader:
     """The header of a request between controllers and brokers."""
-    key = brokers.KEYS[type(request)]
+    key = control_messages.KEYS[type(request)]
     return RequestHeader(key, BETWEEN_BROKERS[key][1], number, client_id)
 
 
@@ -116,8 +116,8 @@ class ControlSender:
 
     async def _call(self, connection: _Connection, address: Address, request: ControlRequest) -> ControlResponse:
         header = control_header(request, connection.next_correlation(), self._client_id)
-        frame = await connection.peer.call(address, brokers.encode_request(request, header), TIMEOUT_S)
-        response = brokers.decode_response(frame, header)
+        frame = await connection.peer.call(address, control_messages.encode_request(request, header), TIMEOUT_S)
+        response = control_messages.decode_response(frame, header)
         if isinstance(response, ControlledShutdownResponse):
             raise PeerProtocolError("an answer to another request")
         return response

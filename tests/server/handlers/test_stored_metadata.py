@@ -35,7 +35,7 @@ def cut_off(controller: Broker, broker: int) -> None:
 
 async def metadata(client: Client, *names: str) -> Any:
     topics = [{"topic_id": None, "name": name} for name in names] or None
-    return await client.cold(ApiKey.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+    return await client.call(ApiKey.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
 
 
 def with_unreached(root: Path, work: Any) -> None:
@@ -107,7 +107,7 @@ def test_nothing_is_denied_where_the_store_cannot_be_read_either(
                 (topic,) = (await metadata(client, name)).topics
                 assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
             resource = {"resource_type": 2, "resource_name": "topic", "configuration_keys": None}
-            answer = await client.cold(
+            answer = await client.call(
                 ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=False, include_documentation=False
             )
             assert answer.results[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

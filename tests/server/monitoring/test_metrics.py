@@ -79,7 +79,7 @@ def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
             (fetched,) = (await client.fetch()).partitions
             assert len(fetched.records) == 2 * len(batch)
             told = await scrape(broker)
-            await client.cold(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
+            await client.call(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
             async with asyncio.timeout(30):
                 while broker.manager.partitions:
                     await asyncio.sleep(0.01)  # the replica goes after the client was answered
@@ -131,7 +131,7 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
             assigned = [{"partition_index": 0, "broker_ids": [leader.id, follower.id]}]
             topic = {"name": "topic", "num_partitions": -1, "replication_factor": -1, "assignments": assigned}
             topics = [{**topic, "configs": []}]
-            answer = await client.cold(ApiKey.CREATE_TOPICS, 5, topics=topics, timeout_ms=10_000, validate_only=False)
+            answer = await client.call(ApiKey.CREATE_TOPICS, 5, topics=topics, timeout_ms=10_000, validate_only=False)
             assert answer.topics[0].error_code == 0
             client.peer.close()
             client = Client(leader)
@@ -171,7 +171,7 @@ async def _says(broker: Broker, name: str, value: float) -> bool:
 
 
 async def _knows(client: Client, brokers: int) -> bool:
-    return len((await client.cold(ApiKey.METADATA, 9, topics=None)).brokers) == brokers
+    return len((await client.call(ApiKey.METADATA, 9, topics=None)).brokers) == brokers
 
 
 def test_readiness(tmp_path: Path) -> None:

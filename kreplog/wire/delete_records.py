@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kreplog.core.messages import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from kreplog.types import TopicPartition
-from kreplog.wire import cold
+from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def decode_delete_records(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> DeleteRecordsRequest:
     """Raises PeerProtocolError."""
-    message = cold.decode_request(frame, header, budget)
+    message = generic.decode_request(frame, header, budget)
     return DeleteRecordsRequest(
         message.timeout_ms,
         tuple(
@@ -30,9 +30,9 @@ def decode_delete_records(frame: Buffer, header: RequestHeader, budget: int = MA
     )
 
 
-def encode_delete_records_answer(response: DeleteRecordsResponse, header: RequestHeader) -> list[Buffer]:
+def encode_delete_records_response(response: DeleteRecordsResponse, header: RequestHeader) -> list[Buffer]:
     """The answer to the request `header`; Kafka's has no place for messages."""
-    return cold.encode_response(
+    return generic.encode_response(
         header,
         topics=[
             {

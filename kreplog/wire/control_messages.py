@@ -29,7 +29,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
-from kreplog.wire import cold
+from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
 
@@ -58,22 +58,22 @@ KEYS: dict[type[Any], ApiKey] = {
 
 def encode_request(request: Request, header: RequestHeader) -> list[Buffer]:
     """The whole frame."""
-    return cold.encode_request(header, **_REQUESTS[header.api_key][0](request))
+    return generic.encode_request(header, **_REQUESTS[header.api_key][0](request))
 
 
 def decode_request(frame: Buffer, header: RequestHeader) -> Request:
     """Raises PeerProtocolError."""
-    return _read(_REQUESTS[header.api_key][1], cold.decode_request(frame, header))
+    return _read(_REQUESTS[header.api_key][1], generic.decode_request(frame, header))
 
 
 def encode_response(response: Response, header: RequestHeader) -> list[Buffer]:
     """The whole frame of the answer to the request `header`."""
-    return cold.encode_response(header, **_RESPONSES[header.api_key][0](response))
+    return generic.encode_response(header, **_RESPONSES[header.api_key][0](response))
 
 
 def decode_response(frame: Buffer, header: RequestHeader) -> Response:
     """The answer to the request `header`. Raises PeerProtocolError."""
-    return _read(_RESPONSES[header.api_key][1], cold.decode_response(frame, header))
+    return _read(_RESPONSES[header.api_key][1], generic.decode_response(frame, header))
 
 
 def _read(read: Callable[[Any], T], message: Any) -> T:
@@ -247,7 +247,7 @@ def _write_stop_replica(request: StopReplicaRequest) -> dict[str, Any]:
         "controller_epoch": request.controller_epoch,
         "broker_epoch": request.broker_epoch,
         "topic_states": [(topic, states) for topic, _, states in topics],
-        "topic_ids": [cold.topic_uuid(topic_id) for _, topic_id, _ in topics],
+        "topic_ids": [generic.topic_uuid(topic_id) for _, topic_id, _ in topics],
         "sequence": request.sequence,
     }
 
@@ -262,7 +262,7 @@ def _read_stop_replica(message: Any) -> StopReplicaRequest:
         tuple(
             StopReplica(
                 TopicPartition(topic.topic_name, state.partition_index),
-                cold.topic_id(topic_id),
+                generic.topic_id(topic_id),
                 state.leader_epoch,
                 state.delete_partition,
             )
@@ -296,9 +296,9 @@ def _read_leader_and_isr_answer(message: Any) -> LeaderAndIsrResponse:
     if len(message.topic_names) != len(message.topics):
         raise IndexError(f"{len(message.topics)} topics with {len(message.topic_names)} names")
     return LeaderAndIsrResponse(
-        cold.error_of(message.error_code),
+        generic.error_of(message.error_code),
         tuple(
-            (TopicPartition(name, answered.partition_index), cold.error_of(answered.error_code))
+            (TopicPartition(name, answered.partition_index), generic.error_of(answered.error_code))
             for name, topic in zip(message.topic_names, message.topics, strict=True)
             for answered in topic.partition_errors
         ),
@@ -316,9 +316,9 @@ def _write_stop_replica_answer(response: StopReplicaResponse) -> dict[str, Any]:
 
 def _read_stop_replica_answer(message: Any) -> StopReplicaResponse:
     return StopReplicaResponse(
-        cold.error_of(message.error_code),
+        generic.error_of(message.error_code),
         tuple(
-            (TopicPartition(answered.topic_name, answered.partition_index), cold.error_of(answered.error_code))
+            (TopicPartition(answered.topic_name, answered.partition_index), generic.error_of(answered.error_code))
             for answered in message.partition_errors
         ),
     )
@@ -329,7 +329,7 @@ def _write_update_metadata_answer(response: UpdateMetadataResponse) -> dict[str,
 
 
 def _read_update_metadata_answer(message: Any) -> UpdateMetadataResponse:
-    return UpdateMetadataResponse(cold.error_of(message.error_code))
+    return UpdateMetadataResponse(generic.error_of(message.error_code))
 
 
 def _write_controlled_shutdown_answer(response: ControlledShutdownResponse) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _write_controlled_shutdown_answer(response: ControlledShutdownResponse) -> d
 
 def _read_controlled_shutdown_answer(message: Any) -> ControlledShutdownResponse:
     return ControlledShutdownResponse(
-        cold.error_of(message.error_code),
+        generic.error_of(message.error_code),
         tuple(TopicPartition(left.topic_name, left.partition_index) for left in message.remaining_partitions),
     )
 
@@ -369,7 +369,7 @@ def _topic_states(
     partitions: Iterable[PartitionState], state_of: Callable[[PartitionState], tuple[Any, ...]]
 ) -> list[tuple[Any, ...]]:
     return [
-        (topic, cold.topic_uuid(topic_id), [state_of(told) for told in group])
+        (topic, generic.topic_uuid(topic_id), [state_of(told) for told in group])
         for (topic, topic_id, _), group in groupby(partitions, _group)
     ]
 
@@ -406,7 +406,7 @@ def _states(message: Any) -> Iterator[tuple[Any, str, TopicConfig, Any]]:
         for position in told.positions:
             configs[position] = config
     for topic, config in zip(message.topic_states, configs, strict=True):
-        topic_id = cold.topic_id(topic.topic_id)
+        topic_id = generic.topic_id(topic.topic_id)
         for state in topic.partition_states:
             yield topic, topic_id, config, state
 

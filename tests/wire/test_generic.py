@@ -25,7 +25,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.types import EpochEndOffset, TopicPartition
-from kreplog.wire import cold, offsets
+from kreplog.wire import generic, offsets
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, TO_CLIENTS, ApiKey
 from tests.wire.messages import IDS, body_of, header, int16s, int32s, int64s
@@ -70,13 +70,13 @@ def value_of(field: Any, version: int) -> Any:
 
 def request_and_answer(key: int, version: int) -> tuple[bytes, bytes, RequestHeader]:
     asked = header(key, version)
-    request, response = cold._MESSAGES[key]
+    request, response = generic._MESSAGES[key]
     told = example(response._struct, version)
     if key == ApiKey.API_VERSIONS:
         told["error_code"] = 0
     return (
-        body_of(cold.encode_request(asked, **example(request._struct, version))),
-        body_of(cold.encode_response(asked, **told)),
+        body_of(generic.encode_request(asked, **example(request._struct, version))),
+        body_of(generic.encode_response(asked, **told)),
         asked,
     )
 
@@ -91,7 +91,7 @@ def simplified(value: Any) -> Any:
 
 
 def test_the_tables_agree_with_the_library() -> None:
-    for key, kinds in cold._MESSAGES.items():
+    for key, kinds in generic._MESSAGES.items():
         for kind in kinds:
             first, last = BETWEEN_BROKERS[key]
             assert key == kind.API_KEY
@@ -154,15 +154,15 @@ def full(struct: Any, value: dict[str, Any]) -> dict[str, Any]:
 @given(data=st.data())
 def test_all_fields_are_kept_in_every_version(key: int, version: int, data: st.DataObject) -> None:
     asked = header(key, version)
-    request, response = cold._MESSAGES[key]
+    request, response = generic._MESSAGES[key]
     fields = data.draw(structs(request._struct, version))
-    frame = body_of(cold.encode_request(asked, **fields))
-    assert simplified(cold.decode_request(frame, decode_request_header(frame))) == full(request._struct, fields)
+    frame = body_of(generic.encode_request(asked, **fields))
+    assert simplified(generic.decode_request(frame, decode_request_header(frame))) == full(request._struct, fields)
     fields = data.draw(structs(response._struct, version))
     if key == ApiKey.API_VERSIONS:
         fields["error_code"] = 0  # or it would be taken for one of version 0
-    answer = body_of(cold.encode_response(asked, **fields))
-    assert simplified(cold.decode_response(answer, asked)) == full(response._struct, fields)
+    answer = body_of(generic.encode_response(asked, **fields))
+    assert simplified(generic.decode_response(answer, asked)) == full(response._struct, fields)
 
 
 @every_message
@@ -171,23 +171,25 @@ def test_bytes_behind_a_message(key: int, version: int) -> None:
     request, answer, asked = request_and_answer(key, version)
     read = decode_request_header(request)
     for more in (b"\0", b"\1\0\0", request):
-        assert simplified(cold.decode_request(request + more, read)) == simplified(cold.decode_request(request, read))
+        assert simplified(generic.decode_request(request + more, read)) == simplified(
+            generic.decode_request(request, read)
+        )
         with pytest.raises(PeerProtocolError, match="behind the end"):
-            cold.decode_response(answer + more, asked)
+            generic.decode_response(answer + more, asked)
 
 
 def test_librdkafka_asks_for_all_topics() -> None:
     """Byte for byte what its 2.16 sends: three bytes too many."""
-    frame = body_of(cold.encode_request(header(ApiKey.METADATA, 12)))
+    frame = body_of(generic.encode_request(header(ApiKey.METADATA, 12)))
     read = decode_request_header(frame)
-    asked = cold.decode_request(frame[: read.body] + bytes.fromhex("00000000010000"), read)
+    asked = generic.decode_request(frame[: read.body] + bytes.fromhex("00000000010000"), read)
     assert (asked.topics, asked.allow_auto_topic_creation) == (None, False)
 
 
 def test_bytes_behind_what_a_broker_sends() -> None:
-    frame = body_of(cold.encode_request(header(ApiKey.CONTROLLED_SHUTDOWN, 3), broker_id=1, broker_epoch=2))
+    frame = body_of(generic.encode_request(header(ApiKey.CONTROLLED_SHUTDOWN, 3), broker_id=1, broker_epoch=2))
     with pytest.raises(PeerProtocolError, match="behind the end"):
-        cold.decode_request(frame + b"\0", decode_request_header(frame, BETWEEN_BROKERS))
+        generic.decode_request(frame + b"\0", decode_request_header(frame, BETWEEN_BROKERS))
 
 
 @every_message
@@ -195,18 +197,18 @@ def test_damaged_messages_are_other_messages_or_refused(key: int, version: int) 
     request, answer, asked = request_and_answer(key, version)
     for length in range(len(request)):
         with pytest.raises(PeerProtocolError):
-            cold.decode_request(request[:length], decode_request_header(request[:length]))
+            generic.decode_request(request[:length], decode_request_header(request[:length]))
     for length in range(4, len(answer)):
         with pytest.raises(PeerProtocolError):
-            cold.decode_response(answer[:length], asked)
+            generic.decode_response(answer[:length], asked)
     for changed in damaged(request):
         with suppress(PeerProtocolError):
             known = decode_request_header(changed)
             if known.known and known.api_key == key:
-                cold.decode_request(changed, known)
+                generic.decode_request(changed, known)
     for changed in damaged(answer):
         with suppress(PeerProtocolError):
-            cold.decode_response(changed, asked)
+            generic.decode_response(changed, asked)
 
 
 def damaged(frame: bytes) -> Iterator[bytes]:
@@ -233,14 +235,14 @@ BOMBS = [
 def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, told: str) -> None:
     """A Metadata request of topics; the library would build what it is told, or copy the rest for each tagged field."""
     asked = header(ApiKey.METADATA, version)
-    whole = body_of(cold.encode_request(asked, topics=[]))
+    whole = body_of(generic.encode_request(asked, topics=[]))
     known = decode_request_header(whole)
     frame = whole[: known.body] + bomb
-    cold._shape_of(cold._MESSAGES[ApiKey.METADATA][0], version)
+    generic._shape_of(generic._MESSAGES[ApiKey.METADATA][0], version)
     tracemalloc.start()
     try:
         with pytest.raises(PeerProtocolError, match=told):
-            cold.decode_request(frame, known)
+            generic.decode_request(frame, known)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -248,31 +250,31 @@ def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, told: str
 
 def test_tags_that_are_not_known_are_passed_over() -> None:
     asked = header(ApiKey.METADATA, 9)
-    frame = body_of(cold.encode_request(asked, topics=[{"name": "flights"}]))
+    frame = body_of(generic.encode_request(asked, topics=[{"name": "flights"}]))
     at = frame.index(b"flights") + 7
     tagged = frame[:at] + b"\x01\x07\x03abc" + frame[at + 1 : -1] + b"\x02\x03\x00\x09\x01x"
-    message = cold.decode_request(tagged, decode_request_header(tagged))
+    message = generic.decode_request(tagged, decode_request_header(tagged))
     assert [topic.name for topic in message.topics] == ["flights"]
 
 
 def test_text_that_is_not_utf8() -> None:
-    frame = body_of(cold.encode_request(header(ApiKey.METADATA, 9), topics=[{"name": "flights"}]))
+    frame = body_of(generic.encode_request(header(ApiKey.METADATA, 9), topics=[{"name": "flights"}]))
     with pytest.raises(PeerProtocolError, match="not UTF-8"):
-        cold.decode_request(frame.replace(b"flights", b"fl\xffghts"), decode_request_header(frame))
+        generic.decode_request(frame.replace(b"flights", b"fl\xffghts"), decode_request_header(frame))
 
 
 def test_a_null_where_none_may_be() -> None:
-    frame = body_of(cold.encode_request(header(ApiKey.DELETE_TOPICS, 4), topic_names=["a"]))
-    assert cold.decode_request(frame, decode_request_header(frame)).topic_names == ["a"]
+    frame = body_of(generic.encode_request(header(ApiKey.DELETE_TOPICS, 4), topic_names=["a"]))
+    assert generic.decode_request(frame, decode_request_header(frame)).topic_names == ["a"]
     null = frame.replace(b"\x02\x02a", b"\x00")
     with pytest.raises(PeerProtocolError, match="a null stands where none may be"):
-        cold.decode_request(null, decode_request_header(null))
+        generic.decode_request(null, decode_request_header(null))
 
 
 @pytest.mark.parametrize("version", range(4))
 def test_api_versions_tells_what_is_offered(version: int) -> None:
     asked = header(ApiKey.API_VERSIONS, version)
-    answer = cold.decode_response(body_of(cold.api_versions(asked, TO_CLIENTS)), asked)
+    answer = generic.decode_response(body_of(generic.api_versions(asked, TO_CLIENTS)), asked)
     assert answer.error_code == 0
     assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys} == TO_CLIENTS
 
@@ -280,9 +282,9 @@ def test_api_versions_tells_what_is_offered(version: int) -> None:
 def test_api_versions_in_an_unknown_version_is_answered_in_the_first() -> None:
     """KIP-511: UNSUPPORTED_VERSION and the range of ApiVersions, or librdkafka and Java would not fall back."""
     known = decode_request_header(body_of([b"\0\0\0\x0a\0\x12\0\x09\0\0\0\x4d\xff\xff"]))
-    frame = body_of(cold.api_versions(known, TO_CLIENTS))
+    frame = body_of(generic.api_versions(known, TO_CLIENTS))
     assert frame == bytes.fromhex("0000004d 0023 00000001 0012 0000 0003")
-    answer = cold.decode_response(frame, header(ApiKey.API_VERSIONS, 3))
+    answer = generic.decode_response(frame, header(ApiKey.API_VERSIONS, 3))
     assert (answer.error_code, len(answer.api_keys)) == (35, 1)
 
 
@@ -290,12 +292,12 @@ def test_fields_of_other_versions_are_left_out_and_wrong_names_told() -> None:
     topic = {"name": "flights", "topic_id": IDS["flights"], "partitions": [], "error_code": 0}
     for version in (1, 9, 12):
         asked = header(ApiKey.METADATA, version)
-        frame = body_of(cold.encode_response(asked, brokers=[], controller_id=1, cluster_id="c", topics=[topic]))
-        answer = cold.decode_response(frame, asked)
+        frame = body_of(generic.encode_response(asked, brokers=[], controller_id=1, cluster_id="c", topics=[topic]))
+        answer = generic.decode_response(frame, asked)
         assert answer.topics[0].name == "flights"
-        assert cold.topic_id(answer.topics[0].topic_id) == (IDS["flights"] if version >= 10 else "")
+        assert generic.topic_id(answer.topics[0].topic_id) == (IDS["flights"] if version >= 10 else "")
     with pytest.raises(UsageError, match="no field 'topik'"):
-        cold.encode_response(header(ApiKey.METADATA, 1), topik=[])
+        generic.encode_response(header(ApiKey.METADATA, 1), topik=[])
 
 
 def test_tuples_are_written_as_mappings_are() -> None:
@@ -304,7 +306,7 @@ def test_tuples_are_written_as_mappings_are() -> None:
     partition = {"partition_index": 1, "leader_id": 2, "leader_epoch": 3, "replica_nodes": [2], "isr_nodes": [2]}
     topic: dict[str, Any] = {"name": "flights", "topic_id": IDS["flights"], "partitions": [partition]}
     fast = {**topic, "partitions": [(0, 1, 2, 3, [2], [2], [])]}
-    assert cold.encode_response(asked, brokers=brokers, topics=[topic]) == cold.encode_response(
+    assert generic.encode_response(asked, brokers=brokers, topics=[topic]) == generic.encode_response(
         asked, brokers=[(1, "h", 2, None)], topics=[fast]
     )
 
@@ -312,24 +314,24 @@ def test_tuples_are_written_as_mappings_are() -> None:
 def test_threads_may_be_the_first_to_use_a_message_together() -> None:
     """The library makes its decoders at first use, and one that two threads make at once can be broken."""
     asked = header(ApiKey.CREATE_TOPICS, 7)
-    kind = cold._MESSAGES[ApiKey.CREATE_TOPICS][0]
-    frame = body_of(cold.encode_request(asked, topics=[{"name": "flights"}]))
+    kind = generic._MESSAGES[ApiKey.CREATE_TOPICS][0]
+    frame = body_of(generic.encode_request(asked, topics=[{"name": "flights"}]))
     known = decode_request_header(frame)
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             kind._struct._compiled_encoders.clear()
-            cold._SHAPES.clear()
-            for message in pool.map(lambda _: cold.decode_request(frame, known), range(8)):
+            generic._SHAPES.clear()
+            for message in pool.map(lambda _: generic.decode_request(frame, known), range(8)):
                 assert message.topics[0].name == "flights"
 
 
 def test_a_large_message_leaves_no_large_buffer_behind() -> None:
     asked = header(ApiKey.METADATA, 12)
     topics = [{"name": "t" * 30000, "partitions": []} for _ in range(100)]
-    before = len(cold.encode_response(asked, brokers=[], topics=topics)[0])  # type: ignore[arg-type]
+    before = len(generic.encode_response(asked, brokers=[], topics=topics)[0])  # type: ignore[arg-type]
     assert before > 2 << 20
     assert not hasattr(EncodeBufferPool._local, "buf")
-    cold.encode_response(asked, brokers=[], topics=[])
+    generic.encode_response(asked, brokers=[], topics=[])
 
 
 @pytest.mark.parametrize("version", range(1, 9))
@@ -346,8 +348,8 @@ def test_list_offsets_is_kept(version: int) -> None:
             for place, timestamp in zip(places, (-1, 1234, -1), strict=True)
         )
     )
-    frame = body_of(offsets.encode_list_offsets_answer(response, asked))
-    assert offsets.decode_list_offsets_answer(frame, asked) == response
+    frame = body_of(offsets.encode_list_offsets_response(response, asked))
+    assert offsets.decode_list_offsets_response(frame, asked) == response
 
 
 @pytest.mark.parametrize("version", range(2, 5))
@@ -360,5 +362,5 @@ def test_offset_for_leader_epoch_is_kept(version: int) -> None:
     frame = body_of(offsets.encode_offset_for_leader_epoch(request, asked))
     assert offsets.decode_offset_for_leader_epoch(frame, decode_request_header(frame)) == request
     response = OffsetsForLeaderEpochResponse(tuple((place, ErrorCode.NONE, EpochEndOffset(4, 99)) for place in places))
-    frame = body_of(offsets.encode_offset_for_leader_epoch_answer(response, asked))
-    assert offsets.decode_offset_for_leader_epoch_answer(frame, asked) == response
+    frame = body_of(offsets.encode_offset_for_leader_epoch_response(response, asked))
+    assert offsets.decode_offset_for_leader_epoch_response(frame, asked) == response

@@ -7,7 +7,7 @@ import pytest
 from kreplog.core.messages import DeletedRecords, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.types import TopicPartition
-from kreplog.wire import cold, deletion
+from kreplog.wire import delete_records, generic
 from kreplog.wire.frames import decode_request_header
 from kreplog.wire.versions import ApiKey
 from tests.wire.messages import body_of, header
@@ -22,8 +22,8 @@ ASKED = [
 @pytest.mark.parametrize("version", range(3))
 def test_delete_records_is_kept(version: int) -> None:
     asked = header(ApiKey.DELETE_RECORDS, version)
-    frame = body_of(cold.encode_request(asked, topics=ASKED, timeout_ms=7))
-    assert deletion.decode_delete_records(frame, decode_request_header(frame)) == DeleteRecordsRequest(
+    frame = body_of(generic.encode_request(asked, topics=ASKED, timeout_ms=7))
+    assert delete_records.decode_delete_records(frame, decode_request_header(frame)) == DeleteRecordsRequest(
         7, tuple(DeleteRecordsPartition(place, offset) for place, offset in zip(PLACES, (5, -1, 0), strict=True))
     )
     response = DeleteRecordsResponse(
@@ -33,7 +33,7 @@ def test_delete_records_is_kept(version: int) -> None:
             DeletedRecords(PLACES[2], ErrorCode.REQUEST_TIMED_OUT),
         )
     )
-    theirs = cold.decode_response(body_of(deletion.encode_delete_records_answer(response, asked)), asked)
+    theirs = generic.decode_response(body_of(delete_records.encode_delete_records_response(response, asked)), asked)
     assert [
         (topic.name, one.partition_index, one.low_watermark, one.error_code)
         for topic in theirs.topics
@@ -43,7 +43,7 @@ def test_delete_records_is_kept(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_a_request_cut_short_is_refused(version: int) -> None:
-    frame = body_of(cold.encode_request(header(ApiKey.DELETE_RECORDS, version), topics=ASKED, timeout_ms=7))
+    frame = body_of(generic.encode_request(header(ApiKey.DELETE_RECORDS, version), topics=ASKED, timeout_ms=7))
     for end in range(len(frame) - 1, 12, -3):
         with pytest.raises(PeerProtocolError):
-            deletion.decode_delete_records(frame[:end], decode_request_header(frame[:end]))
+            delete_records.decode_delete_records(frame[:end], decode_request_header(frame[:end]))

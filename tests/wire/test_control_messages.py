@@ -24,7 +24,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
-from kreplog.wire import brokers, cold
+from kreplog.wire import control_messages, generic
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
 from tests.wire.messages import IDS, body_of, errors, int32s, int64s, partitions, tuples_of
@@ -55,7 +55,7 @@ told_brokers = st.builds(
     *(int32s, int64s, st.text(max_size=9), int32s, st.none() | st.text(max_size=5), st.booleans(), st.booleans()),
 )
 answers = tuples_of(st.tuples(partitions, errors))
-requests: st.SearchStrategy[brokers.Request] = st.one_of(
+requests: st.SearchStrategy[control_messages.Request] = st.one_of(
     st.builds(LeaderAndIsrRequest, int32s, int32s, int64s, tuples_of(states), st.booleans(), int64s),
     st.builds(
         StopReplicaRequest,
@@ -69,7 +69,7 @@ requests: st.SearchStrategy[brokers.Request] = st.one_of(
     ),
     st.builds(ControlledShutdownRequest, int32s, int64s),
 )
-responses: st.SearchStrategy[tuple[ApiKey, brokers.Response]] = st.one_of(
+responses: st.SearchStrategy[tuple[ApiKey, control_messages.Response]] = st.one_of(
     st.tuples(st.just(ApiKey.LEADER_AND_ISR), st.builds(LeaderAndIsrResponse, errors, answers)),
     st.tuples(st.just(ApiKey.STOP_REPLICA), st.builds(StopReplicaResponse, errors, answers)),
     st.tuples(st.just(ApiKey.UPDATE_METADATA), st.builds(UpdateMetadataResponse, errors)),
@@ -97,13 +97,13 @@ BROKERS = (
     BrokerRegistration(2, 3, "localhost", 9093, None, internal=("/run/kreplog/broker.sock", 0)),
     BrokerRegistration(3, 4, "localhost", 9094),
 )
-EXAMPLES: list[brokers.Request] = [
+EXAMPLES: list[control_messages.Request] = [
     LeaderAndIsrRequest(1, 2, 3, STATES, True),
     StopReplicaRequest(1, 2, 3, tuple(StopReplica(place, IDS[place.topic], 4, True) for place in PLACES)),
     UpdateMetadataRequest(1, 2, 3, BROKERS, STATES, PLACES),
     ControlledShutdownRequest(1, 2),
 ]
-ANSWERS: list[tuple[ApiKey, brokers.Response]] = [
+ANSWERS: list[tuple[ApiKey, control_messages.Response]] = [
     (ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse(ErrorCode.NONE, ((PLACES[0], ErrorCode.STALE_BROKER_EPOCH),))),
     (ApiKey.STOP_REPLICA, StopReplicaResponse(ErrorCode.NONE, ((PLACES[0], ErrorCode.STALE_BROKER_EPOCH),))),
     (ApiKey.UPDATE_METADATA, UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH)),
@@ -116,7 +116,7 @@ def header_for(key: ApiKey) -> RequestHeader:
 
 
 def read_request(frame: bytes) -> object:
-    return brokers.decode_request(frame, decode_request_header(frame, BETWEEN_BROKERS))
+    return control_messages.decode_request(frame, decode_request_header(frame, BETWEEN_BROKERS))
 
 
 def test_every_setting_of_a_topic_is_told() -> None:
@@ -131,18 +131,18 @@ def test_every_setting_of_a_topic_is_told() -> None:
 
 @settings(max_examples=200)
 @given(request=requests)
-def test_requests_are_kept(request: brokers.Request) -> None:
-    frame = body_of(brokers.encode_request(request, header_for(brokers.KEYS[type(request)])))
+def test_requests_are_kept(request: control_messages.Request) -> None:
+    frame = body_of(control_messages.encode_request(request, header_for(control_messages.KEYS[type(request)])))
     assert read_request(frame) == request
 
 
 @settings(max_examples=100)
 @given(answer=responses)
-def test_answers_are_kept(answer: tuple[ApiKey, brokers.Response]) -> None:
+def test_answers_are_kept(answer: tuple[ApiKey, control_messages.Response]) -> None:
     key, response = answer
     header = header_for(key)
-    frame = body_of(brokers.encode_response(response, header))
-    assert brokers.decode_response(frame, header) == response
+    frame = body_of(control_messages.encode_response(response, header))
+    assert control_messages.decode_response(frame, header) == response
 
 
 def hostile(frame: bytes) -> Iterator[bytes]:
@@ -156,8 +156,8 @@ def hostile(frame: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("request_", EXAMPLES, ids=lambda one: type(one).__name__)
-def test_a_damaged_request_is_another_request_or_refused(request_: brokers.Request) -> None:
-    frame = body_of(brokers.encode_request(request_, header_for(brokers.KEYS[type(request_)])))
+def test_a_damaged_request_is_another_request_or_refused(request_: control_messages.Request) -> None:
+    frame = body_of(control_messages.encode_request(request_, header_for(control_messages.KEYS[type(request_)])))
     assert read_request(frame) == request_
     refused = 0
     for changed in hostile(frame):
@@ -169,21 +169,21 @@ def test_a_damaged_request_is_another_request_or_refused(request_: brokers.Reque
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: type(one[1]).__name__)
-def test_a_damaged_answer_is_another_answer_or_refused(answer: tuple[ApiKey, brokers.Response]) -> None:
+def test_a_damaged_answer_is_another_answer_or_refused(answer: tuple[ApiKey, control_messages.Response]) -> None:
     key, response = answer
     header = header_for(key)
-    frame = body_of(brokers.encode_response(response, header))
+    frame = body_of(control_messages.encode_response(response, header))
     refused = 0
     for changed in hostile(frame):
         try:
-            brokers.decode_response(changed, header)
+            control_messages.decode_response(changed, header)
         except PeerProtocolError:
             refused += 1
     assert refused >= len(frame)
 
 
 def sent(key: ApiKey, **fields: Any) -> bytes:
-    return body_of(cold.encode_request(header_for(key), **fields))
+    return body_of(generic.encode_request(header_for(key), **fields))
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_a_request_that_contradicts_itself(frame: bytes) -> None:
 
 def test_an_error_that_is_not_known_is_an_unknown_one() -> None:
     header = header_for(ApiKey.UPDATE_METADATA)
-    frame = body_of(cold.encode_response(header, error_code=9999))
-    assert brokers.decode_response(frame, header) == UpdateMetadataResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
+    frame = body_of(generic.encode_response(header, error_code=9999))
+    assert control_messages.decode_response(frame, header) == UpdateMetadataResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def test_ten_thousand_partitions_with_all_that_can_be_told() -> None:
@@ -223,5 +223,5 @@ def test_ten_thousand_partitions_with_all_that_can_be_told() -> None:
         for n in range(10_000)
     )
     request = UpdateMetadataRequest(1, 2, 3, (BrokerRegistration(1, 2),), many)
-    frame = body_of(brokers.encode_request(request, header_for(ApiKey.UPDATE_METADATA)))
+    frame = body_of(control_messages.encode_request(request, header_for(ApiKey.UPDATE_METADATA)))
     assert read_request(frame) == request
