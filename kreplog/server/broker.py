@@ -1,8 +1,8 @@
-"""Broker: one broker process, wired together: start, stop, and everything that a core may ask for.
+"""Broker: one broker process: its parts, how it starts and stops, and how the effects of its cores are carried out.
 
-One event loop thread owns the four cores and whatever they change; other threads only do what would block it. At the
-start it locks the directories, recovers the logs, listens, and registers. To stop it says so, hands over its leaders,
-serves no more, gives up its session, closes the logs and marks the directories as clean.
+The thread of the event loop owns the cores and all state that they change; other threads do only what blocks. A start
+locks the log directories, recovers the logs, listens, and registers. A stop is a controlled shutdown: the broker moves
+its leaders, closes its connections, ends its session, closes the logs and writes the clean shutdown marks.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from kreplog.server.network.internal import Address, Dialer, load_key, make_priv
 from kreplog.server.network.peers import Peer
 from kreplog.server.network.serving import LocalRequest, RequestContext, Server
 from kreplog.server.replication.control_sender import ControlSender, control_header
-from kreplog.server.replication.fetch_client import Fetches
+from kreplog.server.replication.fetch_client import ReplicaFetchClient
 from kreplog.server.replication.peer_connections import PeerConnections
-from kreplog.server.replication.recently_failed import Departed
+from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.runtime.pauses import MeasuredEventLoop
 from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
 from kreplog.server.runtime.starting import (
     RecoveryProgress,
     freeze_heap,
-    keep_memory,
+    keep_freed_memory,
     limits_of,
     max_replicas_of,
     open_directories,
@@ -59,7 +59,11 @@ from kreplog.server.runtime.starting import (
 from kreplog.server.runtime.store import StoreLink, make_store
 from kreplog.server.runtime.watchdog import Watchdog
 from kreplog.server.settings import BrokerSettings, Listener
+from kreplog.server.storage import log_loader
+from kreplog.server.storage.background import BackgroundTasks
+from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.disk_space import all_have_space
+from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
 from kreplog.types import BrokerRegistration, TopicPartition
@@ -68,18 +72,18 @@ from kreplog.wire import control_messages
 _log = logging.getLogger("kreplog.server")
 
 SHUTDOWN_TIMEOUT_S = 5.0
-"""Of one attempt of a controlled shutdown."""
+"""Time-out of one ControlledShutdown request."""
 
 DISK_SPACE_CHECK_S = 2.0
-"""Between two checks of file systems that were full."""
+"""Interval of the checks whether a full file system has space again."""
 
 
 class Broker:
-    """One life of a broker. `run` it once; `stop` may be called from the event loop at any time.
+    """A broker from one start to the next stop. `run` it once; `stop` may be called from the event loop at any time.
 
-    ready: set once it listens. address: where, for clients. metrics: where they are served, once it is ready.
-    max_replicas: max.broker.partitions, lowered to what the limit on open files allows. restarts: whether `run` has
-    returned so that the process starts the broker again, since a full disk has space.
+    ready: set once it listens. address: of its first client listener. metrics: their HTTP endpoint, once it is ready.
+    max_replicas: max.broker.partitions, lowered to what the limit on open files allows. restarts: `run` has returned
+    for the process to start the broker again, since a full disk has space.
     """
 
     cores: BrokerCores
@@ -106,12 +110,13 @@ class Broker:
         self.started_at = time.time()
         self.traffic = Traffic()
         self.event_counters = EventCounters()
-        self.metrics = Exporter(lambda: render(self), CONTENT_TYPE, lambda: readiness(self))
+        self.metrics = Exporter(partial(render, self), CONTENT_TYPE, partial(readiness, self))
 
     async def run(self) -> None:
-        """From start to stop. Raises what kept it from starting, and what broke it."""
+        """Start, serve until `stop` or a failure, and shut down. Raises the error that prevented the start, or that
+        stopped the broker."""
         await self._start()
-        watchdog = Watchdog(self.settings.session_timeout_ms / 1000, lambda: self.store.abandon())
+        watchdog = Watchdog(self.settings.session_timeout_ms / 1000, self._abandon_session)
         self.ready.set()
         tasks = [
             self._loop.create_task(self.store.run(), name="kreplog-store"),
@@ -124,7 +129,7 @@ class Broker:
             task.add_done_callback(self._task_ended)
         await self._stop.wait()
         if self._failure is None:
-            await self._hand_over()
+            await self._controlled_shutdown()
         for task in tasks:
             task.cancel()
         await self._shut_down()
@@ -133,7 +138,7 @@ class Broker:
             raise self._failure
 
     def stop(self) -> None:
-        """Begin to stop; `run` returns when that is done."""
+        """Begin to stop; `run` returns when the broker has stopped."""
         self.restarts = False
         self._stop.set()
 
@@ -146,66 +151,110 @@ class Broker:
         files = OpenFiles.of_process()
         files.limit_log_files()
         self.max_replicas = max_replicas_of(settings, files)
-        directories, self._full = open_directories(settings)
         self.memory = MemoryAccount(settings.max_memory)
-        self.logs = LogManager(
+        directories, self._full = open_directories(settings)
+        await self._load_logs(directories, files)
+        self._create_cores(directories)
+        self.api = Api(self)
+        self.server = Server(self.api.handle, limits_of(settings, files), self.memory)
+        clients, internal = self._listen(key)
+        self._create_registration(directories, internal)
+        self._connect_cores()
+        if settings.metrics_listener is not None:
+            with self._named("metrics.listener", settings.metrics_listener):
+                await self.metrics.start(settings.metrics_listener)
+            _log.info("metrics are served at http://%s/metrics", self.metrics.address)
+        addresses = ", ".join(map(str, clients))
+        _log.info("broker %d listens on %s, and for other brokers on %s", self.id, addresses, internal)
+
+    async def _load_logs(self, directories: Sequence[DataDirectory], files: OpenFiles) -> None:
+        settings = self.settings
+        self.hosted = HostedReplicas(
             directories,
             settings.log,
-            lambda event: self.replicas.put(event),
-            self._pool,
+            BackgroundTasks(self._pool),
             complete=len(directories) == len(settings.log_dirs),
             stray_retention_ms=settings.stray_retention_ms,
-            memory=self.memory,
             files=files,
+            memory=self.memory,
         )
-        await self._loop.run_in_executor(None, self.logs.load, settings.num_recovery_threads, RecoveryProgress())
+        load = partial(log_loader.load, self.hosted, settings.num_recovery_threads, RecoveryProgress())
+        await self._loop.run_in_executor(None, load)
         freeze_heap()
+
+    def _create_cores(self, directories: Sequence[DataDirectory]) -> None:
+        """The replication core with its runner, and all that its effects need; the controller."""
+        settings = self.settings
+        topic_ids, strays = self.hosted.topic_ids(), self.hosted.strays.keys()
         disk_lost = any(directory.is_new for directory in directories)
-        on_disk, strays = self.logs.on_disk(), self.logs.strays.keys()
-        self.manager = ReplicaManager(self.id, settings.replication, on_disk, disk_lost, strays, self.memory)
+        self.manager = ReplicaManager(self.id, settings.replication, topic_ids, disk_lost, strays, self.memory)
         self.controller = Controller(self.id, settings.replication)
+        self.store = StoreLink(
+            make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
+        )
+        after = partial(self._after_step, self.manager)
+        self.replicas = SyncCoreRunner("replicas", self.manager, self._apply, self._broke, self.store.check, after)
+        self.logs = LogManager(self.hosted, self.replicas.put, self._pool)
         self.topics = Topics(self.manager)
-        self.departed = Departed(self.manager.metadata, self._loop.time)
-        self.fetches = Fetches(
+        self.recently_failed = RecentlyFailedBrokers(self.manager.metadata, self._loop.time)
+        self.fetch_client = ReplicaFetchClient(
             self._client_id,
             settings.socket_request_max_bytes,
             self.known_address,
             self.address_of,
             self.topics.name_of,
-            lambda event: self.replicas.put(event),
-            self.departed.hung_up,
+            self.replicas.put,
+            self.recently_failed.connection_closed,
             self.dialer.connect,
         )
-        self.store = StoreLink(
-            make_store(settings.coordination), settings.session_timeout_ms, self._session_started, self._session_lost
-        )
-        self.api = Api(self)
-        self.server = Server(self.api.handle, limits_of(settings, files), self.memory)
-        bound = []
+
+    def _listen(self, key: bytes | None) -> tuple[list[Listener], Listener]:
+        """Open all listeners; returns those for clients, and the one for other brokers."""
+        settings = self.settings
+        clients = []
         for listener in settings.listeners:
             with self._named("listeners", listener):
-                bound.append(self.server.listen(listener))
-        first = settings.advertised or next(listener for listener in bound if listener.host)
+                clients.append(self.server.listen(listener))
+        first = settings.advertised or next(listener for listener in clients if listener.host)
         self.address = first.host, first.port
         with self._named("inter.broker.listener", settings.internal):
             if settings.internal.path:
                 make_private_directory(Path(settings.internal.path).parent)
-            internal = self.server.listen_internally(settings.internal, key)
-        unclean = any(directory.unclean or directory.is_new for directory in directories)
+            return clients, self.server.listen_internally(settings.internal, key)
+
+    def _create_registration(self, directories: Sequence[DataDirectory], internal: Listener) -> None:
+        host, port = self.address
         self.registration = Registration(
             BrokerRegistration(
                 self.id,
                 -1,
-                first.host,
-                first.port,
-                settings.rack,
-                unclean=unclean,
+                host,
+                port,
+                self.settings.rack,
+                unclean=any(directory.unclean or directory.is_new for directory in directories),
                 internal=(internal.path or internal.host, internal.port),
                 directories=tuple(directory.id for directory in directories),
             )
         )
-        self._run_cores()
-        self.peers = PeerConnections(self.dialer.connect, self.detect.put, self.departed.hung_up)
+
+    def _connect_cores(self) -> None:
+        """Join the cores, run those that wait for the store, and make what their effects need."""
+        manager, controller, registration = self.manager, self.controller, self.registration
+        detector, max_wait_ms = FailureDetector(self.id), self.settings.controlled_shutdown_max_wait_ms
+        shutdown = ControlledShutdown(self.id, registration, manager.metadata, max_wait_ms)
+        self.cores = BrokerCores(manager, controller, registration, detector, shutdown)
+
+        def run(name: str, core: effects.Core) -> AsyncCoreRunner:
+            return AsyncCoreRunner(name, core, self._apply_awaited, partial(self._after_step, core), self._broke)
+
+        self.control = run("controller", controller)
+        self.register = run("registration", registration)
+        self.detect = run("failure detector", detector)
+        after = partial(self._after_step, shutdown)
+        self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, self._broke, after=after)
+        runners = self.replicas, self.control, self.register, self.detect, self.stopper
+        self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
+        self.peers = PeerConnections(self.dialer.connect, self.detect.put, self.recently_failed.connection_closed)
         self.sender = ControlSender(
             self.cores.channels,
             self._client_id,
@@ -215,41 +264,18 @@ class Broker:
             self.api.handle_local_control,
             self.dialer.connect,
         )
-        if settings.metrics_listener is not None:
-            with self._named("metrics.listener", settings.metrics_listener):
-                await self.metrics.start(settings.metrics_listener)
-            _log.info("metrics are served at http://%s/metrics", self.metrics.address)
-        clients = ", ".join(str(listener) for listener in bound)
-        _log.info("broker %d listens on %s, and for other brokers on %s", self.id, clients, internal)
-
-    def _run_cores(self) -> None:
-        manager, controller, registration = self.manager, self.controller, self.registration
-        detector, max_wait_ms = FailureDetector(self.id), self.settings.controlled_shutdown_max_wait_ms
-        shutdown = ControlledShutdown(self.id, registration, manager.metadata, max_wait_ms)
-        self.cores = BrokerCores(manager, controller, registration, detector, shutdown)
-        awaited, broke = self._apply_awaited, self._broke
-
-        def after(core: effects.Core) -> Callable[[], None]:
-            return lambda: self._carry_out(self.cores.stepped(core))
-
-        self.replicas = SyncCoreRunner("replicas", manager, self._apply, broke, self.store.check, after(manager))
-        self.control = AsyncCoreRunner("controller", controller, awaited, after(controller), broke)
-        self.register = AsyncCoreRunner("registration", registration, awaited, after(registration), broke)
-        self.detect = AsyncCoreRunner("failure detector", detector, awaited, after(detector), broke)
-        self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, broke, after=after(shutdown))
-        runners = self.replicas, self.control, self.register, self.detect, self.stopper
-        self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
 
     @contextmanager
     def _named(self, setting: str, listener: Listener) -> Iterator[None]:
-        """An address that cannot be listened on is one of that setting. Raises UsageError."""
+        """Turn the OSError of a listener into a UsageError that names the setting."""
         try:
             yield
         except OSError as error:
-            what = "another process listens there" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+            taken = error.errno == errno.EADDRINUSE
+            reason = "another process listens there" if taken else str(error.strerror or error)
             raise UsageError(
-                f"broker {self.id} cannot listen on {listener}: {what}; give it another address in its setting "
-                f"{setting}, or end what has this one"
+                f"broker {self.id} cannot listen on {listener}: {reason}; change its setting {setting}"
+                + (", or stop that process" if taken else "")
             ) from error
 
     # Events
@@ -258,12 +284,19 @@ class Broker:
         self._carry_out(self.cores.session_started(session_id))
 
     def _session_lost(self) -> None:
-        _log.warning("the session with the coordination store has ended")
+        _log.warning("the session with the coordination store has ended: this broker leads nothing until the next one")
         self.event_counters.expired += 1
         self._carry_out(self.cores.session_lost())
 
+    def _abandon_session(self) -> None:
+        """End the session; from any thread."""
+        self.store.abandon()
+
+    def _after_step(self, core: effects.Core) -> None:
+        self._carry_out(self.cores.stepped(core))
+
     def _carry_out(self, following: Sequence[effects.Effect]) -> None:
-        """What the cores together have decided."""
+        """Carry out the effects of one core on the others, and on the process."""
         for effect in following:
             match effect:
                 case effects.Deliver(core, event):
@@ -286,12 +319,12 @@ class Broker:
         self._carry_out(self.cores.files_synced(applied))
 
     def _clear_unclean_mark(self) -> None:
-        for directory in self.logs.directories:
+        for directory in self.hosted.directories:
             if (directory.unclean or directory.is_new) and not directory.failed:
                 try:
                     directory.clear_unclean()
                 except (OSError, StorageError) as error:
-                    text = "%s: cannot write its boot mark, so the next start registers as unclean again: %s"
+                    text = "%s: cannot write the boot mark, so the next start registers as unclean again: %s"
                     _log.error(text, directory.path, error)
                 else:
                     directory.unclean = directory.is_new = False
@@ -308,10 +341,10 @@ class Broker:
     # Effects
 
     def _apply(self, effect: effects.Effect) -> Any:
-        """Those of the replication core."""
+        """Carry out an effect of the replication core; returns its answer."""
         kind = type(effect)
         if kind in LOG_EFFECTS:
-            answer = self.logs.answer(effect)
+            answer = self.logs.execute(effect)
             if isinstance(effect, effects.AppendAsLeader):
                 self.traffic.appended(effect.partition.topic, len(effect.records), answer[0].records)
             elif isinstance(effect, effects.AppendAsFollower):
@@ -322,7 +355,7 @@ class Broker:
         elif isinstance(effect, effects.LeaderAndIsrApplied):
             self._carry_out(self.cores.applied(effect))
         elif isinstance(effect, effects.Send):
-            self.fetches.send(effect)
+            self.fetch_client.send(effect)
         elif isinstance(effect, effects.SubmitMulti):
             self.store.submit_multi(effect.operations, partial(self._store_replied, effect.tag))
         elif isinstance(effect, effects.SubmitRead):
@@ -339,13 +372,13 @@ class Broker:
             self.event_counters.isr_changed(before, partition.isr, error is not None)
 
     def _isr_change(self, tag: Hashable) -> tuple[Partition, tuple[int, ...]] | None:
-        """The partition whose leader here waits for this, and its ISR before."""
-        place = tag[1] if isinstance(tag, tuple) and tag[0] == "isr" else None
-        partition = self.manager.partitions.get(place) if isinstance(place, TopicPartition) else None
+        """The partition, led here, whose ISR change has this tag, and its ISR before."""
+        key = tag[1] if isinstance(tag, tuple) and tag[0] == "isr" else None
+        partition = self.manager.partitions.get(key) if isinstance(key, TopicPartition) else None
         return None if partition is None else (partition, partition.isr)
 
     async def _apply_awaited(self, runner: Any, effect: effects.Effect) -> Any:
-        """Those of the controller and of the registration."""
+        """Carry out an effect of a core that waits for the store; returns its answer."""
         on_watch: Callable[[Any], None] = runner.on_watch
         if isinstance(effect, effects.Multi):
             return await self.store.multi(effect.operations)
@@ -355,7 +388,7 @@ class Broker:
             return await self.store.get_children(effect.path, on_watch if effect.watch else None)
         if isinstance(effect, effects.SendControl):
             self.sender.send(effect)
-            await asyncio.sleep(0)  # it goes out while the controller thinks of what it says to others
+            await asyncio.sleep(0)  # it is sent while the controller prepares the requests to other brokers
         elif isinstance(effect, effects.AwaitAnswers):
             await self.sender.until_idle(effect.most_ms / 1000, effect.rest_ms / 1000)
         elif isinstance(effect, effects.ConnectPeer):
@@ -370,7 +403,7 @@ class Broker:
 
     def metadata_changed(self) -> None:
         """A control request was applied, or metadata read: the registered brokers may have changed."""
-        self.departed.changed()
+        self.recently_failed.metadata_changed()
         self._carry_out(self.cores.stepped(self.manager))
 
     def _note(self, effect: effects.Effect) -> None:
@@ -387,25 +420,25 @@ class Broker:
             raise InvariantError(f"a broker cannot carry out {type(effect).__name__}")
 
     def _answer(self, effect: effects.Reply) -> None:
-        exchange, response = effect.reply_to, effect.response
-        if not isinstance(exchange, RequestContext | LocalRequest):
-            raise InvariantError(f"{type(response).__name__} answers nobody: {exchange!r}")
+        context, response = effect.reply_to, effect.response
+        if not isinstance(context, RequestContext | LocalRequest):
+            raise InvariantError(f"{type(response).__name__} has no request to reply to: {context!r}")
         if isinstance(response, m.FetchResponse):
-            self.traffic.fetched(response, isinstance(exchange, RequestContext) and exchange.follower)
+            self.traffic.fetched(response, isinstance(context, RequestContext) and context.follower)
         elif isinstance(response, m.ProduceResponse):
             self.traffic.produced(response)
-        exchange.reply(response)
+        context.reply(response)
 
-    # Where others are
+    # Addresses of brokers
 
     def known_address(self, broker_id: int) -> Address | None:
-        """A broker's internal endpoint, by the metadata of the controller."""
+        """A broker's internal endpoint by this broker's metadata, None if it is not in them."""
         known = self.manager.metadata.brokers.get(broker_id)
         return None if known is None else known.internal
 
     async def address_of(self, broker_id: int) -> Address | None:
-        """A broker's internal endpoint, by the metadata of the controller, or by the store if it is missing there.
-        Raises CoordinationError."""
+        """A broker's internal endpoint by this broker's metadata, or else by its registration in the store; None if it
+        is in neither. Raises CoordinationError."""
         known = self.known_address(broker_id)
         if known is not None:
             return known
@@ -416,10 +449,11 @@ class Broker:
         return nodes.decode_broker(path, node, -1).internal
 
     def _controlled_address(self, broker_id: int) -> Address | None:
+        """A broker's internal endpoint as the controller knows it."""
         known = self.controller.context.brokers.get(broker_id)
         return None if known is None else known.internal
 
-    # Checkpoints
+    # Periodic work
 
     async def _checkpoint(self) -> None:
         while True:
@@ -427,11 +461,11 @@ class Broker:
             await self.logs.write_checkpoints()
 
     async def _await_disk_space(self) -> None:
-        """Once all log directories that were full have space again, stop to be restarted, which recovers their logs and
-        registers anew, so that the controller counts on their replicas again."""
+        """Once all log directories that were full have space again, stop for a restart: it recovers their logs and
+        registers the broker again, after which the controller counts on their replicas."""
         while not self.restarts:
             await asyncio.sleep(DISK_SPACE_CHECK_S)  # ended by cancelling the task
-            full = [*self._full, *(directory.path for directory in self.logs.directories if directory.is_full)]
+            full = [*self._full, *(directory.path for directory in self.hosted.directories if directory.is_full)]
             if not full:
                 continue
             if await self._loop.run_in_executor(None, all_have_space, full) and not self._stop.is_set():
@@ -441,11 +475,11 @@ class Broker:
                 self.restarts = True
 
     async def _retain(self) -> None:
-        """Have the core look at every replica that keeps not everything: one after the other, with others between."""
+        """Have the core enforce retention in every partition that has a limit, one event loop iteration for each."""
         while True:
-            self.logs.strays.remove_expired()
+            self.hosted.strays.remove_expired()
             await asyncio.sleep(self.settings.retention_check_interval_ms / 1000)  # ended by cancelling the task
-            for partition in self.logs.limited():
+            for partition in self.logs.partitions_with_retention():
                 self.replicas.put(events.RetentionDue(partition))
                 await asyncio.sleep(0)
 
@@ -456,9 +490,9 @@ class Broker:
 
     # Stop
 
-    async def _hand_over(self) -> None:
-        """Have the controller move this broker's leaders."""
-        _log.info("broker %d stops", self.id)
+    async def _controlled_shutdown(self) -> None:
+        """Have the controller move this broker's leaders, for at most controlled.shutdown.max.wait.ms."""
+        _log.info("broker %d stops: controlled shutdown", self.id)
         self._carry_out(self.cores.stop())
         await self._may_exit.wait()
 
@@ -489,9 +523,9 @@ class Broker:
             )
             response = control_messages.decode_response(frame, header)
             if not isinstance(response, m.ControlledShutdownResponse):
-                raise PeerProtocolError(f"a {type(response).__name__} to a ControlledShutdown")
+                raise PeerProtocolError(f"the response to a ControlledShutdown is a {type(response).__name__}")
         except (OSError, TimeoutError, CoordinationError, PeerProtocolError) as error:
-            _log.info("controlled shutdown: no response of the controller: %s", str(error) or type(error).__name__)
+            _log.info("controlled shutdown: no response from the controller: %s", str(error) or type(error).__name__)
             response = None
         finally:
             peer.close()
@@ -507,7 +541,7 @@ class Broker:
             self._shutdown_request.cancel()
         self.sender.close()
         self.peers.close()
-        self.fetches.close()
+        self.fetch_client.close()
         await self.store.close()
         if self._failure is None:
             await self.logs.write_checkpoints()
@@ -526,7 +560,7 @@ def serve(
     files = LogSettings(settings.log_format, settings.log_level, settings.log_file_max_bytes, settings.log_file_backups)
     set_up(settings.broker_id, log_folder, files)
     raise_limit()
-    keep_memory()
+    keep_freed_memory()
     tune_interpreter()
 
     async def run_once() -> bool:

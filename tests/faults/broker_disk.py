@@ -48,8 +48,8 @@ async def main(root: Path, how: str) -> None:
         await client.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         for one in PARTITIONS:
             await eventually(lambda one=one: takes(client, batch, one))  # type: ignore[misc]
-        failing = broker.logs.directories[0]
-        lost = [place for place, _ in broker.logs.in_directory(failing)]
+        failing = broker.hosted.directories[0]
+        lost = [place for place, _ in broker.hosted.in_directory(failing)]
         kept = [place for place in PARTITIONS if place not in lost]
         assert lost and kept, "spread over both"
 
@@ -73,7 +73,7 @@ async def main(root: Path, how: str) -> None:
         client.peer.close()
         others.peer.close()
     assert not (Path(failing.path) / ".kafka_cleanshutdown").exists()
-    assert (Path(broker.logs.directories[1].path) / ".kafka_cleanshutdown").exists()
+    assert (Path(broker.hosted.directories[1].path) / ".kafka_cleanshutdown").exists()
     print(f"{len(lost)} replicas offline, {len(kept)} served")
 
 

@@ -18,8 +18,8 @@ from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.errors import ErrorCode
 from kreplog.server.handlers.inspection import ALWAYS_ALLOWED
 from kreplog.server.monitoring.exporter import AT_ONCE
-from kreplog.server.storage.log_manager import PRODUCER_BYTES
-from kreplog.server.storage.log_manager import PRODUCERS as PRODUCER_IDS
+from kreplog.server.storage.producer_memory import PRODUCER_BYTES
+from kreplog.server.storage.producer_memory import PRODUCERS as PRODUCER_IDS
 from kreplog.wire.versions import ApiKey
 from tests.hostile.floods import (
     Flood,

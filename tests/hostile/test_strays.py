@@ -84,7 +84,7 @@ def test_a_stray_is_taken_back_within_the_same_life(tmp_path: Path) -> None:
             told = broker.manager.metadata.partitions[TP]._replace(is_new=False)
 
             async def synced() -> bool:
-                return not broker.logs._in_hand  # until then it is refused, and a restart takes it back
+                return not broker.hosted.busy_strays  # until then it is refused, and a restart takes it back
 
             for _ in range(3):
                 await forged_silence(broker)

@@ -169,7 +169,7 @@ def test_what_a_crash_of_the_host_may_have_taken_is_said_until_it_is_dealt_with(
     async def known(client: Client) -> None:
         while client.broker.registration.broker.unclean:
             await asyncio.sleep(0.01)  # the controller tells all, and nobody tells of that
-        assert not any(one.unclean or one.is_new for one in client.broker.logs.directories)
+        assert not any(one.unclean or one.is_new for one in client.broker.hosted.directories)
 
     with_broker(tmp_path, known)
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
@@ -182,7 +182,7 @@ def test_a_broker_is_clean_although_its_controller_hung_up_before_the_answer(tmp
         broker = client.broker
         while broker.registration.broker.unclean:
             await asyncio.sleep(0.01)  # until the INIT of its registration
-        manager, (directory,) = broker.manager, broker.logs.directories
+        manager, (directory,) = broker.manager, broker.hosted.directories
         broker.registration.broker = replace(broker.registration.broker, unclean=True)
         directory.unclean = True
         (tmp_path / "data" / BOOT_MARK).write_text("another boot")

@@ -41,10 +41,10 @@ from kreplog.server.network.connections import Frame
 from kreplog.server.network.internal import Address
 from kreplog.server.network.serving import LocalRequest, RequestContext
 from kreplog.server.network.slices import INLINE_BYTES, INLINE_ENTRIES, make_pool, max_entries
-from kreplog.server.replication.recently_failed import DOUBT_S, Departed
+from kreplog.server.replication.recently_failed import SUSPECTED_S, RecentlyFailedBrokers
 from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.storage.log_manager import LogManager
+from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import BrokerRegistration, Create
 from kreplog.wire import control_messages, delete_records, fetch, generic, offsets, produce
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
@@ -88,8 +88,8 @@ class Host(Protocol):
     manager: ReplicaManager
     store: StoreLink
     topics: Topics
-    departed: Departed
-    logs: LogManager
+    recently_failed: RecentlyFailedBrokers
+    hosted: HostedReplicas
     max_replicas: int
 
     @property
@@ -113,8 +113,8 @@ class Api:
             settings,
             host.manager.metadata,
             host.topics,
-            host.logs,
-            host.departed,
+            host.hosted,
+            host.recently_failed,
             lambda: self._cluster_id,
             lambda: BrokerRegistration(settings.broker_id, -1, *host.address, settings.rack),
         )
@@ -287,12 +287,12 @@ class Api:
 
     def _take_stored(self, live: list[BrokerRegistration], states: list[PartitionState]) -> None:
         self._host.manager.metadata.read(live, states, self._host.settings.broker_id)
-        self._host.departed.changed()
+        self._host.recently_failed.metadata_changed()
         self._host.topics.replaced()
 
     def _in_doubt(self, request: Any) -> bool:
         """Whether somebody leads what is asked for who has just hung up on us; soon we are told who leads instead."""
-        doubted = self._host.departed.doubted()
+        doubted = self._host.recently_failed.suspected()
         return bool(doubted) and not doubted.isdisjoint(self._describing.leaders(request))
 
     async def _work(self, exchange: RequestContext, request: Any) -> None:
@@ -301,7 +301,7 @@ class Api:
             if not self._has_metadata():
                 await self._await_metadata(QUERY_WAITS_S if key in self._answers else CHANGE_WAITS_S)
             if key == ApiKey.METADATA:
-                await self._host.topics.until(lambda: not self._in_doubt(request), DOUBT_S)
+                await self._host.topics.until(lambda: not self._in_doubt(request), SUSPECTED_S)
                 if self._describing.would_deny(request, exchange.header.api_version):
                     exchange.close()  # the client tries another broker
                     return

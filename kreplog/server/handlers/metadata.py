@@ -19,10 +19,10 @@ from kreplog.managed_log import ManagedLog
 from kreplog.server.handlers.admin import Fields, numbers_of
 from kreplog.server.handlers.configs import TOPIC_RESOURCE
 from kreplog.server.handlers.topics import Topics, TopicView
-from kreplog.server.replication.recently_failed import Departed
+from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
 from kreplog.server.storage.directories import DataDirectory
-from kreplog.server.storage.log_manager import LogManager
+from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
@@ -48,16 +48,16 @@ class Describing:
         settings: BrokerSettings,
         metadata: MetadataCache,
         topics: Topics,
-        logs: LogManager,
-        departed: Departed,
+        hosted: HostedReplicas,
+        recently_failed: RecentlyFailedBrokers,
         cluster_id: Callable[[], str | None],
         own: Callable[[], BrokerRegistration],
     ) -> None:
         self._settings = settings
         self._metadata = metadata
         self._topics = topics
-        self._logs = logs
-        self._departed = departed
+        self._hosted = hosted
+        self._recently_failed = recently_failed
         self._cluster_id = cluster_id
         self._own = own
 
@@ -75,7 +75,7 @@ class Describing:
     def metadata(self, request: Any, version: int) -> Description:
         live, known = self.brokers, self._topics.all
         fields = {
-            "brokers": [_endpoint(one, "node_id") for one in (*live.values(), *self._departed.lately_gone())],
+            "brokers": [_endpoint(one, "node_id") for one in (*live.values(), *self._recently_failed.listed())],
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
@@ -207,7 +207,7 @@ class Describing:
         asked = (
             None if request.topics is None else numbers_of((topic.topic, topic.partitions) for topic in request.topics)
         )
-        logs = {directory: self._logs.in_directory(directory) for directory in self._logs.directories}
+        logs = {directory: self._hosted.in_directory(directory) for directory in self._hosted.directories}
         return sum(map(len, logs.values())), partial(self._log_dirs, asked, logs)
 
     def _log_dirs(

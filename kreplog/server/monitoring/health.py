@@ -10,7 +10,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition, Role
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.storage.log_manager import LogManager
+from kreplog.server.storage.hosted_replicas import HostedReplicas
 
 
 class HealthSource(Protocol):
@@ -20,7 +20,7 @@ class HealthSource(Protocol):
     manager: ReplicaManager
     registration: Registration
     store: StoreLink
-    logs: LogManager
+    hosted: HostedReplicas
 
 
 def readiness(broker: HealthSource) -> tuple[bool, str]:
@@ -37,7 +37,7 @@ def readiness(broker: HealthSource) -> tuple[bool, str]:
 
 def degradations(broker: HealthSource) -> list[str]:
     """Problems of the broker's log directories and replicas, and of the partitions that it leads; [] for none."""
-    online = {directory.path for directory in broker.logs.directories if not directory.failed}
+    online = {directory.path for directory in broker.hosted.directories if not directory.failed}
     configured = (Path(path).absolute() for path in broker.settings.log_dirs)
     found = [f"log directory {path} is offline" for path in configured if path not in online]
     partitions = broker.manager.partitions.values()

@@ -32,7 +32,7 @@ from kreplog.server.network.serving import Server
 from kreplog.server.runtime.pauses import pauses_of
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
-from kreplog.server.storage.log_manager import LogManager
+from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
@@ -55,7 +55,7 @@ class MetricsSource(Protocol):
     manager: ReplicaManager
     controller: Controller
     store: StoreLink
-    logs: LogManager
+    hosted: HostedReplicas
     server: Server
     traffic: Traffic
     event_counters: EventCounters
@@ -129,10 +129,10 @@ def _tell_process(lines: list[str], broker: MetricsSource) -> None:
         lines,
         "kafka_log_logmanager_offlinelogdirectorycount",
         "Log directories that have failed.",
-        len(broker.settings.log_dirs) - sum(not directory.failed for directory in broker.logs.directories),
+        len(broker.settings.log_dirs) - sum(not directory.failed for directory in broker.hosted.directories),
     )
     what = "Replicas that no controller names any more; kept for log.stray.retention.ms."
-    _gauge(lines, "kafka_log_logmanager_strayreplicacount", what, len(broker.logs.strays))
+    _gauge(lines, "kafka_log_logmanager_strayreplicacount", what, len(broker.hosted.strays))
 
 
 def resident_bytes() -> tuple[int, int]:
@@ -244,7 +244,7 @@ async def _tell_replicas(lines: list[str], broker: MetricsSource) -> None:
     partitions = list(manager.partitions.items())
     for index in range(0, len(partitions), AT_ONCE):
         for place, partition in partitions[index : index + AT_ONCE]:
-            seen.take(place, partition, broker.logs.size_of(place))
+            seen.take(place, partition, broker.hosted.size_of(place))
         await asyncio.sleep(0)
     name = "kafka_server_replicamanager"
     for suffix, what, value in (

@@ -1,4 +1,5 @@
-"""Fetches: what this broker's followers ask of their leaders, each on a connection of its own while it is under way."""
+"""ReplicaFetchClient: sends the fetches of this broker's followers to their leaders, one request on a connection at a
+time."""
 
 from __future__ import annotations
 
@@ -24,57 +25,57 @@ _log = logging.getLogger("kreplog.server")
 VERSION = 17
 """Topic ids, and the follower's broker epoch (KIP-516, KIP-903)."""
 
-SLACK_S = 5.0
-"""What an answer may take beyond the wait that was asked for."""
+TIMEOUT_MARGIN_S = 5.0
+"""How much longer than its max_wait_ms a fetch may take."""
 
-Known = Callable[[int], Address | None]
-"""Where this broker knows the internal endpoint of another to be; None when it does not know."""
+KnownAddress = Callable[[int], Address | None]
+"""The internal endpoint of a broker by this broker's metadata; None if it is not in them."""
 
 Resolve = Callable[[int], Awaitable[Address | None]]
-"""Where a broker is, as others say who are asked; None when they do not know either."""
+"""The internal endpoint of a broker by the metadata or the store; None if it is in neither."""
 
 
-class Fetches:
-    """Carries out Send effects: every one is ended by a Fetched event, without a response when anything went wrong.
+class ReplicaFetchClient:
+    """Carries out Send effects: each ends with a Fetched event, without a response if anything went wrong.
 
-    Connections to a leader are kept and used again; there are as many as it has fetchers. on_hung_up: told of a leader
-    that has closed one of them.
+    It pools the connections to a leader, as many as that has fetchers. on_closed: called with the id of a leader that
+    has closed a connection.
     """
 
     def __init__(
         self,
         client_id: str,
         max_frame_bytes: int,
-        known: Known,
+        known_address: KnownAddress,
         resolve: Resolve,
         name_of: fetch.NameOf,
         put: Callable[[Fetched], None],
-        on_hung_up: Callable[[int], None],
+        on_closed: Callable[[int], None],
         connect: Connect,
     ) -> None:
         self._connect = connect
-        self._on_hung_up = on_hung_up
+        self._on_closed = on_closed
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
-        self._known = known
+        self._known_address = known_address
         self._resolve = resolve
         self._name_of = name_of
         self._put = put
         self._idle: dict[int, list[Peer]] = {}
-        self._ids: dict[str, str] = {}  # as they were last fetched with; those that are forgotten come without
+        self._topic_ids: dict[str, str] = {}  # of the last fetch; forgotten partitions of a session come without theirs
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, effect: Send) -> None:
-        """Over a connection that is open the request has gone when this returns: the leader works on it meanwhile."""
+        """Send a fetch, on an open connection before this returns, so that the leader works on it meanwhile."""
         request = effect.request
         for partition in request.partitions:
-            self._ids[partition.partition.topic] = partition.topic_id
+            self._topic_ids[partition.partition.topic] = partition.topic_id
         header = RequestHeader(ApiKey.FETCH, VERSION, effect.correlation & 0x7FFFFFFF, self._client_id)
-        frame = fetch.encode_request(request, header, self._ids.__getitem__)
+        frame = fetch.encode_request(request, header, self._topic_ids.__getitem__)
         idle = self._idle.setdefault(effect.leader, [])
-        hung_up = partial(self._on_hung_up, effect.leader)
-        peer = idle.pop() if idle else Peer(self._max_frame_bytes, hung_up, self._connect)
-        address = self._known(effect.leader)
+        on_closed = partial(self._on_closed, effect.leader)
+        peer = idle.pop() if idle else Peer(self._max_frame_bytes, on_closed, self._connect)
+        address = self._known_address(effect.leader)
         if address is not None:
             peer.begin(address, frame)
         task = asyncio.get_running_loop().create_task(self._fetch(effect, peer, address, header, frame))
@@ -83,7 +84,7 @@ class Fetches:
 
     def _ended(self, peer: Peer, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():  # before its first step, perhaps
+        if task.cancelled():  # perhaps before its first step
             peer.close()
 
     async def _fetch(
@@ -94,8 +95,8 @@ class Fetches:
             address = address or await self._resolve(effect.leader)
             if address is None:
                 raise ConnectionError(f"no address of broker {effect.leader} is known")
-            answer = await peer.call(address, frame, effect.request.max_wait_ms / 1000 + SLACK_S)
-            response = fetch.decode_response(answer, header, self._name_of)
+            data = await peer.call(address, frame, effect.request.max_wait_ms / 1000 + TIMEOUT_MARGIN_S)
+            response = fetch.decode_response(data, header, self._name_of)
         except (OSError, TimeoutError, PeerProtocolError, CoordinationError) as error:
             _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
             peer.close()
@@ -103,6 +104,7 @@ class Fetches:
         self._put(Fetched(effect.leader, effect.correlation, response))
 
     def close(self) -> None:
+        """Cancel the fetches, and close the connections."""
         for task in self._tasks:
             task.cancel()
         for idle in self._idle.values():

@@ -1,10 +1,12 @@
-"""Departed: what clients are told of a broker in the moments after it has gone, so that they do not lose a second.
+"""RecentlyFailedBrokers: what Metadata says of a broker in the seconds after it fails, so that clients lose no second.
 
-A client that loses its leader asks another broker at once who leads now, often before the controller has said so. Told
-the old leader, it asks again only after a pause, in librdkafka up to a second. So a broker that the leader has hung up
-on as well waits for the news instead, for a moment. And librdkafka, told in one answer of a new leader and that the old
-one is no broker any more, closes that one down before it has taken the partitions over, and finds them a second later.
-So a broker that has gone is listed a little longer.
+A client that loses its leader at once requests metadata from another broker, often before a new leader is elected. If
+the response still names the old leader, it waits before it tries again: in librdkafka up to a second. So while a leader
+is suspected, since it has just closed its connections to this broker too, Metadata requests wait for the election, for
+a moment.
+
+If one response both names a new leader and leaves out the old one, librdkafka closes the old broker before it moves
+the partitions over, and notices a second later. So a failed broker stays listed for a while.
 """
 
 from __future__ import annotations
@@ -14,46 +16,47 @@ from collections.abc import Callable, Iterator
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.types import BrokerRegistration
 
-DOUBT_S = 0.5
-"""How long a hang-up counts: after it the broker has been told to be gone, or it is not."""
+SUSPECTED_S = 0.5
+"""How long a broker is suspected after it closed a connection: by then the controller has reported a failure."""
 
 LISTED_S = 5.0
-"""How long a broker that is gone is listed, if no newer registration of it is."""
+"""How long a failed broker stays listed, unless it registers again."""
 
 
-class Departed:
-    """now: monotonic, in s."""
+class RecentlyFailedBrokers:
+    """now: returns monotonic seconds."""
 
     def __init__(self, metadata: MetadataCache, now: Callable[[], float]) -> None:
         self._metadata = metadata
         self._now = now
-        self._hung_up: dict[int, float] = {}
-        self._listed = dict(metadata.brokers)
-        self._gone: dict[int, tuple[BrokerRegistration, float]] = {}
+        self._closed_at: dict[int, float] = {}
+        self._live = dict(metadata.brokers)
+        self._failed: dict[int, tuple[BrokerRegistration, float]] = {}
 
-    def hung_up(self, broker: int) -> None:
-        """A connection that we had made to it was closed at its end."""
-        self._hung_up[broker] = self._now()
+    def connection_closed(self, broker_id: int) -> None:
+        """A broker has closed a connection that this broker had opened."""
+        self._closed_at[broker_id] = self._now()
 
-    def changed(self) -> None:
-        """The metadata may have: who is in them no more has gone now."""
+    def metadata_changed(self) -> None:
+        """The metadata may have changed: a broker that is no longer in them has failed now."""
         brokers = self._metadata.brokers
-        for broker, found in self._listed.items():
-            if broker not in brokers:
-                self._gone[broker] = found, self._now()
-        self._listed = dict(brokers)
+        for broker_id, broker in self._live.items():
+            if broker_id not in brokers:
+                self._failed[broker_id] = broker, self._now()
+        self._live = dict(brokers)
 
-    def doubted(self) -> set[int]:
-        """Those who live as far as we were told, but have just hung up."""
-        if not self._hung_up:
+    def suspected(self) -> set[int]:
+        """Brokers that are live by the metadata, but have just closed a connection."""
+        if not self._closed_at:
             return set()
-        since = self._now() - DOUBT_S
-        self._hung_up = {broker: at for broker, at in self._hung_up.items() if at > since}
-        return self._hung_up.keys() & self._metadata.brokers.keys()
+        since = self._now() - SUSPECTED_S
+        self._closed_at = {broker_id: at for broker_id, at in self._closed_at.items() if at > since}
+        return self._closed_at.keys() & self._metadata.brokers.keys()
 
-    def lately_gone(self) -> Iterator[BrokerRegistration]:
-        """Those to be listed although they are gone."""
-        if self._gone:
+    def listed(self) -> Iterator[BrokerRegistration]:
+        """Failed brokers that Metadata still lists."""
+        if self._failed:
             since = self._now() - LISTED_S
-            self._gone = {broker: one for broker, one in self._gone.items() if one[1] > since}
-            yield from (found for broker, (found, _) in self._gone.items() if broker not in self._metadata.brokers)
+            self._failed = {broker_id: entry for broker_id, entry in self._failed.items() if entry[1] > since}
+            live = self._metadata.brokers
+            yield from (broker for broker_id, (broker, _) in self._failed.items() if broker_id not in live)

@@ -51,7 +51,7 @@ def open_directories(settings: BrokerSettings) -> tuple[list[DataDirectory], lis
     return found, full
 
 
-def keep_memory() -> None:
+def keep_freed_memory() -> None:
     """Do not hand back what frames took: the next ones take it again."""
     keep_freed(KEPT_BYTES)
 

@@ -1,7 +1,7 @@
-"""Flusher: when the files of a broker's replicas are made durable, in threads.
+"""Flusher: schedules the fsyncs of a broker's logs, in threads.
 
-A flush that a core asks for is answered by a Flushed event; requests for a log whose fsync is under way share the next
-one. Segments that were sealed, and what was made or cut without records, are synced beside the appends.
+Each Flush effect ends with a Flushed event; effects that arrive during a log's fsync share the next one. Sealed
+segments, and replicas that were created or truncated, are synced in the background.
 """
 
 from __future__ import annotations
@@ -10,63 +10,64 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any
+from functools import partial
 
 from kreplog.core import events
 from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.errors import LogClosedError, StorageError, is_exhaustion
 from kreplog.managed_log import ManagedLog
+from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.replica import Replica
 from kreplog.types import TopicPartition
 
 _log = logging.getLogger("kreplog.server")
 
-SYNCS_AT_ONCE = 4
-"""So many threads sync files that nobody may be waiting for; the others are there for those who wait."""
+MAX_CONCURRENT_SYNCS = 4
+"""Maximum of concurrent background fsyncs; the other threads of the pool serve Flush effects, whose callers wait."""
 
 
 class Flusher:
-    """`put` takes the Flushed events; `fail` a directory whose disk refused an fsync, and the error; `run_task` runs a
-    coroutine for which nobody waits. All on the event loop."""
+    """put: takes the Flushed events. fail: called with a directory in which an fsync failed, and the error. All on the
+    event loop."""
 
     def __init__(
         self,
         pool: Executor,
         put: Callable[[events.Event], None],
         fail: Callable[[DataDirectory, Exception], None],
-        run_task: Callable[[Coroutine[Any, Any, None]], None],
+        background: BackgroundTasks,
     ) -> None:
         self._pool = pool
         self._put = put
         self._fail = fail
-        self._run_task = run_task
+        self._background = background
         self._flushes = FlushQueue()
-        self._made: dict[Replica, None] = {}
-        self._cut: dict[Replica, None] = {}
+        self._created: dict[Replica, None] = {}
+        self._truncated: dict[Replica, None] = {}
         self._sealed: dict[Replica, None] = {}
         self._flushing_sealed = False
 
-    # What a core asks for
+    # Flush effects
 
     def flush(self, partition: TopicPartition, replica: Replica) -> None:
-        """Make durable what its log holds now; Flushed says so."""
+        """Fsync all that the log contains now; a Flushed event follows."""
         if self._flushes.request(replica):
             self._begin_flush(partition, replica)
 
     def _begin_flush(self, partition: TopicPartition, replica: Replica) -> None:
         replica.flushing = True
         future = asyncio.get_running_loop().run_in_executor(self._pool, _flush_log, replica.log)
-        future.add_done_callback(lambda done: self._flushed(partition, replica, done))
+        future.add_done_callback(partial(self._flushed, partition, replica))
 
     def _flushed(self, partition: TopicPartition, replica: Replica, done: asyncio.Future[int]) -> None:
         replica.flushing = False
         error = done.exception()
-        if replica.gone or isinstance(error, LogClosedError):
+        if replica.removed or isinstance(error, LogClosedError):
             self._flushes.forget(replica)
-            replica.settle()
+            replica.release()
         elif error is None:
             event, again = self._flushes.finished(replica, partition, done.result())
             self._put(event)
@@ -82,7 +83,7 @@ class Flusher:
             self._fail(replica.directory, error)
 
     def _retry_flush(self, partition: TopicPartition, replica: Replica) -> None:
-        if replica.gone or replica.directory.failed or replica.log.closed:
+        if replica.removed or replica.directory.failed or replica.log.closed:
             self._flushes.forget(replica)
         else:
             self._begin_flush(partition, replica)
@@ -90,22 +91,22 @@ class Flusher:
     # Sealed segments
 
     def note_sealed(self, replica: Replica) -> None:
-        """Where a segment was sealed, or an epoch begun: have those before it, and the epochs, made durable while
-        appends go on."""
+        """Fsync the log's sealed segments and leader epochs in the background, if any are not durable yet."""
         if replica.log.has_unflushed_segments:
             self._sealed[replica] = None
             if not self._flushing_sealed:
                 self._flushing_sealed = True
-                self._run_task(self._flush_sealed())
+                self._background.run_task(self._flush_sealed())
 
     def drop_sealed(self) -> None:
-        """The logs are about to be closed, which syncs everything."""
+        """Forget the sealed segments: the logs are about to be closed, which syncs everything."""
         self._sealed.clear()
 
     async def _flush_sealed(self) -> None:
-        """Round after round, until nothing is due. What becomes so during one is due in the next, so what is not yet
-        durable is at most what came in during two rounds; where the disk is slower than that, the kernel blocks the
-        appends once too much of its page cache is dirty."""
+        """Sync in rounds until no log has sealed segments that are not durable.
+
+        Segments that are sealed during a round are synced in the next, so that at most the appends of two rounds are
+        not durable. On a slower disk the kernel blocks appends once too much of its page cache is dirty."""
         try:
             while self._sealed:
                 due, self._sealed = list(self._sealed), {}
@@ -113,57 +114,59 @@ class Flusher:
         finally:
             self._flushing_sealed = False
 
-    # What was made and cut
+    # Created and truncated logs
 
-    def made(self, replica: Replica) -> None:
-        """Its directory is new: the next `sync_files` makes it durable."""
-        self._made[replica] = None
+    def note_created(self, replica: Replica) -> None:
+        """A replica's directory is new: the next `sync_files` makes it durable."""
+        self._created[replica] = None
 
-    def cut(self, replica: Replica) -> None:
-        """Its log was truncated: the next `sync_files` makes that durable."""
-        self._cut[replica] = None
+    def note_truncated(self, replica: Replica) -> None:
+        """A log was truncated: the next `sync_files` makes that durable."""
+        self._truncated[replica] = None
 
     def sync_files(self, then: Callable[[], None]) -> None:
-        """Make durable what was made and cut since the last call; `then()` once what was made is.
+        """Fsync what was created and truncated since the last call; calls `then()` once what was created is durable.
 
-        Nobody waits for the epochs: the end of this process takes none of them, and those that have records are made
-        durable as _flush_sealed comes to them, and before these are. A host that was booted since trusts nothing of
-        this broker's before the controller has dealt with it.
+        `then()` does not wait for truncations and leader epochs: they survive the end of this process, and
+        _flush_sealed makes epochs durable before their records. After a crash of the host the broker registers as
+        unclean, so the controller does not rely on its logs.
         """
-        made, self._made = list(self._made), {}
-        cut, self._cut = list(self._cut), {}
-        if made:
-            self._run_task(self._sync(ManagedLog.sync_files, made, then))
+        created, self._created = list(self._created), {}
+        truncated, self._truncated = list(self._truncated), {}
+        if created:
+            self._background.run_task(self._sync(ManagedLog.sync_files, created, then))
         else:
             then()
-        if cut:
-            self._run_task(self._sync(ManagedLog.sync_files, cut))
+        if truncated:
+            self._background.run_task(self._sync(ManagedLog.sync_files, truncated))
 
     async def _sync(
         self, call: Callable[[ManagedLog], None], replicas: list[Replica], then: Callable[[], None] = lambda: None
     ) -> None:
         loop = asyncio.get_running_loop()
-        due = deque(replica for replica in replicas if not replica.gone and not replica.directory.failed)
-        taken = list(due)
-        for replica in taken:
-            replica.syncing += 1
-        threads = [loop.run_in_executor(self._pool, _sync_each, call, due) for _ in range(min(SYNCS_AT_ONCE, len(due)))]
+        due = deque(replica for replica in replicas if not replica.removed and not replica.directory.failed)
+        used = list(due)
+        for replica in used:
+            replica.threads += 1
+        threads = [
+            loop.run_in_executor(self._pool, _sync_each, call, due) for _ in range(min(MAX_CONCURRENT_SYNCS, len(due)))
+        ]
         failed = await asyncio.gather(*threads)
-        for replica in taken:
-            replica.syncing -= 1
-            replica.settle()
-        again = []
+        for replica in used:
+            replica.threads -= 1
+            replica.release()
+        retried = []
         for replica, error in itertools.chain.from_iterable(failed):
-            if replica.gone:  # meanwhile its folder was moved
+            if replica.removed:  # its directory was renamed meanwhile
                 continue
             if is_exhaustion(error):
-                again.append(replica)
+                retried.append(replica)
             else:
                 _log.error("%s", error)
                 self._fail(replica.directory, error)
-        if again:
+        if retried:
             await asyncio.sleep(EXHAUSTED_RETRY_MS / 1000)
-            await self._sync(call, again, then)
+            await self._sync(call, retried, then)
         else:
             then()
 
@@ -174,18 +177,18 @@ def _flush_log(log: ManagedLog) -> int:
 
 
 def _sync_each(call: Callable[[ManagedLog], None], due: deque[Replica]) -> list[tuple[Replica, StorageError]]:
-    """`call` for each of those that other threads leave; the ones that failed."""
+    """Take replicas from `due`, which other threads take from as well, and `call` each; returns those that failed."""
     failed: list[tuple[Replica, StorageError]] = []
     while True:
         try:
             replica = due.popleft()
         except IndexError:
             return failed
-        if replica.gone:
+        if replica.removed:
             continue
         try:
             call(replica.log)
-        except LogClosedError:  # meanwhile the broker has stopped
+        except LogClosedError:  # the broker has stopped meanwhile
             continue
         except StorageError as error:
             failed.append((replica, error))

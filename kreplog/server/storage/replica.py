@@ -1,4 +1,4 @@
-"""Replica: one that this broker has on disk, and which threads have its log in hand."""
+"""Replica: the log of one partition on this broker, its directory, and the threads that use it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from kreplog.server.storage.directories import DataDirectory
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """flushing: an fsync is under way, in a thread. syncing: so many threads have its files to sync or to look into, or
-    will. gone: deleted or set aside; `when_still` is then called once no thread has its log in hand. producers: as many
-    idempotent producers of it are charged."""
+    """flushing: a thread fsyncs the log for a Flush effect. threads: number of other threads that sync or read its
+    files, or are about to. removed: deleted, or renamed as a stray; `on_released` is called once no thread uses the
+    log. producers: number of idempotent producers that are charged to the memory account."""
 
     directory: DataDirectory
     topic_id: str
     log: ManagedLog
     flushing: bool = False
-    syncing: int = 0
-    gone: bool = False
+    threads: int = 0
+    removed: bool = False
     producers: int = 0
-    when_still: Callable[[], None] | None = field(default=None)
+    on_released: Callable[[], None] | None = field(default=None)
 
     @property
     def state(self) -> effects.LogState:
         log = self.log
         return effects.LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
 
-    def settle(self) -> None:
-        """If it is gone: drop its log, and go on with its files, unless a thread still has it in hand."""
-        if self.gone and not self.flushing and not self.syncing:
+    @property
+    def in_use(self) -> bool:
+        """Whether a thread uses the log."""
+        return self.flushing or self.threads > 0
+
+    def release(self) -> None:
+        """Close the log of a removed replica, and call `on_released`, unless a thread still uses it."""
+        if self.removed and not self.in_use:
             if not self.log.closed:
                 self.log.abandon()
-            then, self.when_still = self.when_still, None
+            then, self.on_released = self.on_released, None
             if then is not None:
                 then()

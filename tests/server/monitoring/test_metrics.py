@@ -142,7 +142,7 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
 
             held: list[Send] = []
             with monkeypatch.context() as patch:
-                patch.setattr(follower.fetches, "send", held.append)
+                patch.setattr(follower.fetch_client, "send", held.append)
                 await client.produce(batch, acks=1)
                 await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrshrinks_total", 1))
                 told = await scrape(leader)
@@ -152,7 +152,7 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
                 assert told["kafka_server_replicafetchermanager_maxlag",] == 3
                 assert told["kafka_server_fetcherlagmetrics_consumerlag", "topic", "0", str(follower.id)] == 3
             for effect in held:
-                follower.fetches.send(effect)
+                follower.fetch_client.send(effect)
             await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrexpands_total", 1))
             told = await scrape(leader)
             assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 0
@@ -182,7 +182,7 @@ def test_readiness(tmp_path: Path) -> None:
             client.peer.close()
             ready = await ask(broker, b"GET /ready HTTP/1.1\r\n\r\n")
             assert ready.startswith(b"HTTP/1.1 200 ") and ready.endswith(b"\r\nready\n")
-            partition, directory = broker.manager.partitions[TopicPartition("topic", 0)], broker.logs.directories[0]
+            partition, directory = broker.manager.partitions[TopicPartition("topic", 0)], broker.hosted.directories[0]
             partition.isr = ()
             few = "partitions led here have less than min.insync.replicas in sync"
             assert readiness(broker) == (True, f"degraded: 1 partitions led here are under-replicated; 1 {few}")

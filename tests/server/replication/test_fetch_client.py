@@ -1,4 +1,4 @@
-"""How a follower's fetches are carried out: when they go out, over which connection."""
+"""How a follower's client are carried out: when they go out, over which connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.server.network.internal import Address, connect
-from kreplog.server.replication.fetch_client import VERSION, Fetches
+from kreplog.server.replication.fetch_client import VERSION, ReplicaFetchClient
 from kreplog.types import TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader
@@ -50,10 +50,10 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
                 assert broker not in known, "others are asked where it is, though that is known here"
                 return address
 
-            fetches = Fetches(
+            client = ReplicaFetchClient(
                 "me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None, connect
             )
-            fetches.send(ask(7))  # to one that is not known yet
+            client.send(ask(7))  # to one that is not known yet
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
 
             async def answered(correlation: int, sent: Any) -> None:
@@ -66,13 +66,13 @@ def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() 
                 theirs.setblocking(False)
                 await answered(7, await receive(theirs, len(encoded(7))))
                 known[LEADER] = address
-                fetches.send(ask(8))
+                client.send(ask(8))
                 await answered(8, theirs.recv(1000))
-                fetches.send(ask(9))
+                client.send(ask(9))
                 assert theirs.recv(1000) == encoded(9)
             await until(lambda: bool(put))
             assert put == [Fetched(LEADER, 9, None)]
-            fetches.close()
+            client.close()
 
     run(work)
 
@@ -88,7 +88,7 @@ def test_closing_ends_a_fetch_that_has_only_begun() -> None:
             async def resolve(broker: int) -> Address:
                 return where
 
-            fetches = Fetches(
+            client = ReplicaFetchClient(
                 "me",
                 1 << 20,
                 lambda broker: where,
@@ -98,18 +98,18 @@ def test_closing_ends_a_fetch_that_has_only_begun() -> None:
                 lambda broker: None,
                 connect,
             )
-            fetches.send(ask(7))
+            client.send(ask(7))
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
             with theirs:
                 theirs.setblocking(False)
                 await receive(theirs, len(encoded(7)))
                 theirs.send(answer(7))
                 await until(lambda: bool(put))
-                fetches.send(ask(8))
-                fetches.close()
+                client.send(ask(8))
+                client.close()
                 await receive(theirs, len(encoded(8)))
                 assert await receive(theirs, 1) == b"", "its connection is closed"
-        del fetches
+        del client
         gc.collect()
         assert not complaints
 

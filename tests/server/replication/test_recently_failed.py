@@ -11,7 +11,7 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.core.messages import UpdateMetadataRequest
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.server.replication.recently_failed import DOUBT_S, LISTED_S, Departed
+from kreplog.server.replication.recently_failed import LISTED_S, SUSPECTED_S, RecentlyFailedBrokers
 from kreplog.types import BrokerRegistration
 from kreplog.wire.versions import ApiKey
 from tests.server.test_broker import Client, with_broker
@@ -24,37 +24,37 @@ class World:
         self.now = 100.0
         self.metadata = MetadataCache()
         self.metadata.brokers = {broker: BrokerRegistration(broker, 1, "host", 9092 + broker) for broker in (1, 2)}
-        self.departed = Departed(self.metadata, lambda: self.now)
+        self.recently_failed = RecentlyFailedBrokers(self.metadata, lambda: self.now)
 
     def forget(self, broker: int) -> None:
         del self.metadata.brokers[broker]
-        self.departed.changed()
+        self.recently_failed.metadata_changed()
 
     def listed(self) -> list[int]:
-        return [one.id for one in self.departed.lately_gone()]
+        return [one.id for one in self.recently_failed.listed()]
 
 
 def test_who_hangs_up_is_in_doubt_for_a_moment() -> None:
     world = World()
-    assert world.departed.doubted() == set()
-    world.departed.hung_up(1)
-    assert world.departed.doubted() == {1}
-    world.now += DOUBT_S
-    assert world.departed.doubted() == set()
+    assert world.recently_failed.suspected() == set()
+    world.recently_failed.connection_closed(1)
+    assert world.recently_failed.suspected() == {1}
+    world.now += SUSPECTED_S
+    assert world.recently_failed.suspected() == set()
 
 
 def test_who_is_known_to_be_gone_is_in_no_doubt() -> None:
     world = World()
-    world.departed.hung_up(1)
+    world.recently_failed.connection_closed(1)
     world.forget(1)
-    assert world.departed.doubted() == set()
+    assert world.recently_failed.suspected() == set()
 
 
 def test_who_is_gone_is_listed_a_little_longer() -> None:
     world = World()
     world.forget(1)
     assert world.listed() == [1]
-    world.departed.changed()
+    world.recently_failed.metadata_changed()
     assert world.listed() == [1]
     world.now += LISTED_S
     assert world.listed() == []
@@ -64,10 +64,10 @@ def test_who_comes_back_is_not_listed_twice() -> None:
     world = World()
     world.forget(1)
     world.metadata.brokers[1] = BrokerRegistration(1, 2, "host", 9999)
-    world.departed.changed()
+    world.recently_failed.metadata_changed()
     assert world.listed() == []
     world.forget(1)
-    assert [one.port for one in world.departed.lately_gone()] == [9999]
+    assert [one.port for one in world.recently_failed.listed()] == [9999]
 
 
 def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> No
     async def work(client: Client) -> None:
         broker, other = client.broker, Client(client.broker)
         assert await client.create("led") == 0
-        departed = broker.departed
-        departed._now = lambda: 100.0
-        departed.hung_up(broker.id)
+        recently_failed = broker.recently_failed
+        recently_failed._now = lambda: 100.0
+        recently_failed.connection_closed(broker.id)
         topics = [{"topic_id": None, "name": "led"}]
-        asking = asyncio.create_task(client.call(ApiKey.METADATA, 9, topics=topics))
+        asking = asyncio.create_task(client.generic(ApiKey.METADATA, 9, topics=topics))
         for nothing_led in ([], [{"topic_id": None, "name": "unknown"}]):
-            await other.call(ApiKey.METADATA, 9, topics=nothing_led)
+            await other.generic(ApiKey.METADATA, 9, topics=nothing_led)
         assert not asking.done()
-        departed._now = lambda: 200.0
+        recently_failed._now = lambda: 200.0
         broker.topics.changed(UpdateMetadataRequest(broker.id, 1, 1, ()))
         (told,) = (await asking).topics
         assert told.partitions[0].leader_id == broker.id

@@ -22,9 +22,7 @@ from kreplog.server.storage.directories import DataDirectory, read_topic_id
 from kreplog.server.storage.open_files import UNLIMITED, OpenFiles
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
-from tests.server.storage.test_log_manager import ID, TP, Life, batch, life, opened
-
-__all__ = ["batch", "life"]
+from tests.server.storage.life import ID, TP, Life, opened
 
 NEW = TopicPartition("new", 0)
 
@@ -51,12 +49,12 @@ def test_no_effect_that_finds_no_descriptor_fails_its_directory(life: Life, batc
     async def work() -> None:
         opened(logs)
         with refusing(Log, "append_batches", how), pytest.raises(StorageError) as caught:
-            logs.answer(effects.AppendAsLeader(TP, batch, 0))
+            logs.execute(effects.AppendAsLeader(TP, batch, 0))
         assert is_exhaustion(caught.value)
         with refusing(Log, "delete_records_before", how), pytest.raises(StorageError):
-            logs.answer(effects.DeleteRecordsBefore(TP, 0))
-        assert logs.answer(effects.AppendAsLeader(TP, batch, 0))[1].leo == 3
-        assert life.events == [] and not logs.directories[0].failed
+            logs.execute(effects.DeleteRecordsBefore(TP, 0))
+        assert logs.execute(effects.AppendAsLeader(TP, batch, 0))[1].leo == 3
+        assert life.events == [] and not logs.hosted.directories[0].failed
 
     run(work)
     assert logs.close()
@@ -71,8 +69,8 @@ def test_an_error_of_python_itself_is_of_storage(life: Life) -> None:
     async def work() -> None:
         opened(logs)
         with refusing(Log, "truncate_to", listed), pytest.raises(ResourceExhaustedError):
-            logs.answer(effects.TruncateTo(TP, 0))
-        assert life.events == [] and not logs.directories[0].failed
+            logs.execute(effects.TruncateTo(TP, 0))
+        assert life.events == [] and not logs.hosted.directories[0].failed
 
     run(work)
     assert logs.close()
@@ -91,9 +89,9 @@ def test_an_fsync_that_finds_no_descriptor_is_made_later(
 
     async def work() -> None:
         opened(logs)
-        logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        logs.execute(effects.AppendAsLeader(TP, batch, 0))
         with refusing(Log, "flush", flush):
-            logs.answer(effects.Flush(TP))
+            logs.execute(effects.Flush(TP))
             await until(lambda: len(tried) > 2)
             assert life.events == []
         await until(lambda: life.events == [events.Flushed(TP, 3)])
@@ -125,7 +123,7 @@ def test_new_files_that_find_no_descriptor_are_made_durable_before_anybody_count
             logs.sync_files(lambda: done.append(1))
             await until(lambda: done == [1])
         assert len(tried) == 4
-        assert life.events == [] and not logs.directories[0].failed
+        assert life.events == [] and not logs.hosted.directories[0].failed
 
     run(work)
     assert logs.close()
@@ -138,7 +136,7 @@ def test_checkpoints_that_find_no_descriptor_are_written_the_next_time(life: Lif
         opened(logs)
         with refusing(DataDirectory, "write_checkpoints"):
             await logs.write_checkpoints()
-        assert life.events == [] and not logs.directories[0].failed
+        assert life.events == [] and not logs.hosted.directories[0].failed
 
     run(work)
     assert logs.close()
@@ -162,7 +160,7 @@ def test_a_replica_that_found_no_descriptor_at_the_start_is_opened_later(life: L
 
     async def work() -> None:
         opened(logs)
-        logs.answer(effects.AppendAsLeader(TP, batch, 0))
+        logs.execute(effects.AppendAsLeader(TP, batch, 0))
 
     run(work)
     assert logs.close()
@@ -179,18 +177,18 @@ def test_a_log_that_a_change_was_interrupted_in_is_opened_anew(life: Life, batch
 
     async def work() -> None:
         opened(logs)
-        logs.answer(effects.AppendAsLeader(TP, batch, 0))
-        ((_, before),) = logs.in_directory(logs.directories[0])
+        logs.execute(effects.AppendAsLeader(TP, batch, 0))
+        ((_, before),) = logs.hosted.in_directory(logs.hosted.directories[0])
         with refusing(Log, "failed", "half done"), refusing(Log, "cause", ResourceExhaustedError("no descriptors")):
             with refusing(Log, "open"), pytest.raises(ResourceExhaustedError):
                 opened(logs)
-            assert len(logs.answer(effects.ReadLog(TP, 0, 3, 1 << 20))) == len(batch), "what is left is read meanwhile"
+            assert len(logs.execute(effects.ReadLog(TP, 0, 3, 1 << 20))) == len(batch), "what is left is read meanwhile"
             assert opened(logs).state.leo == 3
-        ((_, after),) = logs.in_directory(logs.directories[0])
+        ((_, after),) = logs.hosted.in_directory(logs.hosted.directories[0])
         assert after is not before and before.closed
-        assert logs.answer(effects.AppendAsLeader(TP, batch, 0))[1].leo == 6
+        assert logs.execute(effects.AppendAsLeader(TP, batch, 0))[1].leo == 6
         await asyncio.sleep(0)  # a turn for what would have failed the directory
-        assert life.events == [] and not logs.directories[0].failed
+        assert life.events == [] and not logs.hosted.directories[0].failed
 
     run(work)
     assert logs.close()
@@ -219,9 +217,9 @@ def test_replicas_that_do_not_fit_are_refused(life: Life, batch: bytes) -> None:
         with pytest.raises(ReplicaRefusedError, match=r"limit on open files, 110, .*ulimit -n"):
             opened(logs, partition=NEW)
         assert not (life.root / "data" / str(NEW)).exists()
-        logs.answer(effects.DeleteLog(TP))
+        logs.execute(effects.DeleteLog(TP))
         opened(logs, partition=NEW)
-        await until(lambda: not logs._tasks)
+        await until(lambda: logs.hosted.background.idle)
 
     run(work)
     assert logs.close()
@@ -233,15 +231,15 @@ def test_at_the_start_too_and_until_there_is_room(life: Life) -> None:
     opened(logs, partition=NEW)
     assert logs.close()
     logs = life.open(files=OpenFiles(110))
-    assert set(logs.on_disk()) == {TP, NEW}
+    assert set(logs.hosted.topic_ids()) == {TP, NEW}
 
     async def work() -> None:
         opened(logs, partition=NEW)
         with pytest.raises(ReplicaRefusedError):
             opened(logs)
-        logs.answer(effects.DeleteLog(NEW))
+        logs.execute(effects.DeleteLog(NEW))
         opened(logs)
-        await until(lambda: not logs._tasks)
+        await until(lambda: logs.hosted.background.idle)
 
     run(work)
     assert logs.close()
@@ -282,8 +280,8 @@ def test_an_idle_replica_holds_no_descriptor(life: Life, batch: bytes) -> None:
         assert held() == 0
         for _ in range(3):
             for number in range(5):
-                logs.answer(effects.AppendAsLeader(TopicPartition("topic", number), batch, 0))
-                logs.answer(effects.ReadLog(TopicPartition("topic", number), 0, 3, 1 << 20))
+                logs.execute(effects.AppendAsLeader(TopicPartition("topic", number), batch, 0))
+                logs.execute(effects.ReadLog(TopicPartition("topic", number), 0, 3, 1 << 20))
         assert held() <= 5
 
     run(work)

@@ -11,10 +11,10 @@ from kreplog._native.batch import build
 from kreplog.core import effects
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode, TooManyProducersError
-from kreplog.server.storage.log_manager import PRODUCER_BYTES, PRODUCERS
+from kreplog.server.storage.producer_memory import PRODUCER_BYTES, PRODUCERS
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
-from tests.server.storage.test_log_manager import TP, Life, appended, opened
+from tests.server.storage.life import TP, Life, appended, opened
 
 
 def produced_by(producer_id: int, sequence: int = 0, base_offset: int = 0) -> bytes:
@@ -40,7 +40,7 @@ def test_producer_ids_are_charged_and_new_ones_refused(tmp_path: Path) -> None:
     assert refused.value.kafka_code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert memory.held[PRODUCERS] == 3 * PRODUCER_BYTES
     appended(logs, produced_by(1, 1))
-    logs.answer(effects.AppendAsFollower(TP, produced_by(5, 0, 2)))
+    logs.execute(effects.AppendAsFollower(TP, produced_by(5, 0, 2)))
     assert memory.held[PRODUCERS] == 4 * PRODUCER_BYTES
     life.crash()
 
@@ -49,8 +49,8 @@ def test_producer_ids_are_charged_and_new_ones_refused(tmp_path: Path) -> None:
     assert memory.held[PRODUCERS] == 4 * PRODUCER_BYTES
 
     async def delete() -> None:
-        logs.answer(effects.DeleteLog(TP))
-        await until(lambda: not logs._tasks)
+        logs.execute(effects.DeleteLog(TP))
+        await until(lambda: logs.hosted.background.idle)
 
     run(delete)
     assert memory.held[PRODUCERS] == 2 * PRODUCER_BYTES

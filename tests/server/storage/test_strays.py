@@ -11,15 +11,13 @@ from kreplog.core import effects
 from kreplog.errors import StorageError
 from kreplog.server.storage.log_manager import LogManager
 from tests.server.loop import run, until
-from tests.server.storage.test_log_manager import ID, OTHER_ID, TP, Life, appended, batch, life, opened
-
-__all__ = ["batch", "life"]
+from tests.server.storage.life import ID, OTHER_ID, TP, Life, appended, opened
 
 HOUR_MS = 3_600_000
 
 
 def restore(logs: LogManager, topic_id: str = ID) -> bool:
-    restored: bool = logs.answer(effects.RestoreStray(TP, topic_id))
+    restored: bool = logs.execute(effects.RestoreStray(TP, topic_id))
     return restored
 
 
@@ -27,16 +25,16 @@ def test_a_stray_is_found_by_the_next_life_and_taken_back_with_its_records(life:
     logs = life.open()
     opened(logs)
     appended(logs, batch)
-    logs.answer(effects.AdvanceHighWatermark(TP, 3))
-    logs.answer(effects.SetAsideStray(TP))
-    assert logs.on_disk() == {}
-    assert logs.strays.keys() == [(ID, 0)]
+    logs.execute(effects.AdvanceHighWatermark(TP, 3))
+    logs.execute(effects.SetAsideStray(TP))
+    assert logs.hosted.topic_ids() == {}
+    assert logs.hosted.strays.keys() == [(ID, 0)]
     life.crash()
     logs = life.open()
-    assert (logs.on_disk(), logs.strays.keys()) == ({}, [(ID, 0)])
+    assert (logs.hosted.topic_ids(), logs.hosted.strays.keys()) == ({}, [(ID, 0)])
     assert not restore(logs, OTHER_ID)
     assert restore(logs)
-    assert (logs.on_disk(), logs.strays.keys()) == ({TP: ID}, [])
+    assert (logs.hosted.topic_ids(), logs.hosted.strays.keys()) == ({TP: ID}, [])
     assert opened(logs) == effects.OpenedLog(effects.LogState(3, 0, ((0, 0),)), 3)
     assert not restore(logs)
     life.crash()
@@ -48,7 +46,7 @@ def test_the_newest_stray_of_a_topic_id_is_taken_back(life: Life, batch: bytes) 
         opened(logs)
         for _ in range(rounds):
             appended(logs, batch)
-        logs.answer(effects.SetAsideStray(TP))
+        logs.execute(effects.SetAsideStray(TP))
         older = next((life.root / "data").glob("*-stray"))
         if rounds == 1:
             os.utime(older, (1, 1))
@@ -65,9 +63,9 @@ def test_strays_that_a_controller_deletes_are_deleted(life: Life, batch: bytes) 
     async def work() -> None:
         for topic_id in (ID, OTHER_ID):
             opened(logs, topic_id)
-            logs.answer(effects.SetAsideStray(TP))
-        logs.answer(effects.DeleteStrays(TP, ID))
-        assert logs.strays.keys() == [(OTHER_ID, 0)]
+            logs.execute(effects.SetAsideStray(TP))
+        logs.execute(effects.DeleteStrays(TP, ID))
+        assert logs.hosted.strays.keys() == [(OTHER_ID, 0)]
         await until(lambda: not list((life.root / "data").glob("*-delete")))
 
     run(work)
@@ -79,24 +77,24 @@ def test_a_stray_is_removed_after_its_time_and_not_before(life: Life) -> None:
     """Its time is that of its directory, so it goes on over restarts."""
     logs = life.open(stray_retention_ms=HOUR_MS)
     opened(logs)
-    logs.answer(effects.SetAsideStray(TP))
-    logs.strays.remove_expired()
+    logs.execute(effects.SetAsideStray(TP))
+    logs.hosted.strays.remove_expired()
     (stray,) = (life.root / "data").glob("topic-0.*-stray")
     life.crash()
     an_hour_ago = time.time() - HOUR_MS / 1000
     os.utime(stray, (an_hour_ago, an_hour_ago))
     logs = life.open()
-    logs.strays.remove_expired()
+    logs.hosted.strays.remove_expired()
     assert stray.exists(), "-1: for ever"
     life.crash()
     logs = life.open(stray_retention_ms=HOUR_MS)
 
     async def work() -> None:
-        logs.strays.remove_expired()
+        logs.hosted.strays.remove_expired()
         await until(lambda: not list((life.root / "data").glob("topic-0*")))
 
     run(work)
-    assert logs.strays.keys() == []
+    assert logs.hosted.strays.keys() == []
     assert not restore(logs)
     life.crash()
 
@@ -111,21 +109,21 @@ def test_a_replica_that_cannot_be_opened_becomes_a_stray_too(life: Life, batch: 
     logs = life.open()
     with pytest.raises(StorageError):
         opened(logs)
-    logs.answer(effects.SetAsideStray(TP))
+    logs.execute(effects.SetAsideStray(TP))
     assert opened(logs, OTHER_ID).state.leo == 0
-    logs.answer(effects.SetAsideStray(TP))
+    logs.execute(effects.SetAsideStray(TP))
     with pytest.raises(StorageError):
         restore(logs)
-    assert logs.on_disk() == {TP: ID}, "it is a replica again, and one that cannot be opened"
+    assert logs.hosted.topic_ids() == {TP: ID}, "it is a replica again, and one that cannot be opened"
     life.crash()
 
 
 def test_what_stands_where_a_stray_came_from_is_not_touched(life: Life, batch: bytes) -> None:
     logs = life.open()
     opened(logs)
-    logs.answer(effects.SetAsideStray(TP))
+    logs.execute(effects.SetAsideStray(TP))
     (life.root / "data" / "topic-0").mkdir()
     with pytest.raises(StorageError, match="it exists"):
         restore(logs)
-    assert logs.strays.keys() == [(ID, 0)]
+    assert logs.hosted.strays.keys() == [(ID, 0)]
     life.crash()

@@ -1,0 +1,95 @@
+"""CheckpointWriter: writes the checkpoint files of all log directories, while the broker runs and when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from kreplog.errors import StorageError, is_disk_full, is_exhaustion
+from kreplog.server.storage.directories import DataDirectory, Offsets
+from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.replica import Replica
+from kreplog.types import TopicPartition
+
+_log = logging.getLogger("kreplog.server")
+
+CLOSING_THREADS = 8
+
+
+class CheckpointWriter:
+    """fail: called with a directory that cannot be written, and the error."""
+
+    def __init__(
+        self, hosted: HostedReplicas, pool: Executor, fail: Callable[[DataDirectory, Exception], None]
+    ) -> None:
+        self._hosted = hosted
+        self._pool = pool
+        self._fail = fail
+
+    async def write(self) -> None:
+        """Write the current offsets of every online directory, in a thread. A directory that refuses them fails,
+        except for want of space, descriptors or memory: the next checkpoint may succeed."""
+        loop = asyncio.get_running_loop()
+        for directory in self._hosted.directories:
+            if directory.failed:
+                continue
+            try:
+                await loop.run_in_executor(self._pool, self._write, directory)
+            except StorageError as error:
+                _log.error("%s: %s", directory.path, error)
+                if not (is_exhaustion(error) or is_disk_full(error)):
+                    self._fail(directory, error)
+
+    def _write(self, directory: DataDirectory) -> None:
+        directory.write_checkpoints(lambda: dict(self._offsets(directory)))
+
+    def _offsets(self, directory: DataDirectory) -> Iterator[tuple[TopicPartition, Offsets]]:
+        """The offsets of every open replica. Kafka's log-start-offset-checkpoint has only log starts within a segment;
+        here it has all."""
+        for partition, replica in self._hosted.items():
+            if replica.directory is directory and not replica.removed:
+                log = replica.log
+                yield partition, (log.recovery_point, log.high_watermark, log.log_start_offset)
+
+    def close_all(self, *, mark: bool) -> bool:
+        """Close every log, several at a time, write the checkpoints and unlock the directories; blocks.
+
+        mark: write the clean shutdown mark into each directory whose logs all closed cleanly, whatever happened in
+        other directories. Returns whether all of them are marked."""
+        hosted = self._hosted
+        replicas = dict(hosted.items())
+        with ThreadPoolExecutor(CLOSING_THREADS, "kreplog-close") as pool:
+            closed = dict(zip(replicas, pool.map(_close, replicas.values()), strict=True))
+        unclean = {replicas[partition].directory for partition, offsets in closed.items() if offsets is None}
+        for directory in hosted.directories:
+            if not directory.failed:
+                offsets = {
+                    partition: at
+                    for partition, at in closed.items()
+                    if at is not None and replicas[partition].directory is directory
+                }
+                try:
+                    directory.write_checkpoints(offsets.copy)
+                except StorageError as error:
+                    _log.error("%s: %s", directory.path, error)
+                    unclean.add(directory)
+            directory.close(mark and hosted.complete and directory not in unclean)
+        return mark and hosted.complete and not unclean
+
+
+def _close(replica: Replica) -> Offsets | None:
+    """Close a log; its offsets for the checkpoints, None if it was not closed cleanly."""
+    log = replica.log
+    if replica.directory.failed:
+        if not replica.in_use:  # a thread that waits for its fsync there would wait for ever
+            log.abandon()
+        return None
+    try:
+        offsets = log.log_end_offset, log.high_watermark, log.log_start_offset
+        log.close()
+    except StorageError as error:
+        _log.error("%s", error)
+        return None
+    return offsets

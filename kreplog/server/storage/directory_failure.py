@@ -1,0 +1,46 @@
+"""DirectoryFailureHandler: takes a log directory offline after a failed write or fsync, with all replicas in it.
+
+A failed fsync is final: the kernel may have dropped the dirty pages, and a retry would succeed without them (F37). So
+nothing in the directory is written or opened again before the broker restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kreplog.core.events import LogFailed
+from kreplog.errors import LogFailedError, is_disk_full, is_exhaustion
+from kreplog.server.storage.directories import DataDirectory
+from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.types import TopicPartition
+
+_log = logging.getLogger("kreplog.server")
+
+
+class DirectoryFailureHandler:
+    """put: takes a LogFailed event for each replica of a failed directory."""
+
+    def __init__(self, hosted: HostedReplicas, put: Callable[[LogFailed], None]) -> None:
+        self._hosted = hosted
+        self._put = put
+
+    def log_failed(self, partition: TopicPartition, error: LogFailedError) -> None:
+        """Fail the directory of a log after the current step of the core. Without effect if the process merely ran out
+        of descriptors or memory: that log is reopened."""
+        replica = self._hosted.get(partition)
+        if replica is not None and not is_exhaustion(error):
+            asyncio.get_running_loop().call_soon(self.fail, replica.directory, error)
+
+    def fail(self, directory: DataDirectory, error: Exception) -> None:
+        """Take a directory offline now, and report its replicas."""
+        if directory.failed:
+            return
+        directory.failed = True
+        directory.is_full = directory.is_full or is_disk_full(error)
+        until = "there is disk space again" if directory.is_full else "the broker is restarted"
+        _log.error("the log directory %s has failed: its replicas go offline until %s", directory.path, until)
+        for partition, replica in self._hosted.items():
+            if replica.directory is directory:
+                self._put(LogFailed(partition))

@@ -1,0 +1,62 @@
+"""TimestampLookups: ListOffsets by timestamp, which may decompress a batch, in threads of its own.
+
+A pool of its own, so that many lookups never delay an fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from kreplog.core.events import OffsetFound
+from kreplog.core.messages import MAX_TIMESTAMP
+from kreplog.errors import LogClosedError, OffsetOutOfRangeError, StorageError
+from kreplog.managed_log import ManagedLog
+from kreplog.server.storage.replica import Replica
+from kreplog.types import TopicPartition
+
+_log = logging.getLogger("kreplog.server")
+
+THREADS = 2
+
+
+class TimestampLookups:
+    """put: takes an OffsetFound event for each lookup, on the event loop."""
+
+    def __init__(self, put: Callable[[OffsetFound], None]) -> None:
+        self._put = put
+        self._pool = ThreadPoolExecutor(THREADS, "kreplog-lookups")
+
+    def start(self, replica: Replica, partition: TopicPartition, timestamp: int, tag: tuple[int, int]) -> None:
+        """Look up the offset of a timestamp, or of MAX_TIMESTAMP, in a thread."""
+        replica.threads += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, _find_offset, replica.log, partition, timestamp)
+        future.add_done_callback(partial(self._finished, replica, tag))
+
+    def _finished(self, replica: Replica, tag: tuple[int, int], done: asyncio.Future[tuple[int, int]]) -> None:
+        replica.threads -= 1
+        replica.release()
+        if not done.cancelled():
+            self._put(OffsetFound(tag, *done.result()))
+
+    def close(self) -> None:
+        """Cancel the lookups that have not begun, and wait for the others."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _find_offset(log: ManagedLog, partition: TopicPartition, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp); (-1, -1) if no record matches, or for a negative timestamp other than MAX_TIMESTAMP: newer
+    versions of Kafka give those a meaning of their own."""
+    try:
+        if timestamp == MAX_TIMESTAMP:
+            timestamp = max(segment.max_timestamp for segment in log.segments)
+        found = log.record_for_timestamp(timestamp) if timestamp >= 0 else None
+    except LogClosedError:  # the replica was deleted meanwhile, or the broker has stopped
+        return -1, -1
+    except (StorageError, OffsetOutOfRangeError) as error:
+        _log.error("%s: lookup of timestamp %d failed: %s", partition, timestamp, error)
+        return -1, -1
+    return found or (-1, -1)

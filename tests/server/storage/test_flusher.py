@@ -1,0 +1,164 @@
+"""Background fsyncs: created and truncated logs, and sealed segments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from kreplog.config import TopicConfig
+from kreplog.core import effects, events
+from kreplog.errors import LogFailedError
+from kreplog.managed_log import ManagedLog
+from kreplog.types import TopicPartition
+from tests.server.loop import run, until
+from tests.server.storage.life import ID, TP, Life, opened
+
+
+def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nobody waits for an epoch that was dropped; a log that cannot be synced fails with its directory."""
+    logs = life.open()
+    told: list[str] = []
+    sync_files = ManagedLog.sync_files
+
+    def noted(log: ManagedLog) -> None:
+        sync_files(log)
+        told.append(str(log.topic_partition))
+
+    def fail(log: ManagedLog) -> None:
+        raise LogFailedError("the disk is gone")
+
+    monkeypatch.setattr(ManagedLog, "sync_files", noted)
+
+    async def answered() -> None:
+        answer = asyncio.Event()
+
+        def then() -> None:
+            told.append("answer")
+            answer.set()
+
+        logs.sync_files(then)
+        await answer.wait()
+
+    async def work() -> None:
+        for number in range(3):
+            opened(logs, partition=TopicPartition("topic", number))
+        await answered()
+        assert sorted(told[:3]) == ["topic-0", "topic-1", "topic-2"] and told[3:] == ["answer"]
+        told.clear()
+        logs.execute(effects.TruncateTo(TP, 0))
+        await answered()
+        assert told[0] == "answer", "it is synced later"
+        await until(lambda: told == ["answer", "topic-0"])
+        monkeypatch.setattr(ManagedLog, "sync_files", fail)
+        logs.execute(effects.TruncateTo(TP, 0))
+        await answered()
+        await until(lambda: events.LogFailed(TP) in life.events)
+
+    run(work)
+    life.crash()
+
+
+def test_a_replica_that_is_deleted_while_its_files_are_synced_is_let_go_after(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = life.open()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(log: ManagedLog) -> None:
+        begun.set()
+        assert go_on.wait(10) and not log.closed, "dropped under the thread that syncs it"
+
+    monkeypatch.setattr(ManagedLog, "sync_files", slow)
+
+    async def work() -> None:
+        opened(logs)
+        answer = asyncio.Event()
+        logs.sync_files(answer.set)
+        await until(begun.is_set)
+        logs.execute(effects.DeleteLog(TP))
+        go_on.set()
+        await answer.wait()
+        await until(lambda: not list((life.root / "data").glob("topic-*")))
+
+    run(work)
+    assert life.events == []
+    life.crash()
+
+
+@pytest.mark.parametrize("follower", [False, True])
+def test_sealed_segments_are_made_durable_beside_the_appends(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch, follower: bool
+) -> None:
+    """In one thread for each log, however often it seals one meanwhile."""
+    logs = life.open()
+    flush_sealed = ManagedLog.flush_sealed
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def slow(log: ManagedLog) -> None:
+        begun.append(log.log_end_offset)
+        assert go_on.wait(10)
+        flush_sealed(log)
+
+    monkeypatch.setattr(ManagedLog, "flush_sealed", slow)
+
+    async def work() -> None:
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+        ((_, log),) = logs.hosted.in_directory(logs.hosted.directories[0])
+
+        def append() -> None:
+            if follower:
+                at = log.log_end_offset.to_bytes(8, "big")
+                logs.execute(effects.AppendAsFollower(TP, at + batch[8:]))
+            else:
+                logs.execute(effects.AppendAsLeader(TP, batch, 0))
+
+        while len(log.segments) < 4:
+            append()
+        await until(lambda: bool(begun))
+        while len(log.segments) < 9:
+            append()
+            await asyncio.sleep(0)  # a second flush would begin in this turn of the loop
+        assert (log.recovery_point, len(begun)) == (0, 1)
+        go_on.set()
+        newest_sealed = log.segments[-2].base_offset
+        await until(lambda: log.recovery_point >= newest_sealed and len(begun) > 1)
+        assert (log.recovery_point, len(begun)) == (newest_sealed, 2)
+
+    run(work)
+    assert life.events == []
+    life.crash()
+
+
+def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_durable(
+    life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = life.open()
+    begun, go_on = threading.Event(), threading.Event()
+    flush = ManagedLog.flush_sealed
+
+    def late(log: ManagedLog) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        with pytest.raises(LogFailedError, match="No such file"):
+            flush(log)
+
+    monkeypatch.setattr(ManagedLog, "flush_sealed", late)
+
+    async def work() -> None:
+        logs.execute(effects.OpenLog(TP, ID, TopicConfig(segment_bytes=300)))
+        ((_, log),) = logs.hosted.in_directory(logs.hosted.directories[0])
+        while len(log.segments) < 3:
+            logs.execute(effects.AppendAsLeader(TP, batch, 0))
+        await until(begun.is_set)
+        logs.execute(effects.DeleteLog(TP))
+        go_on.set()
+        await until(lambda: not list((life.root / "data").glob("topic-*")))
+
+    run(work)
+    assert life.events == [] and not logs.hosted.directories[0].failed
+    assert [one.message for one in caplog.records if one.levelno >= logging.WARNING] == []
+    life.crash()

@@ -1,0 +1,68 @@
+"""Loading the logs of a broker: recovery after a crash, and what a start says about the last stop."""
+
+from __future__ import annotations
+
+import kreplog
+from kreplog.core import effects
+from kreplog.types import TopicPartition
+from tests.server.storage.life import ID, OTHER_ID, TP, Life, appended, opened
+
+
+def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
+    logs = life.open("a", "b")
+    for directory in logs.hosted.directories:
+        directory.clear_unclean()
+    opened(logs)
+    opened(logs, OTHER_ID, TopicPartition("other", 3))
+    assert [len(logs.hosted.in_directory(directory)) for directory in logs.hosted.directories] == [1, 1]
+    appended(logs, batch)
+    logs.execute(effects.AdvanceHighWatermark(TP, 3))
+    life.crash()
+    logs = life.open("a", "b")
+    assert logs.hosted.topic_ids() == {TopicPartition("other", 3): OTHER_ID, TP: ID}
+    assert opened(logs) == effects.OpenedLog(effects.LogState(3, 0, ((0, 0),)), 3)
+    assert not any(directory.was_clean or directory.unclean for directory in logs.hosted.directories)
+    assert logs.close()
+    assert all(directory.was_clean for directory in life.open("a", "b").hosted.directories)
+    life.crash()
+
+
+def test_recovery_tells_how_far_it_is_and_reads_nothing_after_a_clean_stop(life: Life, batch: bytes) -> None:
+    logs = life.open()
+    places = [TopicPartition("topic", number) for number in range(5)]
+    for place in places:
+        opened(logs, partition=place)
+        appended(logs, batch, partition=place)
+    life.crash()
+
+    told: list[tuple[int, int, int]] = []
+    logs = life.open(progress=lambda *facts: told.append(facts))
+    assert told[-1] == (5, 5, 5 * len(batch))
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+    assert {done for done, _, _ in told} >= {1, 2, 3, 4, 5}
+    assert logs.close()
+    told.clear()
+    life.open(progress=lambda *facts: told.append(facts))
+    assert told == [(number, 5, 0) for number in range(1, 6)]
+    life.crash()
+
+
+def test_a_deletion_that_was_interrupted_is_finished_at_the_next_start(life: Life) -> None:
+    leftover = life.root / "data" / "topic-0.0123-delete"
+    leftover.mkdir(parents=True)
+    life.open()
+    assert not leftover.exists()
+    life.crash()
+
+
+def test_what_kafka_left_without_an_id_is_never_deleted(life: Life, batch: bytes) -> None:
+    folder = life.root / "data" / "topic-0"
+    folder.parent.mkdir()
+    with kreplog.Log.open(folder) as log:
+        log.append(b"old")
+    (folder / "partition.metadata").unlink()
+    logs = life.open()
+    assert logs.hosted.topic_ids() == {}
+    assert opened(logs).state.leo == 0
+    assert list((life.root / "data").glob("topic-0.*-aside"))
+    life.crash()
