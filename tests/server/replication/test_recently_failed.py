@@ -80,9 +80,9 @@ def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> No
         recently_failed._now = lambda: 100.0
         recently_failed.connection_closed(broker.id)
         topics = [{"topic_id": None, "name": "led"}]
-        asking = asyncio.create_task(client.generic(ApiKey.METADATA, 9, topics=topics))
+        asking = asyncio.create_task(client.call(ApiKey.METADATA, 9, topics=topics))
         for nothing_led in ([], [{"topic_id": None, "name": "unknown"}]):
-            await other.generic(ApiKey.METADATA, 9, topics=nothing_led)
+            await other.call(ApiKey.METADATA, 9, topics=nothing_led)
         assert not asking.done()
         recently_failed._now = lambda: 200.0
         broker.topics.changed(UpdateMetadataRequest(broker.id, 1, 1, ()))
