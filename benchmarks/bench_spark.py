@@ -30,7 +30,7 @@ from rich.table import Table
 import kreplog
 from benchmarks.data import CHUNK, Pool
 from pyspark_kreplog import session
-from pyspark_kreplog.options import parse
+from pyspark_kreplog.options import parse_batch as parse
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
 

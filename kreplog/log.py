@@ -383,7 +383,8 @@ class Log(SegmentedLog):
     def offset_ranges(self, start: int, stop: int, max_bytes: int) -> list[OffsetRange]:
         """Cut [start, stop) at batch boundaries into contiguous pieces of about max_bytes, for parallel readers.
 
-        A single batch may be larger than asked for. Looks at indexes and headers only.
+        A piece is `compressed` if its first batch is. A single batch may be larger than max_bytes. Reads indexes and
+        headers only.
         Raises OffsetOutOfRangeError, UsageError, CorruptBatchError.
         """
         return lookup.steadily(self, lookup.offset_ranges, start, stop, max_bytes)

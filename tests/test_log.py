@@ -354,6 +354,20 @@ class TestFinding:
                     assert [piece.start for piece in ranges] == edges[:-1] and edges[-1] == stop
                     assert all(piece.bytes < size + 700 for piece in ranges)
 
+    def test_a_range_reports_whether_its_first_batch_is_compressed(self, path: Path) -> None:
+        """Also in the middle of a segment, and where it begins with one."""
+        with Log.open(path, dataclasses.replace(SMALL, batch_bytes=200)) as log:
+            compressed = []
+            for number in range(300):
+                compressed.append(number // 50 % 2 == 1)
+                codec = "lz4" if compressed[-1] else "none"
+                log.configure(dataclasses.replace(SMALL, batch_bytes=200, compression_type=codec))
+                log.append(b"%d" % number * 10)
+            assert len(log.segments) > 3
+            for start, size in ((0, 1), (0, 500), (17, 300), (0, 10**9), (60, 10**9), (100, 10**9)):
+                for piece in log.offset_ranges(start, 300, size):
+                    assert piece.compressed is compressed[piece.start]
+
     def test_the_size_from_an_offset_is_that_of_its_batch_and_all_behind_it(self, path: Path) -> None:
         """Also of what is not committed."""
         with Log.open(path, dataclasses.replace(SMALL, replicated=True)) as log:

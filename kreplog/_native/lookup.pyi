@@ -16,6 +16,7 @@ class OffsetRange(NamedTuple):
     start: int
     stop: int
     bytes: int
+    compressed: bool
 
 def steadily(log: LogView, look: Callable[..., _T], *arguments: Any) -> _T: ...
 def size(log: LogView) -> int: ...

@@ -13,6 +13,7 @@ from kreplog._native.batch cimport (
     RecordCursor,
     RecordView,
     batch_size,
+    codec_of,
     next_offset_of,
     next_record,
     open_batch,
@@ -29,7 +30,7 @@ from collections import namedtuple
 from kreplog.errors import StorageError, UsageError
 
 SegmentInfo = namedtuple("SegmentInfo", "base_offset next_offset size path max_timestamp")
-OffsetRange = namedtuple("OffsetRange", "start stop bytes")
+OffsetRange = namedtuple("OffsetRange", "start stop bytes compressed")
 
 cdef enum:
     RETRIES = 1000
@@ -170,7 +171,10 @@ cdef object first_at(LogView log, Segment segment, int64_t at, BatchHeader* h, i
 
 
 def offset_ranges(LogView log, start, stop, max_bytes):
-    """[start, stop) in contiguous pieces of about `max_bytes`, by indexes and headers alone."""
+    """[start, stop) in contiguous pieces of about `max_bytes`, by indexes and headers alone.
+
+    A piece is `compressed` if its first batch is: a topic seldom changes its codec.
+    """
     cdef Segment segment
     cdef BatchHeader h
     cdef int64_t offset = integer(start, "start")
@@ -182,6 +186,8 @@ def offset_ranges(LogView log, start, stop, max_bytes):
     cdef int64_t at
     cdef int64_t end
     cdef int64_t cut
+    cdef bint compressed = False
+    cdef bint next_compressed = False
     cdef Py_ssize_t i
     cdef list out = []
     cdef list listed = log._segments
@@ -198,7 +204,12 @@ def offset_ranges(LogView log, start, stop, max_bytes):
         segment = listed[i]
         prepare(log, segment)
         segment_stop = min(last, log.segment_end(listed, i))
-        at = segment.locate(offset, log.position.dense_from, &h) if offset > segment.base_offset else 0
+        if offset > segment.base_offset:
+            at = segment.locate(offset, log.position.dense_from, &h)
+            next_compressed = codec_of(&h) != 0
+        else:
+            at = 0
+            next_compressed = segment.header_at(at, &h) == BATCH_OK and codec_of(&h) != 0
         if segment_stop == log.segment_end(listed, i):
             end = segment.byte_size()
         else:
@@ -207,17 +218,21 @@ def offset_ranges(LogView log, start, stop, max_bytes):
         segment.load_indexes()
         while at < end:
             if piece_bytes >= limit:
-                out.append(OffsetRange(piece_start, offset, piece_bytes))
+                out.append(OffsetRange(piece_start, offset, piece_bytes, compressed))
                 piece_start = offset
                 piece_bytes = 0
+            if piece_bytes == 0:
+                compressed = next_compressed
             cut = boundary(segment, at, end, limit - piece_bytes, &h)
             piece_bytes += cut - at
+            if cut < end:
+                next_compressed = codec_of(&h) != 0
             offset = segment_stop if cut >= end else h.base_offset
             at = cut
         offset = segment_stop
         i += 1
     if piece_start < last:
-        out.append(OffsetRange(piece_start, last, piece_bytes))
+        out.append(OffsetRange(piece_start, last, piece_bytes, compressed))
     return out
 
 

@@ -1,7 +1,8 @@
-"""The options of a read: names, defaults and meaning of Spark's Kafka source, checked once and made into plain values.
+"""The options of batch and streaming reads: names, defaults and meaning of Spark's Kafka source, checked once and made
+into plain values.
 
-What the options say about records that may not be there (offsets, times) is for plan.py to find out. Option names
-reach us in lower case; messages give them as they are documented.
+Whether the records exist that offsets and times point to is checked later, in bounds.py. Spark passes option names in
+lower case; messages give them as they are documented.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import difflib
 import json
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,16 +23,19 @@ EARLIEST = -2
 LATEST = -1
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
-_OURS = (
-    *("path", *_CHOICES, "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "pushdown"),
+_SHARED = (
+    *("path", *_CHOICES, "startingOffsets", "startingTimestamp"),
+    *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders"),
 )
-# They tune a consumer or a stream; for files read in one go they have no meaning, and a job that sets them still runs.
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+# They tune a Kafka consumer; for files they have no meaning, and a job that sets them still runs.
 _WITHOUT_MEANING = (
     *("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
 )
+_DEFAULT_MAX_TRIGGER_DELAY = "15m"
+_UNIT_MS = {"": 1, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _REFUSED = {
     "kafka.auto.offset.reset": "say where to begin with startingOffsets",
     "kafka.key.deserializer": "keys are binary; convert them in the query",
@@ -59,8 +63,21 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """How much a micro-batch reads; None is no limit. min_offsets waits for at most max_delay_ms."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 0
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """A checked set of options. Of topics, pattern and assigned exactly one is not None."""
+    """A checked set of options. Of topics, pattern and assigned exactly one is not None.
+
+    ending and pushdown are of batch reads, limits of streams.
+    """
 
     path: str
     topics: tuple[str, ...] | None
@@ -74,10 +91,50 @@ class Options:
     fail_on_data_loss: bool
     include_headers: bool
     pushdown: bool
+    limits: TriggerLimits
+    stream: bool
 
 
-def parse(given: Mapping[str, str]) -> Options:
-    """Check the options of a batch read. Raises UsageError naming the option and what it may be."""
+def includes_headers(given: Mapping[str, str]) -> bool:
+    """Whether there is a column of headers. Checks what batch reads and streams have in common; raises UsageError."""
+    return _parse(given, EARLIEST, stream=False).include_headers
+
+
+def parse_batch(given: Mapping[str, str]) -> Options:
+    """Check the options of a batch read. Raises UsageError naming the option and the values that it takes."""
+    options = _parse(given, EARLIEST, stream=False)
+    if not options.starting.by_time and _contains(options.starting.value, LATEST):
+        raise UsageError("option 'startingOffsets' must not be latest (-1) in a batch read: nothing would be left")
+    if not options.ending.by_time and _contains(options.ending.value, EARLIEST):
+        raise UsageError("option 'endingOffsets' must not be earliest (-2): nothing would be left")
+    _warn_unused(given, _STREAM_ONLY, "streams")
+    return replace(options, limits=TriggerLimits())
+
+
+def parse_stream(given: Mapping[str, str]) -> Options:
+    """Check the options of a streaming read, which starts at latest by default. Raises UsageError likewise."""
+    options = _parse(given, LATEST, stream=True)
+    for name in _BATCH_ONLY:
+        if name != "pushdown" and name.lower() in {key.lower() for key in given}:
+            raise UsageError(f"option '{name}' is of batch reads alone: a stream has no end")
+    _warn_unused(given, ("pushdown",), "batch reads")
+    limits = options.limits
+    if limits.min_offsets is not None and limits.max_offsets is not None and limits.min_offsets > limits.max_offsets:
+        raise UsageError(
+            f"option 'minOffsetsPerTrigger' = {limits.min_offsets} must not exceed maxOffsetsPerTrigger = "
+            f"{limits.max_offsets}"
+        )
+    return options
+
+
+def _warn_unused(given: Mapping[str, str], names: Iterable[str], owner: str) -> None:
+    present = {name.lower() for name in given}
+    for name in names:
+        if name.lower() in present:
+            _log.warning("option '%s' has no effect here: it is of %s alone", name, owner)
+
+
+def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Options:
     options = {name.lower(): value for name, value in given.items()}
     _refuse(options)
     topics, pattern, assigned = _choice(options)
@@ -86,14 +143,21 @@ def parse(given: Mapping[str, str]) -> Options:
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        starting=_starting(options),
-        ending=_ending(options),
-        latest_if_no_start=_one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        starting=_bound(options, "starting", default_start),
+        ending=_bound(options, "ending", LATEST),
+        latest_if_no_start=_choice_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
         min_partitions=_positive(options, "minPartitions"),
         max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
-        fail_on_data_loss=_one_of(options, "failOnDataLoss", ("true", "false")) == "true",
-        include_headers=_one_of(options, "includeHeaders", ("false", "true")) == "true",
-        pushdown=_one_of(options, "pushdown", ("false", "true")) == "true",
+        fail_on_data_loss=_choice_of(options, "failOnDataLoss", ("true", "false")) == "true",
+        include_headers=_choice_of(options, "includeHeaders", ("false", "true")) == "true",
+        pushdown=_choice_of(options, "pushdown", ("false", "true")) == "true",
+        limits=TriggerLimits(
+            max_offsets=_positive(options, "maxOffsetsPerTrigger"),
+            min_offsets=_positive(options, "minOffsetsPerTrigger"),
+            max_delay_ms=_duration_ms(options, "maxTriggerDelay", _DEFAULT_MAX_TRIGGER_DELAY),
+            max_bytes=_positive(options, "maxBytesPerTrigger"),
+        ),
+        stream=stream,
     )
 
 
@@ -106,7 +170,7 @@ def _refuse(options: Mapping[str, str]) -> None:
             f"option 'kafka.isolation.level' = {options['kafka.isolation.level']!r} is not supported: a read shows "
             "what every in-sync replica has, aborted transactions included; leave it out or set it to read_uncommitted"
         )
-    known = {name.lower(): name for name in (*_OURS, *_WITHOUT_MEANING)}
+    known = {name.lower(): name for name in (*_SHARED, *_BATCH_ONLY, *_STREAM_ONLY, *_WITHOUT_MEANING)}
     for name in options:
         if name not in known and not name.startswith("kafka."):
             near = difflib.get_close_matches(name, known, 1)
@@ -169,20 +233,6 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted({TopicPartition(_topic("assign", topic), n) for topic, ns in parsed.items() for n in ns}))
 
 
-def _starting(options: Mapping[str, str]) -> Bound:
-    bound = _bound(options, "starting", EARLIEST)
-    if not bound.by_time and _contains(bound.value, LATEST):
-        raise UsageError("option 'startingOffsets' must not be latest (-1) in a batch read: nothing would be left")
-    return bound
-
-
-def _ending(options: Mapping[str, str]) -> Bound:
-    bound = _bound(options, "ending", LATEST)
-    if not bound.by_time and _contains(bound.value, EARLIEST):
-        raise UsageError("option 'endingOffsets' must not be earliest (-2): nothing would be left")
-    return bound
-
-
 def _contains(value: int | dict[TopicPartition, int], offset: int) -> bool:
     return offset in value.values() if isinstance(value, dict) else offset == value
 
@@ -240,7 +290,7 @@ def _is_count(number: Any, least: int = 0) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and least <= number < 2**63
 
 
-def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+def _choice_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     """The option's value in lower case; the first allowed is the default."""
     value = options.get(name.lower(), allowed[0]).strip().lower()
     if value not in allowed:
@@ -255,3 +305,12 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) == 0:
         raise UsageError(f"option '{name}' = {value!r} must be a whole number above zero")
     return int(value)
+
+
+def _duration_ms(options: Mapping[str, str], name: str, default: str) -> int:
+    """A time as Spark writes it: a whole number and a unit, ms without one. Source: JavaUtils.timeStringAs."""
+    value = options.get(name.lower(), default)
+    found = re.fullmatch(r"\s*([0-9]{1,15})(us|ms|s|m|min|h|d)?\s*", value.lower())
+    if found is None:
+        raise UsageError(f"option '{name}' = {value!r} must be a time, as in 500ms, 30s, 15m or 2h")
+    return int(int(found[1]) * _UNIT_MS[found[2] or ""])

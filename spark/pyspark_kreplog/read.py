@@ -1,19 +1,19 @@
-"""A task to Arrow batches of exactly the columns asked for. Runs in Spark's Python workers.
+"""A task to Arrow batches of exactly the columns of the schema. Runs in Spark's Python workers.
 
 Files are opened here and not before, and read no further than was planned. What makes a plan out of date (records
-deleted, a topic made anew, a high watermark that stepped back) is told apart from damage, and follows failOnDataLoss.
+deleted, a topic created again, a high watermark that fell) is distinguished from damage, and follows failOnDataLoss.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 import kreplog
-from kreplog.errors import KreplogError, OffsetOutOfRangeError
+from kreplog.errors import OffsetOutOfRangeError
+from pyspark_kreplog.data_loss import report_data_loss
+from pyspark_kreplog.log_directory import await_high_watermark, require_same_topic, topic_id_of
 from pyspark_kreplog.plan import Task
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -28,12 +28,9 @@ ARROW_TYPES = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", _HEADER)),
 }
-"""Every column that can be asked for, in the order of Spark's Kafka source, with the only Arrow type Spark takes."""
+"""Every column that can be read, in the order of Spark's Kafka source, with the only Arrow type that Spark takes."""
 
 _CONSTANT = ("topic", "partition")
-_WATERMARK_PATIENCE_S = (0.05, 0.2, 1.0)
-
-_log = logging.getLogger("pyspark_kreplog")
 
 
 def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -43,9 +40,9 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """
     shape = _Shape(task, columns)
     with kreplog.Log.open(task.path, read_only=True) as log:
-        _require_same_topic(log, task)
-        _await_high_watermark(log, task)
-        position = _first_there(log, task, task.start)
+        require_same_topic(task.topic_partition, task.topic_id, topic_id_of(log), stream=task.stream)
+        _require_committed(log, task)
+        position = _first_available(log, task, task.start)
         while position < task.stop:
             try:
                 for rows in log.to_arrow(position, task.stop, shape.from_log, timestamp_unit="us"):
@@ -53,14 +50,14 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
                     position = rows.column("offset")[-1].as_py() + 1 if shape.knows_offsets else position
                 return
             except OffsetOutOfRangeError:
-                first = _first_there(log, task, position)
+                first = _first_available(log, task, position)
                 if first <= position:
                     raise
                 position = first
 
 
 class _Shape:
-    """Turns the log's columns into those asked for: adds the constant ones, drops what only the reader needed."""
+    """Turns the log's columns into those of the schema: adds the constant ones, drops what only the reader needed."""
 
     def __init__(self, task: Task, columns: Sequence[str]) -> None:
         self.from_log = [name for name in columns if name not in _CONSTANT]
@@ -84,45 +81,22 @@ class _Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _require_same_topic(log: kreplog.Log, task: Task) -> None:
-    found = None if log.topic_id is None else str(log.topic_id)
-    if found != task.topic_id:
-        raise KreplogError(
-            f"{task.topic}-{task.partition}: the topic was deleted and made anew after this read was planned (id "
-            f"{task.topic_id}, now {found}): load() again",
-            partition=f"{task.topic}-{task.partition}",
-            path=task.path,
-        )
-
-
-def _await_high_watermark(log: kreplog.Log, task: Task) -> None:
-    """A high watermark below the plan comes back within moments of a leader change, or else records were lost."""
-    for patience in _WATERMARK_PATIENCE_S:
-        if log.high_watermark >= task.stop:
-            return
-        time.sleep(patience)
-    end = log.high_watermark
+def _require_committed(log: kreplog.Log, task: Task) -> None:
+    end = await_high_watermark(log, task.stop)
     if end < task.stop:
-        _lost(task, f"offsets {end} to {task.stop}, committed when this read was planned, are not any more", end)
+        _lost(task, f"offsets {end} to {task.stop}, committed when this read was planned, no longer exist", end)
 
 
-def _first_there(log: kreplog.Log, task: Task, position: int) -> int:
-    """`position`, or the log's first offset where it has moved past that."""
+def _first_available(log: kreplog.Log, task: Task, position: int) -> int:
+    """`position`, or the log start offset where that has moved past it."""
     first = log.log_start_offset
     if first > position:
-        what = f"offsets {position} to {min(first, task.stop)} were deleted after this read was planned"
-        _lost(task, f"{what}; the log now starts at {first}", position)
+        loss = f"offsets {position} to {min(first, task.stop)} were deleted after this read was planned"
+        _lost(task, f"{loss}; the log now starts at {first}", position)
     return max(first, position)
 
 
-def _lost(task: Task, what: str, offset: int) -> None:
-    partition = f"{task.topic}-{task.partition}"
-    if task.fail_on_data_loss:
-        raise OffsetOutOfRangeError(
-            f"{partition}: {what}. load() again for a new plan, keep records for longer, or set the option "
-            "failOnDataLoss to false to go on with what is there",
-            partition=partition,
-            offset=offset,
-            path=task.path,
-        )
-    _log.warning("%s: %s; going on with what is there, as failOnDataLoss=false says", partition, what)
+def _lost(task: Task, loss: str, offset: int) -> None:
+    report_data_loss(
+        task.topic_partition, loss, offset, fail=task.fail_on_data_loss, stream=task.stream, path=task.path
+    )

@@ -36,9 +36,10 @@ from pyspark.sql.types import (
 )
 
 from kreplog.errors import UsageError
-from pyspark_kreplog.options import Options, parse
+from pyspark_kreplog.options import Options, includes_headers, parse_batch, parse_stream
 from pyspark_kreplog.plan import Pruning, plan
 from pyspark_kreplog.read import read
+from pyspark_kreplog.stream import StreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,11 +86,11 @@ class KreplogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns when none are given by hand; also checks the options, so that load() itself complains."""
-        headers = parse(self.options).include_headers
+        headers = includes_headers(self.options)
         return StructType([field for field in COLUMNS if headers or field.name != "headers"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse(self.options)
+        options = parse_batch(self.options)
         check_columns(schema)
         return (FilteringReader if options.pushdown else Reader)(options, schema.fieldNames())
 
@@ -99,11 +100,10 @@ class KreplogDataSource(DataSource):
             "append them with kreplog.Log.append_many"
         )
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        raise UsageError(
-            "kreplog can be read by spark.read only, not yet by spark.readStream: load() again for newer records, or "
-            "give startingOffsets to go on where the last read ended"
-        )
+    def streamReader(self, schema: StructType) -> StreamReader:
+        options = parse_stream(self.options)
+        check_columns(schema)
+        return StreamReader(options, schema.fieldNames())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise UsageError(

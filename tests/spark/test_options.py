@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options, parse
+from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options, TriggerLimits, parse_batch, parse_stream
 
 BASE = {"path": "/data", "subscribe": "t"}
 
 
 def given(**more: str) -> Options:
-    return parse(BASE | more)
+    return parse_batch(BASE | more)
 
 
 def test_defaults() -> None:
@@ -31,6 +32,11 @@ def test_defaults() -> None:
         fail_on_data_loss=True,
         include_headers=False,
         pushdown=False,
+        limits=TriggerLimits(),
+        stream=False,
+    )
+    assert parse_stream(BASE) == replace(
+        given(), starting=Bound("startingOffsets", LATEST), limits=TriggerLimits(max_delay_ms=900_000), stream=True
     )
 
 
@@ -41,8 +47,8 @@ def test_names_in_any_case() -> None:
 
 def test_choices() -> None:
     assert given(subscribe=" b, a,,b ").topics == ("a", "b")
-    assert parse({"path": "/d", "subscribePattern": "fl.*"}).pattern == "fl.*"
-    assert parse({"path": "/d", "assign": '{"b": [1, 0, 1], "a": [7]}'}).assigned == (
+    assert parse_batch({"path": "/d", "subscribePattern": "fl.*"}).pattern == "fl.*"
+    assert parse_batch({"path": "/d", "assign": '{"b": [1, 0, 1], "a": [7]}'}).assigned == (
         TopicPartition("a", 7),
         TopicPartition("b", 0),
         TopicPartition("b", 1),
@@ -127,7 +133,60 @@ def test_path(path: str, meant: str) -> None:
 )
 def test_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse(options)
+        parse_batch(options)
+
+
+def test_limits_of_a_stream() -> None:
+    limits = {"maxOffsetsPerTrigger": "100", "minOffsetsPerTrigger": " 10 ", "maxBytesPerTrigger": "4096"}
+    assert parse_stream(BASE | limits | {"maxTriggerDelay": "30S"}).limits == TriggerLimits(100, 10, 30_000, 4096)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("250", 250),
+        ("250ms", 250),
+        ("2s", 2000),
+        ("3m", 180_000),
+        ("3min", 180_000),
+        ("1h", 3_600_000),
+        ("1d", 86_400_000),
+    ],
+)
+def test_units_of_a_delay(value: str, expected: int) -> None:
+    assert parse_stream(BASE | {"maxTriggerDelay": value}).limits.max_delay_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingOffsets": "latest"}, "option 'endingOffsets' is of batch reads alone: a stream has no end"),
+        ({"endingTimestamp": "5"}, "option 'endingTimestamp' is of batch reads alone"),
+        ({"endingOffsetsByTimestamp": '{"t": {"0": 5}}'}, "option 'endingOffsetsByTimestamp' is of batch reads alone"),
+        ({"maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger' = '0' must be a whole number above zero"),
+        ({"minOffsetsPerTrigger": "-1"}, "option 'minOffsetsPerTrigger' = '-1' must be a whole number above zero"),
+        ({"maxBytesPerTrigger": "1m"}, "option 'maxBytesPerTrigger' = '1m' must be a whole number above zero"),
+        ({"maxTriggerDelay": "soon"}, "option 'maxTriggerDelay' = 'soon' must be a time, as in 500ms, 30s, 15m or 2h"),
+        (
+            {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
+            "option 'minOffsetsPerTrigger' = 11 must not exceed maxOffsetsPerTrigger = 10",
+        ),
+        ({"startingOffsets": "first"}, "option 'startingOffsets' = 'first' must be earliest, latest, or a JSON"),
+        ({"assign": '{"t": [0]}'}, "exactly one of the options subscribe, subscribePattern and assign is needed"),
+        ({"kafka.auto.offset.reset": "earliest"}, "option 'kafka.auto.offset.reset' is not supported"),
+    ],
+)
+def test_refused_in_a_stream(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_stream(BASE | options)
+
+
+def test_options_of_the_other_kind_of_read_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """As in the Kafka source, which ignores limits of a stream in a batch read."""
+    assert given(maxOffsetsPerTrigger="10") == given()
+    assert "option 'maxOffsetsPerTrigger' has no effect here: it is of streams alone" in caplog.text
+    parse_stream(BASE | {"pushdown": "true"})
+    assert "option 'pushdown' has no effect here: it is of batch reads alone" in caplog.text
 
 
 def test_options_of_a_kafka_job_are_let_pass(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +198,6 @@ def test_options_of_a_kafka_job_are_let_pass(caplog: pytest.LogCaptureFixture) -
         "kafkaConsumer.pollTimeoutMs": "1",
         "fetchOffset.numRetries": "1",
         "fetchOffset.retryIntervalMs": "1",
-        "maxOffsetsPerTrigger": "10",
         "kafka.isolation.level": "read_uncommitted",
     }
     assert given(**job) == given()

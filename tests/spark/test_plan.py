@@ -14,7 +14,8 @@ import pytest
 import kreplog
 from kreplog.errors import UsageError
 from pyspark_kreplog import plan as planning
-from pyspark_kreplog.options import parse
+from pyspark_kreplog.log_directory import subscribed_partitions
+from pyspark_kreplog.options import parse_batch as parse
 from pyspark_kreplog.plan import Pruning, Task, plan
 
 DAY = 1_700_000_000_000
@@ -55,7 +56,7 @@ def test_everything(data: Path) -> None:
 
 def test_choices(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     def chosen(**options: str) -> list[str]:
-        return [str(tp) for tp in planning.choose(parse({"path": str(data)} | options))]
+        return [str(tp) for tp in subscribed_partitions(parse({"path": str(data)} | options))]
 
     assert chosen(subscribePattern="t") == ["t-0", "t-1"], "found anywhere in the name, internal topics aside"
     assert chosen(subscribePattern="^(t|u)$") == ["t-0", "t-1", "u-0"]
@@ -116,11 +117,11 @@ def test_bounds(data: Path, options: dict[str, str], expected: list[tuple[str, i
         ),
         (
             {"startingOffsets": '{"t": {"0": 101, "1": 0}}'},
-            "t-0: offset 101, which startingOffsets asks .* below 100 is",
+            "t-0: offset 101 of startingOffsets does not exist: only records below 100 are",
         ),
         (
             {"endingOffsets": '{"t": {"0": -1, "1": 11}}'},
-            "t-1: offset 11, which endingOffsets .*only what is below 10 is",
+            "t-1: offset 11 of endingOffsets does not exist: only records below 10 are",
         ),
         (
             {"startingOffsets": '{"t": {"0": 9, "1": 0}}', "endingOffsets": '{"t": {"0": 8, "1": -1}}'},
@@ -142,7 +143,7 @@ def test_never_past_the_high_watermark(tmp_path: Path) -> None:
         assert planned(tmp_path) == [("t-0", 0, 4)]
         assert planned(tmp_path, endingTimestamp="3") == [("t-0", 0, 3)]
         assert planned(tmp_path, endingTimestamp="7") == [("t-0", 0, 4)]
-        with pytest.raises(UsageError, match="only what is below 4 is committed"):
+        with pytest.raises(UsageError, match="only records below 4 are committed"):
             planned(tmp_path, endingOffsets='{"t": {"0": 5}}')
         with pytest.raises(UsageError, match="no committed record"):
             planned(tmp_path, startingTimestamp="7")
@@ -157,7 +158,7 @@ def test_data_loss(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert planned(data)[0] == ("t-0", 40, 100)
     gone = {"startingOffsets": '{"t": {"0": 5, "1": 0}}'}
     with pytest.raises(
-        UsageError, match=r"t-0: offset 5, .*: the log now starts at 40. Set startingOffsets to 40"
+        UsageError, match=r"t-0: offset 5 .*: the log now starts at 40. Set startingOffsets to 40"
     ) as told:
         planned(data, **gone)
     assert (told.value.partition, told.value.offset) == ("t-0", 5)

@@ -100,7 +100,7 @@ def test_projection(load: Load, tmp_path: Path, schema: str) -> None:
         ("offset bigint not null", {}, "schema column 'offset bigint NOT NULL'"),
         ("nothing int", {}, "schema column 'nothing int'"),
         (None, {"startingOffsets": "latest"}, "option 'startingOffsets' must not be latest"),
-        (None, {"endingOffsets": '{"t": {"0": 9}}'}, "t-0: offset 9, which endingOffsets asks for, is not there"),
+        (None, {"endingOffsets": '{"t": {"0": 9}}'}, "t-0: offset 9 of endingOffsets does not exist: only"),
     ],
 )
 def test_refusals_reach_the_user(
@@ -116,11 +116,6 @@ def test_what_is_not_there_yet_says_so(load: Load, tmp_path: Path, spark: SparkS
     fill(tmp_path / "t-0", 1)
     options = {"path": str(tmp_path), "subscribe": "t"}
 
-    def stream_in() -> None:
-        spark.readStream.format("kreplog").options(**options).load().writeStream.format(
-            "noop"
-        ).start().awaitTermination(60)
-
     def write() -> None:
         load().write.format("kreplog").mode("append").options(**options).save()
 
@@ -130,7 +125,6 @@ def test_what_is_not_there_yet_says_so(load: Load, tmp_path: Path, spark: SparkS
         stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(60)
 
     for call, told in (
-        (stream_in, "kreplog can be read by spark.read only, not yet by spark.readStream"),
         (write, "kreplog cannot be written from Spark yet, only read"),
         (stream_out, "kreplog cannot be written by df.writeStream yet"),
     ):
@@ -200,7 +194,7 @@ def test_truncated_below_the_plan(load: Load, tmp_path: Path) -> None:
         log.truncate_fully_and_start_at(0)
         log.append_many([b"x"] * 30)
     assert lenient.count() == 30
-    with pytest.raises(PySparkException, match="t-0: offsets 30 to 100, committed when this read was planned, are not"):
+    with pytest.raises(PySparkException, match="t-0: offsets 30 to 100, committed when this read was planned, no"):
         strict.count()
 
 
@@ -214,7 +208,9 @@ def test_topic_made_anew(load: Load, tmp_path: Path) -> None:
     frame = load()
     assert frame.count() == 10
     anew("AAAAAAAAAAAAAAAAAAAAAg")
-    with pytest.raises(PySparkException, match="t-0: the topic was deleted and made anew after this read was planned"):
+    with pytest.raises(
+        PySparkException, match="t-0: the topic was deleted and created again since this read was planned"
+    ):
         frame.count()
     assert load().count() == 10
 

@@ -1,0 +1,79 @@
+"""Where a read starts and ends in a partition: options and what is committed right now, resolved to offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import kreplog
+from kreplog.errors import UsageError
+from kreplog.types import TopicPartition
+from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options
+
+_log = logging.getLogger("pyspark_kreplog")
+
+
+def require_every_partition(bound: Bound, partitions: Collection[TopicPartition]) -> None:
+    """Offsets and times by partition must name exactly the partitions that are read, as in Spark's Kafka source."""
+    if not isinstance(bound.value, dict) or bound.value.keys() == set(partitions):
+        return
+    differing = [
+        f"{text} {', '.join(map(str, sorted(names)))}"
+        for text, names in (
+            ("it lacks", set(partitions) - bound.value.keys()),
+            ("not read are", bound.value.keys() - set(partitions)),
+        )
+        if names
+    ]
+    raise UsageError(
+        f"option '{bound.option}' must name every partition that is read and no other: {'; '.join(differing)}"
+        + ("" if bound.by_time else " (-2 stands for earliest, -1 for latest)")
+    )
+
+
+def range_of(log: kreplog.Log, partition: TopicPartition, options: Options) -> tuple[int, int]:
+    """The offsets [start, stop) of a batch read, within what is committed right now. Raises UsageError."""
+    first, end = log.log_start_offset, log.high_watermark
+    stop = resolve(log, partition, options, options.ending, first, end)
+    start = resolve(log, partition, options, options.starting, first, end)
+    if start > stop and (start != first or options.fail_on_data_loss):
+        raise UsageError(
+            f"{partition}: the read would begin at offset {start} ({options.starting.option}) and end before it, at "
+            f"{stop} ({options.ending.option}): change one of the two options",
+            partition=str(partition),
+            offset=start,
+        )
+    return start, stop
+
+
+def resolve(log: kreplog.Log, partition: TopicPartition, options: Options, bound: Bound, first: int, end: int) -> int:
+    """The offset in [first, end] that `bound` stands for, an ending one also below `first`. Raises UsageError."""
+    value = bound.value[partition] if isinstance(bound.value, dict) else bound.value
+    if bound.by_time:
+        offset = log.offset_for_timestamp(value)
+        if offset is not None and offset < end:
+            return offset
+        if bound is options.starting and not options.latest_if_no_start:
+            raise UsageError(
+                f"{partition}: no committed record has a timestamp of {value} or later, the time of {bound.option}: "
+                "choose an earlier time, or set startingOffsetsByTimestampStrategy to latest to read nothing of it",
+                partition=str(partition),
+            )
+        return end
+    if value == EARLIEST:
+        return first
+    if value == LATEST:
+        return end
+    if first <= value <= end or (bound is options.ending and value < first):
+        return value
+    why = f"the log now starts at {first}" if value < first else f"only records below {end} are committed"
+    found = min(max(value, first), end)
+    lost = f"{partition}: offset {value} of {bound.option} does not exist: {why}"
+    if options.fail_on_data_loss:
+        raise UsageError(
+            f"{lost}. Set {bound.option} to {found}, or failOnDataLoss to false to start from the records that exist",
+            partition=str(partition),
+            offset=value,
+        )
+    _log.warning("%s; going on with %d", lost, found)
+    return found

@@ -1,0 +1,149 @@
+"""The partition directories below the option `path`: which of them a read covers, and the offsets that each holds now.
+
+A directory is opened read-only and closed again at once: a log that retention, truncation or deletion changes
+meanwhile is the normal case. Nothing here knows of Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import kreplog
+from kreplog.errors import InvalidTopicError, KreplogError, StorageError, UsageError
+from kreplog.types import TopicPartition
+from pyspark_kreplog.options import Options
+
+_HIGH_WATERMARK_PAUSES_S = (0.05, 0.2, 1.0)
+_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+_log = logging.getLogger("pyspark_kreplog")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What a partition holds at one moment: committed records of [start_offset, end_offset), under this topic id."""
+
+    start_offset: int
+    end_offset: int
+    topic_id: str | None
+
+    @classmethod
+    def of(cls, log: kreplog.Log) -> PartitionState:
+        end = log.high_watermark
+        return cls(min(log.log_start_offset, end), end, topic_id_of(log))
+
+
+def topic_id_of(log: kreplog.Log) -> str | None:
+    """The topic id of the log as text; None where it has none, as the logs that no broker made."""
+    return None if log.topic_id is None else str(log.topic_id)
+
+
+def require_same_topic(partition: TopicPartition, expected: str | None, found: str | None, *, stream: bool) -> None:
+    """Raise KreplogError with both ids if the topic was deleted and created again since `expected` was noted."""
+    if found != expected:
+        remedy = "start the query with a new checkpointLocation to read the new topic" if stream else "load() again"
+        raise KreplogError(
+            f"{partition}: the topic was deleted and created again since this read was planned: its topic id was "
+            f"{expected} and is now {found}: {remedy}",
+            partition=str(partition),
+        )
+
+
+def await_high_watermark(log: kreplog.Log, offset: int) -> int:
+    """The high watermark, which is given a moment to reach `offset`: it may step back at a change of the leader."""
+    for pause_s in _HIGH_WATERMARK_PAUSES_S:
+        if log.high_watermark >= offset:
+            break
+        time.sleep(pause_s)
+    return log.high_watermark
+
+
+def partition_path(options: Options, partition: TopicPartition) -> str:
+    return os.path.abspath(os.path.join(options.path, str(partition)))
+
+
+def subscribed_partitions(options: Options) -> list[TopicPartition]:
+    """The partitions that the options name and that have a directory, sorted. Raises UsageError for a missing topic."""
+    partitions, missing_topics = find_subscribed(options)
+    if missing_topics:
+        topics = sorted({partition.topic for partition in discover(options.path)})
+        option = "subscribe" if options.topics is not None else "assign"
+        raise UsageError(
+            f"option '{option}': there is no topic {', '.join(missing_topics)} in {options.path}; it holds "
+            f"{', '.join(topics) or 'no topic at all'}"
+        )
+    if options.assigned is not None and len(partitions) < len(options.assigned):
+        unknown = sorted(set(options.assigned) - set(partitions))
+        _log.warning("option 'assign': there is no partition %s in %s", ", ".join(map(str, unknown)), options.path)
+    return partitions
+
+
+def find_subscribed(options: Options) -> tuple[list[TopicPartition], list[str]]:
+    """The partitions that the options name and that have a directory, and the topics named that have none; sorted."""
+    found = discover(options.path)
+    topics = {partition.topic for partition in found}
+    if options.pattern is not None:
+        matching = {topic for topic in topics - _INTERNAL_TOPICS if re.search(options.pattern, topic)}
+        return [partition for partition in found if partition.topic in matching], []
+    if options.assigned is not None:
+        named = {partition.topic for partition in options.assigned}
+        return [partition for partition in options.assigned if partition in set(found)], sorted(named - topics)
+    named = set(options.topics or ())
+    return [partition for partition in found if partition.topic in named], sorted(named - topics)
+
+
+def discover(path: str) -> list[TopicPartition]:
+    """Every <topic>-<partition> directory in `path`, sorted; other entries are ignored."""
+    if not os.path.isdir(path):
+        raise UsageError(f"option 'path' = {path!r} is no directory", path=path)
+    found = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            try:
+                partition = TopicPartition.parse(entry.name)
+            except InvalidTopicError:
+                continue
+            if entry.is_dir():
+                found.append(partition)
+    if not found and any(name.endswith(".log") for name in os.listdir(path)):
+        raise UsageError(
+            f"option 'path' = {path!r} is the directory of one partition: give its parent, {os.path.dirname(path)!r}, "
+            "and name the partition with subscribe or assign",
+            path=path,
+        )
+    return sorted(found)
+
+
+def read_states(options: Options, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+    """The state of each partition; those that are being created or deleted at this moment are left out.
+
+    Raises StorageError for a directory that holds a log which cannot be read.
+    """
+    states = {}
+    for partition in partitions:
+        state = _read_state(partition_path(options, partition))
+        if state is not None:
+            states[partition] = state
+    return states
+
+
+def _read_state(path: str) -> PartitionState | None:
+    try:
+        with kreplog.Log.open(path, read_only=True) as log:
+            return PartitionState.of(log)
+    except (StorageError, UsageError, FileNotFoundError):
+        if _holds_segment(path):
+            raise
+        return None
+
+
+def _holds_segment(path: str) -> bool:
+    try:
+        return any(name.endswith(".log") for name in os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False

@@ -1,0 +1,249 @@
+"""The rules of a streaming read: where each micro-batch ends, what it reads, and what of the log was lost in between.
+
+A batch reads [start, end) of each partition, both as stream_offsets.py has them. The end is decided by `end_of_batch`;
+Spark then writes it to the checkpoint, and `tasks` plans the batch from start and end alone, so that a batch that is
+repeated after a crash reads the same rows. Nothing here knows of Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import kreplog
+from kreplog.errors import KreplogError
+from kreplog.types import TopicPartition
+from pyspark_kreplog.bounds import require_every_partition, resolve
+from pyspark_kreplog.data_loss import report_data_loss
+from pyspark_kreplog.log_directory import (
+    PartitionState,
+    await_high_watermark,
+    find_subscribed,
+    partition_path,
+    read_states,
+    require_same_topic,
+    topic_id_of,
+)
+from pyspark_kreplog.options import Options
+from pyspark_kreplog.plan import PartitionRange, Task, cut
+from pyspark_kreplog.rate_limits import end_within_bytes, limit_bytes, limit_records, waits_for_more
+from pyspark_kreplog.stream_offsets import (
+    INITIAL,
+    RESERVED_KEY,
+    Offsets,
+    StreamOffset,
+    behind_latest,
+    offsets_to_json,
+)
+
+_log = logging.getLogger("pyspark_kreplog")
+
+States = Mapping[TopicPartition, PartitionState]
+
+
+class StreamPlanner:
+    """The state of one run of a query. Not thread-safe: Spark calls a source from one thread.
+
+    now_s: a monotonic clock, for maxTriggerDelay.
+    """
+
+    def __init__(self, options: Options, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._now_s = now_s
+        self._last_batch_s: float | None = None
+        self._initial: StreamOffset | None = None
+        self._frozen: States | None = None
+        self._latest: Offsets = {}
+        self._position: Offsets = {}
+        self._reported_missing: set[str] = set()
+
+    def freeze(self) -> None:
+        """Fix the end of the run at what is committed now: records and partitions that come later are not read."""
+        self._frozen = self._states(())
+
+    def initial_offset(self) -> dict[str, Any]:
+        """The start of batch 0, which end_of_batch replaces by offsets.
+
+        Not resolved here, since Spark requests it again when it repeats batch 0, and the options may fit no more.
+        """
+        return INITIAL.to_json()
+
+    def end_of_batch(self, start_json: Mapping[str, Any], *, unlimited: bool) -> dict[str, Any]:
+        """The end of the batch that starts at `start_json`; that itself when there is nothing to read yet.
+
+        unlimited: ignore the options that limit a batch, as Trigger.Once does. Raises OffsetOutOfRangeError by the rule
+        of failOnDataLoss, KreplogError when a topic was created again, UsageError when startingOffsets do not fit.
+        """
+        start = StreamOffset.from_json(start_json)
+        states = self._states(start.offsets) if self._frozen is None else self._frozen
+        is_first = start.initial
+        if is_first:
+            self._initial = self._initial or self._resolve_start(states)
+            start = self._initial
+        states = self._check(start, states)
+        self._latest = {partition: state.end_offset for partition, state in states.items()}
+        first = {
+            partition: max(start.offsets.get(partition, 0), state.start_offset) for partition, state in states.items()
+        }
+        end = self._limit(first, self._latest, unlimited=unlimited)
+        if end is None:  # too little for minOffsetsPerTrigger
+            return start.to_json()
+        self._position = end
+        vanished = {partition: offset for partition, offset in start.offsets.items() if partition not in end}
+        ids = {partition: state.topic_id for partition, state in states.items() if state.topic_id is not None}
+        following = StreamOffset(vanished | end, {**start.topic_ids, **ids}, start.offsets if is_first else None)
+        if not is_first and (following.offsets, following.topic_ids) == (start.offsets, start.topic_ids):
+            return start.to_json()
+        return following.to_json()
+
+    def latest(self) -> dict[str, Any]:
+        """The end of the log as end_of_batch last found it, and by topic how far the batch's end is behind it."""
+        lag = behind_latest(self._position, self._latest)
+        return offsets_to_json(self._latest) | {RESERVED_KEY: {"offsetsBehindLatest": lag}}
+
+    def tasks(self, start_json: Mapping[str, Any], end_json: Mapping[str, Any], cores: int) -> list[Task]:
+        """The tasks of the batch [start, end). Raises as end_of_batch does."""
+        start, end = StreamOffset.from_json(start_json), StreamOffset.from_json(end_json)
+        if start.initial and end.started_at is None:
+            raise KreplogError(
+                "the end of batch 0 in the checkpoint does not contain where that batch starts: use a new "
+                "checkpointLocation"
+            )
+        offsets = end.started_at if start.initial and end.started_at is not None else start.offsets
+        ranges = [
+            self._range(partition, offsets.get(partition), stop, end.topic_ids)
+            for partition, stop in end.offsets.items()
+            if offsets.get(partition) != stop
+        ]
+        return cut([each for each in ranges if each is not None], self._options, cores)
+
+    def _states(self, known: Collection[TopicPartition]) -> States:
+        """What each subscribed partition holds now. A named topic that does not exist may still be created."""
+        partitions, missing_topics = find_subscribed(self._options)
+        known_topics = {partition.topic for partition in known}
+        for topic in missing_topics:
+            if topic not in known_topics and topic not in self._reported_missing:
+                self._reported_missing.add(topic)
+                _log.warning("there is no topic %s in %s yet; it is read once it is created", topic, self._options.path)
+        return read_states(self._options, partitions)
+
+    def _resolve_start(self, states: States) -> StreamOffset:
+        """The offsets for which the starting options stand, as of `states`."""
+        require_every_partition(self._options.starting, states)
+        offsets = {}
+        for partition, state in states.items():
+            with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
+                offsets[partition] = resolve(
+                    log, partition, self._options, self._options.starting, state.start_offset, state.end_offset
+                )
+        return StreamOffset(offsets, started_at=offsets)
+
+    def _check(self, start: StreamOffset, states: States) -> States:
+        """Compare the position with the log: vanished, deleted, truncated and new partitions; return the states."""
+        checked = dict(states)
+        for partition, offset in start.offsets.items():
+            if partition not in states:
+                self._lost(partition, offset, f"the partition no longer exists; it was read up to offset {offset}")
+        for partition, state in states.items():
+            expected = start.topic_ids.get(partition)
+            if expected is not None:
+                require_same_topic(partition, expected, state.topic_id, stream=True)
+            read_up_to = start.offsets.get(partition)
+            if read_up_to is not None and state.end_offset < read_up_to:
+                checked[partition] = self._await_end(partition, state, read_up_to)
+            elif state.start_offset > (read_up_to or 0):
+                self._lost_to_retention(partition, read_up_to, state.start_offset)
+        return checked
+
+    def _await_end(self, partition: TopicPartition, state: PartitionState, offset: int) -> PartitionState:
+        """The state of a partition whose end fell below `offset`, once that had time to come back; or data loss."""
+        with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
+            end = await_high_watermark(log, offset)
+        if end < offset:
+            self._lost(partition, offset, f"the log now ends at offset {end}, below offset {offset}, read already")
+        return replace(state, end_offset=min(end, offset))
+
+    def _limit(self, start: Offsets, end: Offsets, *, unlimited: bool) -> dict[TopicPartition, int] | None:
+        """The end within the options that limit a batch; None to wait for more records."""
+        limits = self._options.limits
+        if unlimited:
+            return dict(end)
+        now_s = self._now_s()
+        waited_ms = limits.max_delay_ms if self._last_batch_s is None else (now_s - self._last_batch_s) * 1000
+        records = sum(max(0, stop - start[partition]) for partition, stop in end.items())
+        if self._frozen is None and waits_for_more(records, limits.min_offsets, waited_ms, limits.max_delay_ms):
+            return None
+        self._last_batch_s = now_s
+        limited = dict(end) if limits.max_offsets is None else limit_records(limits.max_offsets, start, end)
+        if limits.max_bytes is None:
+            return limited
+        within_bytes = self._limit_bytes(limits.max_bytes, start, end)
+        return {partition: min(stop, within_bytes.get(partition, stop)) for partition, stop in limited.items()}
+
+    def _limit_bytes(self, limit: int, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """The end of each partition with a backlog such that the batch has about `limit` bytes."""
+        sizes = {}
+        for partition, stop in end.items():
+            if stop > start[partition]:
+                with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
+                    sizes[partition] = max(1, _size(log, start[partition], stop))
+        limited = {}
+        for partition, share in limit_bytes(limit, sizes).items():
+            with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
+                first, stop = start[partition], end[partition]
+                boundary = partial(_first_boundary, log, first, share)
+                limited[partition] = end_within_bytes(share, first, stop, sizes[partition], boundary)
+        return limited
+
+    def _range(
+        self, partition: TopicPartition, start: int | None, stop: int, topic_ids: Mapping[TopicPartition, str]
+    ) -> PartitionRange | None:
+        """What is left of [start, stop), start None for a new partition; None where nothing is."""
+        state = read_states(self._options, [partition]).get(partition)
+        if state is None:
+            self._lost(partition, stop, f"offsets {start or 0} to {stop} are gone: the partition no longer exists")
+            return None
+        if start is not None and start > stop:
+            self._lost(partition, start, f"the log ended at offset {stop}, below offset {start}, read already")
+            return None
+        with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
+            topic_id = topic_ids.get(partition)
+            if topic_id is not None:
+                require_same_topic(partition, topic_id, topic_id_of(log), stream=True)
+            first = log.log_start_offset
+            if first > (start or 0):
+                self._lost_to_retention(partition, start, first)
+            end = await_high_watermark(log, stop)
+            if end < stop:
+                self._lost(partition, end, f"offsets {end} to {stop}, committed when the batch began, no longer exist")
+            return PartitionRange.of(log, partition, max(first, start or 0), min(end, stop), self._options)
+
+    def _lost_to_retention(self, partition: TopicPartition, offset: int | None, first: int) -> None:
+        new = "" if offset is not None else ", of a partition that is new to this query,"
+        loss = (
+            f"offsets {offset or 0} to {first}{new} were deleted before they were read; the log now starts at {first}"
+        )
+        self._lost(partition, offset or 0, loss)
+
+    def _lost(self, partition: TopicPartition, offset: int, loss: str) -> None:
+        report_data_loss(
+            partition,
+            loss,
+            offset,
+            fail=self._options.fail_on_data_loss,
+            stream=True,
+            path=partition_path(self._options, partition),
+        )
+
+
+def _size(log: kreplog.Log, start: int, stop: int) -> int:
+    return sum(piece.bytes for piece in log.offset_ranges(start, stop, 1 << 62))
+
+
+def _first_boundary(log: kreplog.Log, start: int, size: int, stop: int) -> int:
+    """The first batch boundary behind `start` with about `size` bytes before it, at most `stop`."""
+    return log.offset_ranges(start, stop, size)[0].stop
