@@ -52,7 +52,8 @@ from kreplog.core import effects, nodes
 from kreplog.core.memory import NO_LIMIT
 from kreplog.core.messages import CONSUMER
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
 from kreplog.sim.history import (
     DeletionAsked,

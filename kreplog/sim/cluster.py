@@ -16,7 +16,8 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
 from kreplog.core import messages as m
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
 from kreplog.errors import ErrorCode
 from kreplog.sim import final_checks, workload
 from kreplog.sim.admin import Admin

@@ -16,7 +16,7 @@ from kreplog.core.messages import (
     Request,
     UpdateMetadataRequest,
 )
-from kreplog.core.replication.partition import Role
+from kreplog.core.replication.role import Role
 from kreplog.sim.faults import Action
 from kreplog.sim.scheduler import MS
 from kreplog.sim.store import STORE

@@ -31,12 +31,19 @@ from kreplog.core.failures import FailureDetector
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import ControlRequest, ControlResponse, FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.registration import Registration, State
-from kreplog.core.replication import epochs, isr, manager, partition
-from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition
-from kreplog.core.replication.isr import Replica
+from kreplog.core.replication import epochs, isr, local_replica, manager
+from kreplog.core.replication.control_fencing import ControlFencing
+from kreplog.core.replication.fetcher import Fetcher, FetchOutcome, FetchPosition
+from kreplog.core.replication.follower import FollowerRole
+from kreplog.core.replication.isr import RemoteReplica
+from kreplog.core.replication.isr_proposer import IsrProposer
+from kreplog.core.replication.leader import LeaderRole
+from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
+from kreplog.core.replication.sequence_grace import SequenceGapGrace
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.core.replication.sessions import FetchSessions
 from kreplog.errors import ErrorCode, UsageError
@@ -96,7 +103,7 @@ def _mutation(name: str, *, harmless: bool = False) -> Callable[[Callable[[], li
 def _gaps_taken_from_strangers() -> list[Patch]:
     """A new leader lets a producer that it does not know begin anywhere (KIP-360), while its first batch is still on
     its way to the leader before."""
-    return [(Partition, "awaits_missing", lambda self, now_ms: False)]
+    return [(SequenceGapGrace, "applies", lambda self, now_ms: False)]
 
 
 # Truncation and epochs
@@ -105,7 +112,7 @@ def _gaps_taken_from_strangers() -> list[Patch]:
 @_mutation("truncate-to-watermark")
 def _truncate_to_watermark() -> list[Patch]:
     """A new follower truncates to its high watermark, not to where its log parts from the leader's (F1)."""
-    return [(Partition, "_must_truncate_to_watermark", lambda self: self.log.leo > self.high_watermark)]
+    return [(FollowerRole, "_must_truncate_to_watermark", lambda self: self.log.leo > self.high_watermark)]
 
 
 @_mutation("one-round-truncation")
@@ -117,7 +124,7 @@ def _one_round_truncation() -> list[Patch]:
             return None
         return epochs.diverging(self.log.epochs, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
 
-    return [(Partition, "_diverging", diverging)]
+    return [(LeaderRole, "_diverging", diverging)]
 
 
 @_mutation("epoch-start-forgotten")
@@ -130,13 +137,13 @@ def _epoch_start_forgotten() -> list[Patch]:
             return None
         return epochs.diverging(known, self.log.leo, request.fetch_offset, request.last_fetched_epoch)
 
-    return [(Partition, "_diverging", diverging)]
+    return [(LeaderRole, "_diverging", diverging)]
 
 
 @_mutation("same-leader-skips-truncation")
 def _same_leader_skips_truncation() -> list[Patch]:
     """A follower that is told of the leader it has already goes on fetching, whatever the epoch (F5)."""
-    apply, position = Partition.apply, Partition.fetch_position
+    apply, position = Partition.apply, FollowerRole.fetch_position
 
     def applied_as_told(self: Partition, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
         before = (self.role, self.leader, self.leader_epoch)
@@ -152,20 +159,20 @@ def _same_leader_skips_truncation() -> list[Patch]:
             return replace(found, last_fetched_epoch=NO_EPOCH)
         return found
 
-    return [(Partition, "apply", applied_as_told), (Partition, "fetch_position", fetch_position)]
+    return [(Partition, "apply", applied_as_told), (FollowerRole, "fetch_position", fetch_position)]
 
 
 @_mutation("zombie-fetch-counts")
 def _zombie_fetch_counts() -> list[Patch]:
     """A leader counts fetches that were made in an older epoch of its own, as they come (F6)."""
-    right = Partition._diverging
+    right = LeaderRole._diverging
 
     def diverging(self: Partition, request: FetchPartition) -> EpochEndOffset | None:
         return None if request.current_leader_epoch < self.leader_epoch else right(self, request)
 
     return [
-        (Partition, "_is_fenced", lambda self, current_leader_epoch: False),
-        (Partition, "_diverging", diverging),
+        (LocalReplica, "_is_fenced", lambda self, current_leader_epoch: False),
+        (LeaderRole, "_diverging", diverging),
     ]
 
 
@@ -187,7 +194,7 @@ def _late_response_taken() -> list[Patch]:
         return None if entry is None or held is None else (entry, held)
 
     return [
-        (Partition, "_is_late", lambda self, request: False),
+        (FollowerRole, "_is_late", lambda self, request: False),
         (Fetcher, "_asked", asked),
         (Fetcher, "remove", removed),
     ]
@@ -196,19 +203,19 @@ def _late_response_taken() -> list[Patch]:
 @_mutation("claims-what-is-not-committed")
 def _claims_what_is_not_committed() -> list[Patch]:
     """A follower in sync asks ahead too, so what it has yet to append counts for the watermark."""
-    return [(Partition, "_may_claim", lambda self, offset, leaders_watermark: True)]
+    return [(FollowerRole, "_may_pipeline", lambda self, offset, leaders_watermark: True)]
 
 
 @_mutation("joins-by-a-claim")
 def _joins_by_a_claim() -> list[Patch]:
     """A follower asks ahead from the watermark itself, and so joins the ISR before it has appended."""
-    return [(Partition, "_may_claim", lambda self, offset, leaders_watermark: offset <= leaders_watermark)]
+    return [(FollowerRole, "_may_pipeline", lambda self, offset, leaders_watermark: offset <= leaders_watermark)]
 
 
 @_mutation("watermark-before-truncation")
 def _watermark_before_truncation() -> list[Patch]:
     """A follower whose log parts from the leader's takes the watermark of that answer first (F8)."""
-    record_fetch, reconcile = Partition.record_fetch, Partition._reconcile
+    record_fetch, reconcile = LeaderRole.record_fetch, FollowerRole._reconcile
 
     def recorded(self: Partition, *arguments: Any) -> Steps[FetchedPartition | None]:
         answer = yield from record_fetch(self, *arguments)
@@ -216,7 +223,7 @@ def _watermark_before_truncation() -> list[Patch]:
             answer = replace(answer, high_watermark=self.high_watermark)
         return answer
 
-    take = Partition.take_fetched
+    take = FollowerRole.take_fetched
 
     def taken(self: Partition, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         if data.diverging is not None and self.role is Role.FOLLOWER and not self._is_late(request):
@@ -224,7 +231,7 @@ def _watermark_before_truncation() -> list[Patch]:
             return (yield from reconcile(self, data.diverging, data.log_start_offset))
         return (yield from take(self, request, data, now_ms))
 
-    return [(Partition, "record_fetch", recorded), (Partition, "take_fetched", taken)]
+    return [(LeaderRole, "record_fetch", recorded), (FollowerRole, "take_fetched", taken)]
 
 
 @_mutation("old-leader-epoch-accepted")
@@ -232,14 +239,14 @@ def _old_leader_epoch_accepted() -> list[Patch]:
     """A broker obeys a LeaderAndIsr of an older leader epoch, such as the late copy of one sent twice (F26, F30)."""
     return [
         (Partition, "_is_stale", lambda self, leader_epoch: False),
-        (ReplicaManager, "_is_late_copy", lambda self, request: False),
+        (ControlFencing, "is_late_copy", lambda self, request: False),
     ]
 
 
 @_mutation("late-copy-obeyed")
 def _late_copy_obeyed() -> list[Patch]:
     """A broker obeys the late copy of a control request that was sent again, whatever came after it (F30)."""
-    return [(ReplicaManager, "_is_late_copy", lambda self, request: False)]
+    return [(ControlFencing, "is_late_copy", lambda self, request: False)]
 
 
 # ISR, high watermark, acknowledgement
@@ -248,15 +255,15 @@ def _late_copy_obeyed() -> list[Patch]:
 @_mutation("joins-before-epoch-start")
 def _joins_before_epoch_start() -> list[Patch]:
     """A follower joins the ISR at the leader's high watermark, however long the epoch that began above it (F12)."""
-    right = Partition._is_lagging
+    right = IsrProposer._is_lagging
 
-    def caught_up(replica: Replica, watermark: int, epoch_start: int) -> bool:
+    def caught_up(replica: RemoteReplica, watermark: int, epoch_start: int) -> bool:
         return replica.leo >= watermark
 
-    def lagging(self: Partition, replica: Replica, now_ms: int) -> bool:
+    def lagging(self: Partition, replica: RemoteReplica, now_ms: int) -> bool:
         return replica.broker_id in self.isr and right(self, replica, now_ms)
 
-    return [(isr, "is_caught_up", caught_up), (Partition, "_is_lagging", lagging)]
+    return [(isr, "is_caught_up", caught_up), (IsrProposer, "_is_lagging", lagging)]
 
 
 @_mutation("joins-at-once")
@@ -272,7 +279,7 @@ def _watermark_ignores_pending() -> list[Patch]:
     def proposed(self: Partition) -> tuple[int, ...]:
         return self.isr if self.pending is None else self.pending.proposed.isr
 
-    return [(Partition, "maximal_isr", property(proposed))]
+    return [(IsrProposer, "maximal_isr", property(proposed))]
 
 
 @_mutation("watermark-without-slowest")
@@ -280,7 +287,7 @@ def _watermark_without_slowest() -> list[Patch]:
     """The watermark is counted without the slowest member of the ISR."""
 
     def high_watermark(
-        current: int, local_end: int, local_id: int, maximal_isr: Collection[int], replicas: Mapping[int, Replica]
+        current: int, local_end: int, local_id: int, maximal_isr: Collection[int], replicas: Mapping[int, RemoteReplica]
     ) -> int:
         ends = sorted(local_end if member == local_id else isr._known_end(member, replicas) for member in maximal_isr)
         return max(current, ends[1] if len(ends) > 1 else ends[0] if ends else current)
@@ -291,20 +298,20 @@ def _watermark_without_slowest() -> list[Patch]:
 @_mutation("isr-write-unconditional")
 def _isr_write_unconditional() -> list[Patch]:
     """A leader writes the ISR whatever the version of the node (F14)."""
-    return [(Partition, "_expected_version", lambda self: -1)]
+    return [(IsrProposer, "_expected_version", lambda self: -1)]
 
 
 @_mutation("stale-registration-joins")
 def _stale_registration_joins() -> list[Patch]:
     """A replica joins the ISR by what an earlier life of its broker had fetched (F16)."""
-    right = Partition._isr_operations
+    right = IsrProposer._isr_operations
 
     def operations(self: Partition, proposed: LeaderAndIsr, joiner: int | None) -> Any:
         return right(self, proposed, None)
 
     return [
-        (Partition, "_is_old_registration", lambda self, replica, broker_epoch: False),
-        (Partition, "_isr_operations", operations),
+        (LeaderRole, "_is_old_registration", lambda self, replica, broker_epoch: False),
+        (IsrProposer, "_isr_operations", operations),
         (MetadataCache, "eligible", lambda self, broker_id, broker_epoch: True),
     ]
 
@@ -318,32 +325,32 @@ def _unclean_return_trusted() -> list[Patch]:
 @_mutation("commits-below-min-isr")
 def _commits_below_min_isr() -> list[Patch]:
     """The watermark moves, and acks=all is taken, however small the ISR is (F17, F18)."""
-    return [(isr, "enough_in_sync", lambda members, min_insync_replicas, assigned_replicas: True)]
+    return [(isr, "has_min_isr", lambda members, min_insync_replicas, assigned_replicas: True)]
 
 
 @_mutation("log-end-becomes-watermark")
 def _log_end_becomes_watermark() -> list[Patch]:
     """A new leader takes the end of its log for committed (F20)."""
-    become_leader = Partition._become_leader
+    become_leader = LeaderRole._become_leader
 
     def becomes(self: Partition, now_ms: int) -> Steps[None]:
         yield from become_leader(self, now_ms)
         if self.log.leo > self.high_watermark:
             yield from self._set_high_watermark(self.log.leo)
 
-    return [(Partition, "_become_leader", becomes)]
+    return [(LeaderRole, "_become_leader", becomes)]
 
 
 @_mutation("uncommitted-shown")
 def _uncommitted_shown() -> list[Patch]:
     """A consumer reads up to the end of the log (F22)."""
-    return [(Partition, "limit", lambda self, consumer: self.log.leo)]
+    return [(LocalReplica, "limit", lambda self, consumer: self.log.leo)]
 
 
 @_mutation("acks-before-watermark")
 def _acks_before_watermark() -> list[Patch]:
     """acks=all is answered when the leader has the record."""
-    return [(Partition, "is_committed", lambda self, next_offset: True)]
+    return [(LeaderRole, "is_committed", lambda self, next_offset: True)]
 
 
 @_mutation("producer-state-lost")
@@ -366,7 +373,7 @@ def _checkpointed_watermark_ignored() -> list[Patch]:
         state: LogState = opened.state
         return state.leo
 
-    return [(Partition, "_recovered_high_watermark", recovered)]
+    return [(LocalReplica, "_recovered_high_watermark", recovered)]
 
 
 # Log starts and settings
@@ -380,7 +387,7 @@ def _log_start_ignored() -> list[Patch]:
         return
         yield
 
-    return [(Partition, "_follow_log_start", follow)]
+    return [(FollowerRole, "_follow_log_start", follow)]
 
 
 @_mutation("deletes-above-watermark")
@@ -398,7 +405,7 @@ def _deletes_above_watermark() -> list[Patch]:
         self.high_watermark = watermark
 
     return [
-        (Partition, "_deletable_end", lambda self: self.log.leo),
+        (LeaderRole, "_deletable_end", lambda self: self.log.leo),
         (ModelLog, "delete_records_before", deleted),
         (ModelLog, "enforce_retention", enforced),
     ]
@@ -430,7 +437,7 @@ def _forgotten_epochs_trusted() -> list[Patch]:
         yield from self._flush_tail()
         return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
 
-    return [(Partition, "_reconcile", reconcile)]
+    return [(FollowerRole, "_reconcile", reconcile)]
 
 
 # Exhausted processes
@@ -463,7 +470,7 @@ def _closed_session_stays_charged() -> list[Patch]:
 @_mutation("exhaustion-fails-logs")
 def _exhaustion_fails_logs() -> list[Patch]:
     """A replica goes offline as with a failed disk where its process had no descriptors or memory left."""
-    return [(partition, "is_exhaustion", lambda error: False), (manager, "is_exhaustion", lambda error: False)]
+    return [(local_replica, "is_exhaustion", lambda error: False), (manager, "is_exhaustion", lambda error: False)]
 
 
 @_mutation("lag-in-bytes-ignored")
@@ -475,14 +482,14 @@ def _lag_in_bytes_ignored() -> list[Patch]:
 @_mutation("interrupted-log-trusted")
 def _interrupted_log_trusted() -> list[Patch]:
     """A follower whose truncation was interrupted takes its log for what it was before, and fetches from its end."""
-    right = Partition._open_anew
+    right = Partition._reopen
 
     def opened_anew(self: Partition, now_ms: int) -> Steps[None]:
         before = self.log
         yield from right(self, now_ms)
         self.log = before
 
-    return [(Partition, "_open_anew", opened_anew)]
+    return [(Partition, "_reopen", opened_anew)]
 
 
 # Controller
@@ -492,7 +499,7 @@ def _interrupted_log_trusted() -> list[Patch]:
 def _old_controller_epoch_accepted() -> list[Patch]:
     """A broker obeys a controller that has been followed by another (F26)."""
     return [
-        (ReplicaManager, "_is_stale_controller", lambda self, controller_epoch: False),
+        (ControlFencing, "_is_stale_controller", lambda self, controller_epoch: False),
         (MetadataCache, "is_stale", lambda self, controller_epoch: False),
         (Partition, "_is_stale", lambda self, leader_epoch: False),
     ]
@@ -514,8 +521,8 @@ def _denies_before_told() -> list[Patch]:
 def _old_registration_told() -> list[Patch]:
     """A broker obeys what was meant for an earlier life of it (F16, F26, KIP-380)."""
     return [
-        (ReplicaManager, "_is_stale_registration", lambda self, broker_epoch: False),
-        (ReplicaManager, "_knows_registration", lambda self, broker_epoch: True),
+        (ControlFencing, "_is_stale_registration", lambda self, broker_epoch: False),
+        (ControlFencing, "_knows_registration", lambda self, broker_epoch: True),
     ]
 
 
@@ -538,7 +545,7 @@ def _eligible_forgotten() -> list[Patch]:
         (eligible, "eligible_after", lambda old_isr, old_eligible, new_isr, min_isr: ()),
         (selectors, "eligible_after", lambda old_isr, old_eligible, new_isr, min_isr: ()),
         (selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
-        (isr, "enough_in_sync", lambda members, min_insync_replicas, assigned_replicas: True),
+        (isr, "has_min_isr", lambda members, min_insync_replicas, assigned_replicas: True),
     ]
 
 
@@ -578,20 +585,20 @@ def _failed_log_reported_by_the_dead() -> list[Patch]:
 @_mutation("future-controller-epoch-believed")
 def _future_controller_epoch_believed() -> list[Patch]:
     """A broker follows a controller epoch that it has not heard of, whether the store knows of its election or not."""
-    right = ReplicaManager._is_unverified
+    right = ControlFencing.is_unverified
 
-    def follow(self: ReplicaManager, controller_epoch: int) -> bool:
+    def follow(self: ControlFencing, controller_epoch: int) -> bool:
         if right(self, controller_epoch):
             self._follow_controller(controller_epoch)
         return False
 
-    return [(ReplicaManager, "_is_unverified", follow)]
+    return [(ControlFencing, "is_unverified", follow)]
 
 
 @_mutation("future-broker-epoch-believed")
 def _future_broker_epoch_believed() -> list[Patch]:
     """A leader takes a follower's fetch under a registration that it has not heard of."""
-    return [(Partition, "_is_future_registration", lambda self, replica, broker_epoch: False)]
+    return [(LeaderRole, "_is_future_registration", lambda self, replica, broker_epoch: False)]
 
 
 # Failure detection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kreplog.core import nodes
-from kreplog.core.replication.partition import Role
+from kreplog.core.replication.role import Role
 from kreplog.sim.scenario_arguments import ScenarioError, broker_name, joined, shown
 from kreplog.sim.scenario_clients import Clients
 from kreplog.sim.scenario_cluster import ScenarioCluster

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
-from kreplog.core.replication.partition import MISSING_MS
+from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations
 from kreplog.sim.cluster import Cluster
@@ -21,7 +21,7 @@ from kreplog.sim.scheduler import MS
 from kreplog.sim.trace import Line
 from kreplog.types import TopicPartition
 
-REST_LIMIT_MS = 40_000 + MISSING_MS
+REST_LIMIT_MS = 40_000 + SEQUENCE_GAP_GRACE_MS
 """How long after the last fault everything may take to come to rest."""
 
 REST_CHECK_MS = 200

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kreplog.config import ReplicationConfig
 from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
 from kreplog.sim.broker import AWAITED, BrokerProcess, Machine, Runner
 from kreplog.sim.trace import describe

@@ -28,7 +28,7 @@ from kreplog.core.messages import (
     StopReplica,
     StopReplicaRequest,
 )
-from kreplog.core.replication.partition import Role
+from kreplog.core.replication.role import Role
 from kreplog.errors import (
     ErrorCode,
     LogFailedError,
@@ -87,7 +87,9 @@ def test_a_leader_refuses_what_it_has_no_descriptor_for_and_leads_on() -> None:
     shell.fails[AppendAsLeader] = EXHAUSTED
     assert produced(shell, "a").error is ErrorCode.KAFKA_STORAGE_ERROR
     assert role(shell) is Role.LEADER and not reported(shell)
-    assert shell.partition.awaits_missing(shell.now_ms), "what the producer sent after it must not come before it"
+    assert shell.partition.sequence_gap_grace.applies(shell.now_ms), (
+        "what the producer sent after it must not come before it"
+    )
     assert produced(shell, "a").error is ErrorCode.NONE
     assert shell.content() == ["a"]
 

@@ -13,11 +13,11 @@ from kreplog.core.effects import Send, StateChange, Steps
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import epochs
-from kreplog.core.replication.follower import Fetcher, FetchOutcome, FetchPosition, State
+from kreplog.core.replication.fetcher import Fetcher, FetchOutcome, FetchPosition, State
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, EpochEndOffset
-from tests.core.test_follower import BROKER_EPOCH, LEADER, ME, tp
+from tests.core.test_fetcher import BROKER_EPOCH, LEADER, ME, tp
 
 
 class ToyLog:
@@ -53,7 +53,7 @@ class Follower:
     def fetch_position(self) -> FetchPosition:
         return FetchPosition(self.log.leo, epochs.epoch_at(self.log.epochs, self.log.leo - 1), 0)
 
-    def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
+    def pipelined_fetch_position(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
         yield from ()
         if self.flushes or self.is_late(request):
             return None

@@ -29,9 +29,9 @@ from kreplog.core.messages import (
     ProduceRequest,
     UpdateMetadataRequest,
 )
-from kreplog.core.replication.follower import NOT_READY_MOST_MS, FetchPosition
+from kreplog.core.replication.fetcher import NOT_READY_MOST_MS, FetchPosition
 from kreplog.core.replication.manager import ReplicaManager, fetcher_index
-from kreplog.core.replication.partition import Role
+from kreplog.core.replication.role import Role
 from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError
 from kreplog.types import BrokerRegistration, EpochEndOffset, LeaderAndIsr, TopicPartition
 from tests.core.shell import TP, Shell, batch
@@ -338,7 +338,7 @@ def test_f7_a_late_answer_is_no_ground_to_ask_ahead() -> None:
     (data,) = brokers.answer(send).partitions
 
     def after(request: FetchPartition, end: EpochEndOffset | None) -> FetchPosition | None:
-        steps = partition.position_after(request, data)
+        steps = partition.pipelined_fetch_position(request, data)
         try:
             assert next(steps) == EndOfRecords(TP, data.records)
             steps.send(end)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kreplog.core.replication import isr
-from kreplog.core.replication.isr import Replica
+from kreplog.core.replication.isr import RemoteReplica
 
 
-def replicas(**leos: int) -> dict[int, Replica]:
-    return {int(name[1:]): Replica(int(name[1:]), leo) for name, leo in leos.items()}
+def replicas(**leos: int) -> dict[int, RemoteReplica]:
+    return {int(name[1:]): RemoteReplica(int(name[1:]), leo) for name, leo in leos.items()}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_f13_the_watermark_is_the_smallest_end_in_the_maximal_isr(
 def test_the_watermark_never_goes_back_nor_past_a_member(
     current: int, local: int, ends: dict[int, int], members: set[int]
 ) -> None:
-    known = {broker: Replica(broker, end) for broker, end in ends.items()}
+    known = {broker: RemoteReplica(broker, end) for broker, end in ends.items()}
     watermark = isr.high_watermark(current, local, 1, members, known)
     assert watermark >= current
     if watermark > current:
@@ -51,7 +51,7 @@ def test_the_watermark_never_goes_back_nor_past_a_member(
 
 def test_an_idle_follower_is_never_dropped_and_starts_to_lag_when_the_leader_appends() -> None:
     """F23: lag is time since last caught up, and an idle partition's follower need not fetch to stay in sync."""
-    follower = Replica(2, leo=10, last_caught_up_ms=0)
+    follower = RemoteReplica(2, leo=10, last_caught_up_ms=0)
     assert not isr.is_lagging(follower, 10, 10**9, 100)
     isr.leader_appended([follower], 10, 10**9)
     assert not isr.is_lagging(follower, 11, 10**9 + 100, 100)
@@ -59,7 +59,7 @@ def test_an_idle_follower_is_never_dropped_and_starts_to_lag_when_the_leader_app
 
 
 def test_a_follower_under_steady_load_is_caught_up_though_never_at_the_end() -> None:
-    follower = Replica(2)
+    follower = RemoteReplica(2)
     end = 0
     for now in range(0, 10000, 10):
         isr.record_fetch(follower, end, end + 5, now)
@@ -69,7 +69,7 @@ def test_a_follower_under_steady_load_is_caught_up_though_never_at_the_end() -> 
 
 
 def test_a_follower_slower_than_the_leader_lags_after_a_while() -> None:
-    follower = Replica(2)
+    follower = RemoteReplica(2)
     lagged = []
     for now in range(0, 1000, 10):
         isr.record_fetch(follower, now // 10, now, now)
@@ -78,7 +78,7 @@ def test_a_follower_slower_than_the_leader_lags_after_a_while() -> None:
 
 
 def test_the_byte_lag_bound_is_off_unless_set() -> None:
-    follower = Replica(2, leo=10, last_caught_up_ms=50)
+    follower = RemoteReplica(2, leo=10, last_caught_up_ms=50)
     assert not isr.is_lagging(follower, 1000, 50, 100)
     assert isr.is_lagging_in_bytes(101, 100)
 
@@ -89,7 +89,7 @@ def test_the_byte_lag_bound_is_off_unless_set() -> None:
 def test_f12_joining_takes_the_watermark_and_the_start_of_the_epoch(
     leo: int, watermark: int, epoch_start: int, joins: bool
 ) -> None:
-    assert isr.is_caught_up(Replica(2, leo), watermark, epoch_start) is joins
+    assert isr.is_caught_up(RemoteReplica(2, leo), watermark, epoch_start) is joins
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_f12_joining_takes_the_watermark_and_the_start_of_the_epoch(
 def test_f18_min_insync_replicas_counts_at_most_as_the_replication_factor(
     members: tuple[int, ...], minimum: int, assigned: tuple[int, ...], enough: bool
 ) -> None:
-    assert isr.enough_in_sync(members, minimum, assigned) is enough
+    assert isr.has_min_isr(members, minimum, assigned) is enough

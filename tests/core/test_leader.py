@@ -30,7 +30,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from kreplog.core.replication.partition import Role
+from kreplog.core.replication.role import Role
 from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
 from kreplog.sim.records import ModelRecords

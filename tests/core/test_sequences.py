@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kreplog.core.messages import ProducePartition, ProduceRequest
-from kreplog.core.replication.partition import MISSING_MS
+from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.errors import ErrorCode
 from tests.core.shell import TP, Shell, batch
 from tests.core.test_leader import MIN2, answers, leader
@@ -45,7 +45,7 @@ def test_kip_98_nor_one_behind_a_gap_and_that_is_not_called_a_loss() -> None:
 
 def test_kip_360_after_a_while_nothing_is_missing_any_more() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
-    shell.now_ms += MISSING_MS - 1
+    shell.now_ms += SEQUENCE_GAP_GRACE_MS - 1
     assert send(shell, 5, "b") is REFUSED
     shell.now_ms += 1
     assert send(shell, 5, "b") is None, "it has been forgotten: it wrote long ago"
@@ -102,11 +102,11 @@ def test_kip_98_nor_those_that_find_the_partition_where_the_first_found_none() -
 def test_a_refusal_opens_the_time_anew() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
     assert send(shell, 0, "a") is None
-    shell.now_ms += MISSING_MS
+    shell.now_ms += SEQUENCE_GAP_GRACE_MS
     assert send(shell, 2, "c") is OUT_OF_ORDER
     shell.tell(1, 1, (1,), version=1, config=MIN2)
     assert send(shell, 1, "b") is REFUSED
     shell.tell(1, 1, (1, 2), version=2, config=MIN2)
     assert send(shell, 2, "c") is REFUSED
-    shell.now_ms += MISSING_MS
+    shell.now_ms += SEQUENCE_GAP_GRACE_MS
     assert send(shell, 2, "c") is OUT_OF_ORDER

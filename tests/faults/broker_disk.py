@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import kreplog
-from kreplog.core.replication.partition import Role
+from kreplog.core.replication.role import Role
 from kreplog.errors import ErrorCode
 from kreplog.server.broker import Broker
 from kreplog.types import TopicPartition

@@ -58,7 +58,7 @@ def listing(root: Path) -> Iterator[tuple[str, bytes]]:
 async def control(broker: Broker, request: type[Any], *content: Any, **more: Any) -> ControlResponse:
     """The answer to a control request that is forged well: its epochs are the newest, and it comes after the others."""
     manager = broker.manager
-    more["sequence"] = manager._control_sequence + 1
+    more["sequence"] = manager.fencing.last_sequence + 1
     return await broker.api.handle_local_control(
         request(broker.id, manager.controller_epoch, manager.broker_epoch, *content, **more)
     )

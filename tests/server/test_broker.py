@@ -26,7 +26,7 @@ from kreplog.core.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from kreplog.core.replication import partition
+from kreplog.core.replication import sequence_grace
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
@@ -186,7 +186,7 @@ def test_a_broker_is_clean_although_its_controller_hung_up_before_the_answer(tmp
         broker.registration.broker = replace(broker.registration.broker, unclean=True)
         directory.unclean = True
         (tmp_path / "data" / BOOT_MARK).write_text("another boot")
-        number = manager._control_sequence + 1
+        number = manager.fencing.last_sequence + 1
         init = LeaderAndIsrRequest(1, manager.controller_epoch, manager.broker_epoch, (), True, number)
         broker.api.handle_local_control(init).cancel()
         while broker.registration.broker.unclean:
@@ -377,7 +377,7 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tm
 def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_to_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition, "MISSING_MS", 10**9)
+    monkeypatch.setattr(sequence_grace, "SEQUENCE_GAP_GRACE_MS", 10**9)
 
     async def work(client: Client) -> None:
         async def send(sequence: int) -> ErrorCode:
@@ -391,7 +391,7 @@ def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_to_be_sent_again(
         assert await send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
         assert [await send(0), await send(1)] == [ErrorCode.NONE] * 2
         assert await send(3) is ErrorCode.NOT_ENOUGH_REPLICAS
-        monkeypatch.setattr(client.broker.manager.partitions[TP], "_missing_until_ms", 0)
+        monkeypatch.setattr(client.broker.manager.partitions[TP].sequence_gap_grace, "_until_ms", 0)
         assert await send(3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     with_broker(tmp_path, work)

@@ -20,7 +20,8 @@ from kreplog.core.controller.transitions import (
 )
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
 from kreplog.sim import final_checks
 from kreplog.sim.checkers import LEGAL, Checkers
 from kreplog.sim.disk import Disks, Loss

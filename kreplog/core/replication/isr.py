@@ -1,6 +1,6 @@
 """Which replicas are in sync, and what is committed: the rules, as functions of values.
 
-Replica is what a leader knows of one follower. Nothing here changes anything but the Replica it is given.
+RemoteReplica is what a leader knows of one follower. Nothing here changes anything but the RemoteReplica it is given.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ UNKNOWN_OFFSET = -1
 
 
 @dataclass(slots=True)
-class Replica:
+class RemoteReplica:
     """A follower as its leader sees it, in the leader's current epoch.
 
     leo: the offset of its last fetch in this epoch, so the end of what it holds, except that below the high watermark
-    it may still have to append up to there (Partition.position_after); UNKNOWN_OFFSET before the first.
+    it may still have to append up to there (Partition.pipelined_fetch_position); UNKNOWN_OFFSET before the first.
     last_caught_up_ms: when it last held all that the leader did. last_fetch_ms, leader_end_then: when it last fetched,
     and how far the leader's log went then. broker_epoch: of the registration that fetched. log_start: of its log, as
     it said with its last fetch.
@@ -32,7 +32,7 @@ class Replica:
 
 
 def high_watermark(
-    current: int, local_end: int, local_id: int, maximal_isr: Collection[int], replicas: Mapping[int, Replica]
+    current: int, local_end: int, local_id: int, maximal_isr: Collection[int], replicas: Mapping[int, RemoteReplica]
 ) -> int:
     """The end of what every member of the maximal ISR holds; never below `current`.
 
@@ -43,22 +43,22 @@ def high_watermark(
     return max(current, min(ends, default=current))
 
 
-def _known_end(member: int, replicas: Mapping[int, Replica]) -> int:
+def _known_end(member: int, replicas: Mapping[int, RemoteReplica]) -> int:
     replica = replicas.get(member)
     return UNKNOWN_OFFSET if replica is None else replica.leo
 
 
-def enough_in_sync(isr: Collection[int], min_insync_replicas: int, assigned_replicas: Collection[int]) -> bool:
+def has_min_isr(isr: Collection[int], min_insync_replicas: int, assigned_replicas: Collection[int]) -> bool:
     """Whether acks=all may be taken and the high watermark may move. Source: KIP-966; the setting counts as the
     replication factor where that is smaller."""
     return len(isr) >= min(min_insync_replicas, len(assigned_replicas))
 
 
-def record_fetch(replica: Replica, fetch_offset: int, leader_end: int, now_ms: int) -> None:
-    """The follower asked for `fetch_offset`: it is at Replica.leo. leader_end: the leader's LEO now.
+def record_fetch(replica: RemoteReplica, fetch_offset: int, leader_end: int, now_ms: int) -> None:
+    """The follower asked for `fetch_offset`: it is at RemoteReplica.leo. leader_end: the leader's LEO now.
 
     Under a steady load it is never quite at the leader's end; having what the leader had at its last fetch, it was
-    caught up then. Source: Kafka, Replica.updateFetchState.
+    caught up then. Source: Kafka, RemoteReplica.updateFetchState.
     """
     if fetch_offset >= leader_end:
         replica.last_caught_up_ms = now_ms
@@ -69,7 +69,7 @@ def record_fetch(replica: Replica, fetch_offset: int, leader_end: int, now_ms: i
     replica.leader_end_then = leader_end
 
 
-def leader_appended(replicas: Iterable[Replica], end_before: int, now_ms: int) -> None:
+def leader_appended(replicas: Iterable[RemoteReplica], end_before: int, now_ms: int) -> None:
     """The leader's log has grown from `end_before`: who was caught up until now starts to lag now, however long it has
     been idle; so an idle partition's follower need not fetch to stay in sync."""
     for replica in replicas:
@@ -77,7 +77,7 @@ def leader_appended(replicas: Iterable[Replica], end_before: int, now_ms: int) -
             replica.last_caught_up_ms = now_ms
 
 
-def is_lagging(replica: Replica, leader_end: int, now_ms: int, max_ms: int) -> bool:
+def is_lagging(replica: RemoteReplica, leader_end: int, now_ms: int, max_ms: int) -> bool:
     """Whether a member should leave the ISR since it has not been caught up for max_ms (replica.lag.time.max.ms)."""
     return replica.leo < leader_end and now_ms - replica.last_caught_up_ms > max_ms
 
@@ -90,7 +90,7 @@ def is_lagging_in_bytes(behind: int, max_bytes: int) -> bool:
     return 0 <= max_bytes < behind
 
 
-def is_caught_up(replica: Replica, watermark: int, epoch_start: int) -> bool:
+def is_caught_up(replica: RemoteReplica, watermark: int, epoch_start: int) -> bool:
     """Whether a follower may join: it holds all that is committed, and everything up to the start of this leader's
     epoch, which earlier leaders may have committed without this one knowing yet. Source: KIP-320 (rule d), F12."""
     return replica.leo >= max(watermark, epoch_start)

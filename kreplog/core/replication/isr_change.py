@@ -22,7 +22,7 @@ from enum import Enum, auto
 
 from kreplog.core import nodes
 from kreplog.core.events import StoreReplied
-from kreplog.core.replication.isr import Replica
+from kreplog.core.replication.isr import RemoteReplica
 from kreplog.errors import BadVersionError, NoNodeError
 from kreplog.types import Check, Create, LeaderAndIsr, Node, SetData, StoreOperation, TopicPartition
 
@@ -73,7 +73,7 @@ class IsrChange:
 
 
 def isr_operations(
-    partition: TopicPartition, proposed: LeaderAndIsr, version: int, joiner: Replica | None
+    partition: TopicPartition, proposed: LeaderAndIsr, version: int, joiner: RemoteReplica | None
 ) -> tuple[StoreOperation, ...]:
     """Write `proposed` where the node is at `version`, and tell the controller.
 

@@ -23,7 +23,6 @@ from kreplog.core.effects import (
     StateChange,
     Steps,
     SubmitMulti,
-    SubmitRead,
 )
 from kreplog.core.events import (
     Event,
@@ -49,10 +48,7 @@ from kreplog.core.messages import (
     OffsetsForLeaderEpochRequest,
     OffsetsForLeaderEpochResponse,
     PartitionState,
-    ProducedPartition,
-    ProducePartition,
     ProduceRequest,
-    ProduceResponse,
     Request,
     StopReplica,
     StopReplicaRequest,
@@ -62,35 +58,30 @@ from kreplog.core.messages import (
     illegal_name,
     refusal_of,
 )
+from kreplog.core.replication.control_fencing import ControlFencing
 from kreplog.core.replication.delayed import (
-    CommitQueue,
     Deadlines,
     DelayedDeletion,
     DelayedFetch,
     DelayedProduce,
 )
 from kreplog.core.replication.deletions import Deletions
+from kreplog.core.replication.fetcher import Fetcher
 from kreplog.core.replication.fetches import Fetches
-from kreplog.core.replication.follower import Fetcher
 from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.core.replication.partition import FOR_READERS, News, Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, PartitionChange
+from kreplog.core.replication.produce_purgatory import ProducePurgatory
+from kreplog.core.replication.role import Role
 from kreplog.errors import (
-    CoordinationError,
     ErrorCode,
     InvariantError,
-    KreplogError,
-    LogFailedError,
-    OutOfOrderSequenceError,
     ReplicaRefusedError,
-    ResourceExhaustedError,
     StorageError,
     is_exhaustion,
 )
 from kreplog.types import NO_EPOCH, Check, Create, EpochEndOffset, StoreOperation, TopicPartition
-
-REFUSALS_MS = 1000
-"""Between two lines about produce requests for which there were no descriptors or memory: clients try again soon."""
 
 DUE_AT_ONCE = 200
 """Requests that are answered in one step because their time is over."""
@@ -117,24 +108,19 @@ class ReplicaManager:
         memory: MemoryAccount | None = None,
     ) -> None:
         self.broker_id = broker_id
-        self.broker_epoch = -1
-        self.controller_epoch = -1
-        self._control_sequence = 0
-        self._unverified: list[tuple[Hashable, ControlRequest]] = []
-        self._verifying = 0  # of those the store is being read for
+        self.fencing = ControlFencing()
         self.missing: dict[TopicPartition, str] = {}
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
         self.config = config
-        self._fenced = True
         self._on_disk = dict(on_disk or {})
         self._strays = set(strays)
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._correlations = itertools.count(1)
-        self._commit_queues: dict[TopicPartition, CommitQueue] = {}
         self.memory = memory or MemoryAccount()
+        self._produces = ProducePurgatory(self.partitions, self.metadata)
         self._deletions = Deletions(self.partitions, self.metadata)
         self._listings = OffsetListings(self.partitions, self.metadata)
         self._fetches = Fetches(
@@ -154,7 +140,16 @@ class ReplicaManager:
         self._unsettled: dict[TopicPartition, None] = {}
         self._postponed: dict[TopicPartition, PartitionState] = {}  # what there were no descriptors or memory for
         self._next_isr_check_ms = 0
-        self._next_refusal_ms = 0
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's last registration."""
+        return self.fencing.broker_epoch
+
+    @property
+    def controller_epoch(self) -> int:
+        """The highest that this broker follows."""
+        return self.fencing.controller_epoch
 
     def charges(self) -> Iterator[tuple[str, int, int]]:
         """(account, replica id, bytes) of all that is remembered for fetchers, as they are charged to `memory`."""
@@ -182,9 +177,8 @@ class ReplicaManager:
             case RetentionDue(partition):
                 yield from self._enforce_retention(partition)
             case Registered(broker_epoch, _):
-                self.broker_epoch = max(self.broker_epoch, broker_epoch)
+                self.fencing.registered(broker_epoch)
                 self._disk_lost = self._disk_lost and not event.is_first
-                self._fenced = False
             case SessionLost():
                 self._fence()
             case Tick():
@@ -210,7 +204,9 @@ class ReplicaManager:
             return
         match request:
             case ProduceRequest():
-                yield from self._produce(reply_to, request, now_ms)
+                produce = yield from self._produces.begin(reply_to, request, now_ms)
+                if produce is not None:
+                    self._deadlines.push(produce.deadline_ms, produce, len(produce.answers))
             case FetchRequest():
                 fetch = yield from self._fetches.begin(reply_to, request, now_ms)
                 if fetch is not None:
@@ -225,52 +221,6 @@ class ReplicaManager:
                     self._deadlines.push(deletion.deadline_ms, deletion)
             case _:
                 raise InvariantError(f"the replica manager takes no {type(request).__name__}")
-
-    def _produce(self, reply_to: Hashable, request: ProduceRequest, now_ms: int) -> Steps[None]:
-        if request.acks not in (-1, 0, 1):
-            refused = ErrorCode.INVALID_REQUIRED_ACKS
-            answers = [ProducedPartition(one.partition, refused) for one in request.partitions]
-            yield Reply(reply_to, ProduceResponse(tuple(answers)))
-            return
-        produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
-        for index, one in enumerate(request.partitions):
-            answer, next_offset = yield from self._append(one, request.acks, now_ms)
-            produce.answers.append(answer)
-            if answer.error is ErrorCode.NONE and request.acks == -1:
-                partition = self.partitions[one.partition]
-                if not partition.is_committed(next_offset):
-                    self._commit_queues.setdefault(one.partition, CommitQueue()).push(next_offset, produce, index)
-        if produce.waiting:
-            self._deadlines.push(produce.deadline_ms, produce, len(produce.answers))
-        elif request.acks != 0:
-            yield Reply(reply_to, produce.response)
-
-    def _append(self, one: ProducePartition, acks: int, now_ms: int) -> Steps[tuple[ProducedPartition, int]]:
-        """The answer as it will be when all goes well, and the offset that the high watermark must reach for it."""
-        partition = self.partitions.get(one.partition)
-        if partition is None:
-            return ProducedPartition(one.partition, self.metadata.replica_error(one.partition)), 0
-        if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
-            partition.await_missing(now_ms)
-            return ProducedPartition(one.partition, error), 0
-        try:
-            info = yield from partition.append(one.records, now_ms)
-        except (LogFailedError, ResourceExhaustedError) as failure:
-            partition.storage_failed(failure)
-            partition.await_missing(now_ms)
-            if now_ms >= self._next_refusal_ms:
-                self._next_refusal_ms = now_ms + REFUSALS_MS
-                yield StateChange("error", f"{one.partition}: cannot append: {failure}")
-            return ProducedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
-        except KreplogError as refusal:
-            error = refusal.kafka_code
-            if isinstance(refusal, OutOfOrderSequenceError) and partition.awaits_missing(now_ms):
-                error = ErrorCode.NOT_ENOUGH_REPLICAS
-            return ProducedPartition(one.partition, error, message=str(refusal)), 0
-        answer = ProducedPartition(
-            one.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
-        )
-        return answer, info.last_offset + 1
 
     def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
         answers = []
@@ -302,13 +252,11 @@ class ReplicaManager:
             yield StateChange("error", f"{type(request).__name__} refused: {illegal}")
             yield Reply(reply_to, refusal_of(request, ErrorCode.INVALID_TOPIC_EXCEPTION))
             return
-        error = self._refuses_control(request.controller_epoch, request.broker_epoch)
-        if error is ErrorCode.NONE and self._is_unverified(request.controller_epoch):
-            self._unverified.append((reply_to, request))
-            if not self._verifying:
-                yield from self._verify()
+        error = self.fencing.refusal(request)
+        if error is ErrorCode.NONE and self.fencing.is_unverified(request.controller_epoch):
+            yield from self.fencing.verify(reply_to, request)
             return
-        if error is not ErrorCode.NONE or self._is_late_copy(request):
+        if error is not ErrorCode.NONE or self.fencing.is_late_copy(request):
             yield Reply(reply_to, refusal_of(request, error))
             return
         match request:
@@ -320,74 +268,6 @@ class ReplicaManager:
             case UpdateMetadataRequest():
                 yield Reply(reply_to, UpdateMetadataResponse(self.metadata.apply(request)))
                 yield from self._deletions.settle_all()
-
-    def _is_unverified(self, controller_epoch: int) -> bool:
-        """A sender that this broker has not heard of as the controller: it may be one that no one has elected."""
-        return controller_epoch > self.controller_epoch
-
-    def _verify(self) -> Steps[None]:
-        """Read which controller epoch the store is at. ZooKeeper's reads may be behind; after a write of the same
-        session, here one that changes nothing, they are not."""
-        self._verifying = len(self._unverified)
-        yield SubmitMulti(("controller epoch", "sync"), (Check(nodes.CONTROLLER_EPOCH),))
-        yield SubmitRead(("controller epoch", "read"), (nodes.CONTROLLER_EPOCH,))
-
-    def _verified(self, event: StoreReplied, now_ms: int) -> Steps[None]:
-        """Go on with the requests that waited when the store was read, and were sent by a controller that it knows."""
-        waiting, self._unverified = self._unverified[: self._verifying], self._unverified[self._verifying :]
-        self._verifying = 0
-        elected, error = NO_EPOCH, event.error
-        if error is None and event.results[0] is not None:
-            try:
-                elected = nodes.decode_number(nodes.CONTROLLER_EPOCH, event.results[0])
-            except CoordinationError as damaged:
-                error = damaged
-        for reply_to, request in waiting:
-            if error is not None:
-                yield Reply(reply_to, refusal_of(request, ErrorCode.BROKER_NOT_AVAILABLE))  # it is sent again
-            elif request.controller_epoch > elected:
-                what = f"{type(request).__name__} of controller epoch {request.controller_epoch}"
-                yield StateChange("error", f"{what} refused: the coordination store knows none above {elected}")
-                yield Reply(reply_to, refusal_of(request, ErrorCode.STALE_CONTROLLER_EPOCH))
-            else:
-                self._follow_controller(request.controller_epoch)
-                yield from self._control(reply_to, request, now_ms)
-        later, self._unverified = self._unverified, []
-        for reply_to, request in later:
-            yield from self._control(reply_to, request, now_ms)
-
-    def _follow_controller(self, controller_epoch: int) -> None:
-        if controller_epoch > self.controller_epoch:
-            self.controller_epoch, self._control_sequence = controller_epoch, 0
-
-    def _is_stale_controller(self, controller_epoch: int) -> bool:
-        """An older controller's word counts no more once a newer one was heard (F26)."""
-        return controller_epoch < self.controller_epoch
-
-    def _is_stale_registration(self, broker_epoch: int) -> bool:
-        """Meant for an earlier life of this broker, or for one that has no registration now (KIP-380, F26)."""
-        return broker_epoch <= self.broker_epoch if self._fenced else broker_epoch < self.broker_epoch
-
-    def _knows_registration(self, broker_epoch: int) -> bool:
-        """A process that is not registered cannot tell whether a request is meant for it or for its former life (F16),
-        and the controller may hear of a registration before it does: then the request is to be sent again."""
-        return not self._fenced and broker_epoch == self.broker_epoch
-
-    def _refuses_control(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        if self._is_stale_controller(controller_epoch):
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        if self._is_stale_registration(broker_epoch):
-            return ErrorCode.STALE_BROKER_EPOCH
-        if not self._knows_registration(broker_epoch):
-            return ErrorCode.BROKER_NOT_AVAILABLE
-        return ErrorCode.NONE
-
-    def _is_late_copy(self, request: ControlRequest) -> bool:
-        """Sent again and answered long since: what came after it must not be undone. Nobody hears the answer."""
-        if request.sequence < self._control_sequence:
-            return True
-        self._control_sequence = request.sequence
-        return False
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
         answers: dict[TopicPartition, ErrorCode] = {}
@@ -549,7 +429,7 @@ class ReplicaManager:
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
             self._stop_fetching(topic_partition)
-            yield from self._fail_produces(topic_partition, self.metadata.replica_error(topic_partition))
+            yield from self._produces.fail(topic_partition, self.metadata.replica_error(topic_partition))
             yield from self._deletions.settle(topic_partition)
             yield from self._fetches.wake(topic_partition, 0)
 
@@ -561,8 +441,10 @@ class ReplicaManager:
             yield from self.partitions[subject].store_replied(event, now_ms)
         elif kind == "offline" and event.error is None:
             self._failures_to_report.pop(("offline", subject), None)
-        elif (kind, subject) == ("controller epoch", "read"):
-            yield from self._verified(event, now_ms)
+        elif kind == "controller epoch":
+            yield from self.fencing.store_replied(
+                event, lambda reply_to, request: self._control(reply_to, request, now_ms)
+            )
 
     def _flushed(self, topic_partition: TopicPartition, recovery_point: int) -> Steps[None]:
         partition = self.partitions.get(topic_partition)
@@ -589,7 +471,7 @@ class ReplicaManager:
     def _report(self, tag: tuple[str, int]) -> Steps[None]:
         """Under the registration whose log it is: the write of a dead process may arrive after the next process of this
         broker has registered, whose log is another."""
-        if not self._fenced:
+        if not self.fencing.fenced:
             data = nodes.encode_log_dir_event(self.broker_id, [self._failures_to_report[tag]])
             yield SubmitMulti(tag, self._log_dir_event(data))
 
@@ -599,7 +481,7 @@ class ReplicaManager:
 
     def _fence(self) -> None:
         """No registration: nobody may count on this broker, so it leads and follows nothing until the next one."""
-        self._fenced = True
+        self.fencing.fenced = True
         self._postponed.clear()
         for topic_partition in sorted(self.partitions):
             if self.partitions[topic_partition].role in (Role.LEADER, Role.FOLLOWER):
@@ -613,9 +495,8 @@ class ReplicaManager:
                     yield from self._fetches.expire(waiting, now_ms)
                 case DelayedDeletion():
                     yield from self._deletions.expire(waiting)
-                case DelayedProduce() if waiting.waiting:
-                    waiting.expire()
-                    yield Reply(waiting.reply_to, waiting.response)
+                case DelayedProduce():
+                    yield from self._produces.expire(waiting)
         if now_ms >= self._next_isr_check_ms:
             self._next_isr_check_ms = now_ms + max(1, self._isr_check_interval_ms())
             for topic_partition in sorted(self._unsettled):
@@ -640,21 +521,21 @@ class ReplicaManager:
     # What follows from it
 
     def _settle(self, now_ms: int) -> Steps[None]:
-        """React to the partitions' news until there is none, then let the fetchers ask for more."""
+        """React to the partitions' changes until there are none, then let the fetchers ask for more."""
         while self._changed:
             yield from self._settle_partition(self._changed.popleft(), now_ms)
         for key in sorted(self.fetchers):
             yield from self.fetchers[key].poll(now_ms, self.broker_epoch)
 
     def _settle_partition(self, partition: Partition, now_ms: int) -> Steps[None]:
-        news, partition.news = partition.news, set()
+        changes, partition.changes = partition.changes, set()
         topic_partition = partition.topic_partition
         if partition.needs_tick():
             self._unsettled[topic_partition] = None
-        if News.ROLE in news:
+        if PartitionChange.ROLE in changes:
             self._stop_fetching(topic_partition)
-            if partition.role is not Role.LEADER and topic_partition in self._commit_queues:
-                yield from self._fail_produces(topic_partition, partition.refusal(NO_EPOCH))
+            if partition.role is not Role.LEADER and topic_partition in self._produces:
+                yield from self._produces.fail(topic_partition, partition.refusal(NO_EPOCH))
             if partition.role is Role.FOLLOWER:
                 self._start_fetching(partition, now_ms)
             elif partition.role is Role.LEADER:
@@ -662,13 +543,13 @@ class ReplicaManager:
             elif partition.role is Role.OFFLINE:
                 yield from self._tell_failure(topic_partition)
         yield from self._deletions.settle(topic_partition)
-        if News.DELETED in news and topic_partition in self._fetcher_of:
+        if PartitionChange.DELETED in changes and topic_partition in self._fetcher_of:
             self._fetcher_of[topic_partition].moved(topic_partition)
-        if News.COMMITTED in news and topic_partition in self._commit_queues:
-            yield from self._answer_produces(self._commit_queues[topic_partition].committed(partition.high_watermark))
-        if News.SHRUNK in news:
-            yield from self._fail_produces(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        if news & FOR_READERS:
+        if PartitionChange.COMMITTED in changes and topic_partition in self._produces:
+            yield from self._produces.committed(topic_partition, partition.high_watermark)
+        if PartitionChange.BELOW_MIN_ISR in changes:
+            yield from self._produces.fail(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        if changes & CHANGES_FOR_READERS:
             yield from self._fetches.wake(topic_partition, now_ms)
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
@@ -683,18 +564,6 @@ class ReplicaManager:
         fetcher = self._fetcher_of.pop(topic_partition, None)
         if fetcher is not None:
             fetcher.remove(topic_partition)
-
-    def _answer_produces(
-        self, settled: Iterable[tuple[DelayedProduce, int]], error: ErrorCode = ErrorCode.NONE
-    ) -> Steps[None]:
-        for produce, index in settled:
-            if produce.settle(index, error):
-                yield Reply(produce.reply_to, produce.response)
-
-    def _fail_produces(self, topic_partition: TopicPartition, error: ErrorCode) -> Steps[None]:
-        queue = self._commit_queues.pop(topic_partition, None)
-        if queue is not None:
-            yield from self._answer_produces(queue.drain(), error)
 
 
 def fetcher_index(topic_partition: TopicPartition, num_replica_fetchers: int) -> int:

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas

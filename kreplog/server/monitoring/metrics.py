@@ -25,7 +25,8 @@ from typing import Protocol
 from kreplog.core.controller.controller import Controller
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.core.replication.partition import Partition, Role
+from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.role import Role
 from kreplog.server.monitoring.counters import BOUNDS_S, EventCounters, Requests, Traffic
 from kreplog.server.monitoring.health import is_under_replicated, isr_margin
 from kreplog.server.network.serving import Server

@@ -12,7 +12,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Effect, Send, StateChange, Steps
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from kreplog.core.replication.follower import AFTER, Fetcher, FetchOutcome, FetchPosition, State
+from kreplog.core.replication.fetcher import AFTER, Fetcher, FetchOutcome, FetchPosition, State
 from kreplog.errors import ErrorCode, InvariantError, LogFailedError
 from kreplog.types import EpochEndOffset, TopicPartition
 
@@ -47,7 +47,7 @@ class Scripted:
         self.looks += 1
         return FetchPosition(self.offset, 1, 0)
 
-    def position_after(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
+    def pipelined_fetch_position(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
         yield from ()
         return self.ahead
 

@@ -1,0 +1,205 @@
+"""LocalReplica: this broker's replica of a partition, whatever its role: its log, high watermark and reads.
+
+Every generator here and in the roles is part of a step: its log effects complete before anything else happens to the
+partition. A replica that has `changes`, to which the replica manager must react, appends itself to the manager's queue.
+
+An operation that fails because the process ran out of descriptors or memory is refused and may be retried: no log has
+failed. A log that such an operation left half changed is `interrupted`, and reopened at the next tick.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Self
+
+from kreplog.config import TopicConfig
+from kreplog.core.effects import (
+    AdvanceHighWatermark,
+    DeleteRecordsBefore,
+    EnforceRetention,
+    Flush,
+    LogState,
+    OpenedLog,
+    OpenLog,
+    ReadLog,
+    Steps,
+)
+from kreplog.core.messages import FetchedPartition, FetchPartition
+from kreplog.core.replication import epochs
+from kreplog.core.replication.partition_change import PartitionChange
+from kreplog.core.replication.role import Role
+from kreplog.errors import ErrorCode, LogFailedError, StorageError, is_exhaustion
+from kreplog.types import NO_EPOCH, NO_LEADER, EpochEndOffset, TopicPartition
+
+
+class LocalReplica:
+    """The replica itself, as part of a Partition.
+
+    topic_id: of the topic it belongs to; messages for another topic of the same name do not concern it (KIP-516).
+    changed: the manager's queue of replicas that have `changes`. flushed: everything below has been fsynced.
+    epoch_start: where the epoch begins that this replica led last.
+    """
+
+    def __init__(self, broker_id: int, topic_partition: TopicPartition, topic_id: str, changed: deque[Self]) -> None:
+        self.broker_id = broker_id
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.role = Role.IDLE
+        self.leader = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.config = TopicConfig()
+        self.log = LogState()
+        self.high_watermark = 0
+        self.epoch_start = 0
+        self.flushed = 0
+        self.interrupted = False
+        self.changes: set[PartitionChange] = set()
+        self._changed = changed
+
+    def open(self, topic_config: TopicConfig) -> Steps[None]:
+        """Recover the local log. Raises StorageError."""
+        opened: OpenedLog = yield OpenLog(self.topic_partition, self.topic_id, topic_config)
+        self.config = topic_config
+        self.log = opened.state
+        self.high_watermark = self._recovered_high_watermark(opened)
+        self.flushed = opened.state.log_start  # the page cache may hold writes of an earlier process, not yet on disk
+
+    def _recovered_high_watermark(self, opened: OpenedLog) -> int:
+        """min(checkpointed high watermark, LEO), and not below the log start."""
+        return max(opened.state.log_start, min(opened.high_watermark, opened.state.leo))
+
+    # Roles
+
+    def step_down(self) -> None:
+        """Neither lead nor follow until the next LeaderAndIsr."""
+        self.leader = NO_LEADER
+        self._set_role(Role.IDLE)
+
+    def go_offline(self) -> None:
+        """The log has failed: its content counts for nothing until the broker is restarted."""
+        if self.role is not Role.OFFLINE:
+            self._set_role(Role.OFFLINE)
+
+    def storage_failed(self, error: StorageError) -> bool:
+        """An operation on the log has failed, and the log with it unless the process merely ran out of a resource.
+        Returns whether the operation may be retried on an unchanged log."""
+        if not is_exhaustion(error):
+            self.go_offline()
+            return False
+        if isinstance(error, LogFailedError):
+            self.interrupted = True
+            self._mark_changed(PartitionChange.UNSETTLED)
+        return not self.interrupted
+
+    def _set_role(self, role: Role) -> None:
+        self.role = role
+        self._mark_changed(PartitionChange.ROLE)
+
+    def _mark_changed(self: Self, change: PartitionChange) -> None:
+        if not self.changes:
+            self._changed.append(self)
+        self.changes.add(change)
+
+    # Requests that it serves or refuses
+
+    def refusal(self, current_leader_epoch: int, topic_id: str = "", any_role: bool = False) -> ErrorCode:
+        """The error for a request made in `current_leader_epoch` (KIP-320); NONE if this replica can serve it.
+
+        any_role: the request is for this replica, whether it leads or not."""
+        if self.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if topic_id and topic_id != self.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if current_leader_epoch != NO_EPOCH:
+            if self._is_fenced(current_leader_epoch):
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if current_leader_epoch > self.leader_epoch:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if any_role or self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _is_fenced(self, current_leader_epoch: int) -> bool:
+        return current_leader_epoch < self.leader_epoch
+
+    def check_readable(self, request: FetchPartition, any_role: bool = False) -> FetchedPartition | None:
+        """The response to a fetch that cannot read records here now; else None. any_role: as for refusal."""
+        if (error := self.refusal(request.current_leader_epoch, request.topic_id, any_role)) is not ErrorCode.NONE:
+            return self._refused(error)
+        if not self.log.log_start <= request.fetch_offset <= self.log.leo:
+            return self._out_of_range()
+        return None
+
+    def limit(self, consumer: bool) -> int:
+        """The end of what may be read: consumers see committed records alone."""
+        return self.high_watermark if consumer else self.log.leo
+
+    def read(self, request: FetchPartition, consumer: bool, max_bytes: int) -> Steps[FetchedPartition]:
+        """Records from request.fetch_offset on, up to `limit` and max_bytes; none where max_bytes is 0 or below."""
+        limit = self.limit(consumer)
+        records: object = b""
+        if max_bytes > 0 and self.log.log_start <= request.fetch_offset < limit:
+            records = yield ReadLog(
+                self.topic_partition, request.fetch_offset, limit, min(max_bytes, request.max_bytes)
+            )
+        return FetchedPartition(
+            self.topic_partition,
+            ErrorCode.NONE,
+            self.visible_high_watermark() if consumer else self.high_watermark,
+            self.log.log_start,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            records=records,
+        )
+
+    def visible_high_watermark(self) -> int:
+        """The high watermark for clients: -1 while a new leader's may be below one that its predecessor has sent
+        (KIP-207)."""
+        return self.high_watermark if self.high_watermark >= self.epoch_start else -1
+
+    def end_offset_for(self, epoch: int) -> EpochEndOffset:
+        """The response to OffsetsForLeaderEpoch; as epochs.end_offset_for."""
+        return epochs.end_offset_for(self.log.epochs, self.log.leo, epoch)
+
+    def _refused(self, error: ErrorCode) -> FetchedPartition:
+        return FetchedPartition(self.topic_partition, error, leader=self.leader, leader_epoch=self.leader_epoch)
+
+    def _out_of_range(self) -> FetchedPartition:
+        return FetchedPartition(
+            self.topic_partition,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            self.high_watermark,
+            self.log.log_start,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    # Log start, high watermark, fsync
+
+    def enforce_retention(self) -> Steps[None]:
+        """Delete segments past the retention limits, in any role: each replica goes by its own size and clock. Raises
+        StorageError."""
+        start = self.log.log_start
+        self.log = yield EnforceRetention(self.topic_partition)
+        if self.log.log_start > start:
+            self._mark_changed(PartitionChange.DELETED)
+
+    def _delete_before(self, offset: int) -> Steps[None]:
+        self.log = yield DeleteRecordsBefore(self.topic_partition, offset)
+        self._mark_changed(PartitionChange.DELETED)
+
+    def _set_high_watermark(self, offset: int) -> Steps[None]:
+        self.high_watermark = offset
+        self._mark_changed(PartitionChange.COMMITTED)
+        yield AdvanceHighWatermark(self.topic_partition, offset)
+
+    def _flush_tail(self) -> Steps[None]:
+        if self.log.leo - self.flushed >= self.config.flush_messages:
+            yield Flush(self.topic_partition)
+
+    @property
+    def awaits_flush(self) -> bool:
+        """With flush.messages=1 a fetch offset promises that everything below it is on disk."""
+        return self.config.flushes_every_record and self.flushed < self.log.leo
+
+    def _local_end(self) -> int:
+        """The end of what counts as held here: with flush.messages=1 only what has been fsynced."""
+        return self.flushed if self.config.flushes_every_record else self.log.leo

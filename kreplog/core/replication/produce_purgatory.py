@@ -1,0 +1,107 @@
+"""ProducePurgatory: the leader's side of Produce: appends batches, holds acks=all requests until they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+
+from kreplog.core.effects import Reply, StateChange, Steps
+from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
+from kreplog.core.replication.delayed import CommitQueue, DelayedProduce
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.partition import Partition
+from kreplog.errors import (
+    ErrorCode,
+    KreplogError,
+    LogFailedError,
+    OutOfOrderSequenceError,
+    ResourceExhaustedError,
+)
+from kreplog.types import TopicPartition
+
+EXHAUSTION_LOG_INTERVAL_MS = 1000
+"""At most one log line in this time about appends that failed for want of descriptors or memory: clients retry soon."""
+
+
+class ProducePurgatory:
+    """The Produce requests of one broker. partitions: the open replicas, which the manager adds and removes."""
+
+    def __init__(self, partitions: Mapping[TopicPartition, Partition], metadata: MetadataCache) -> None:
+        self._partitions = partitions
+        self._metadata = metadata
+        self._commit_queues: dict[TopicPartition, CommitQueue] = {}
+        self._next_exhaustion_log_ms = 0
+
+    def begin(self, reply_to: Hashable, request: ProduceRequest, now_ms: int) -> Steps[DelayedProduce | None]:
+        """Append, and reply at once unless acks=all has to wait; the request that waits is returned."""
+        if request.acks not in (-1, 0, 1):
+            refused = ErrorCode.INVALID_REQUIRED_ACKS
+            answers = [ProducedPartition(produced.partition, refused) for produced in request.partitions]
+            yield Reply(reply_to, ProduceResponse(tuple(answers)))
+            return None
+        produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
+        for index, produced in enumerate(request.partitions):
+            answer, next_offset = yield from self._append(produced, request.acks, now_ms)
+            produce.answers.append(answer)
+            if answer.error is ErrorCode.NONE and request.acks == -1:
+                partition = self._partitions[produced.partition]
+                if not partition.is_committed(next_offset):
+                    self._commit_queues.setdefault(produced.partition, CommitQueue()).push(next_offset, produce, index)
+        if produce.waiting:
+            return produce
+        if request.acks != 0:
+            yield Reply(reply_to, produce.response)
+        return None
+
+    def _append(self, produced: ProducePartition, acks: int, now_ms: int) -> Steps[tuple[ProducedPartition, int]]:
+        """The response once it is committed, and the offset that the high watermark must reach for that."""
+        partition = self._partitions.get(produced.partition)
+        if partition is None:
+            return ProducedPartition(produced.partition, self._metadata.replica_error(produced.partition)), 0
+        if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
+            partition.sequence_gap_grace.begin(now_ms)
+            return ProducedPartition(produced.partition, error), 0
+        try:
+            info = yield from partition.append(produced.records, now_ms)
+        except (LogFailedError, ResourceExhaustedError) as failure:
+            partition.storage_failed(failure)
+            partition.sequence_gap_grace.begin(now_ms)
+            if now_ms >= self._next_exhaustion_log_ms:
+                self._next_exhaustion_log_ms = now_ms + EXHAUSTION_LOG_INTERVAL_MS
+                yield StateChange("error", f"{produced.partition}: cannot append: {failure}")
+            return ProducedPartition(produced.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
+        except KreplogError as refusal:
+            error = refusal.kafka_code
+            if isinstance(refusal, OutOfOrderSequenceError) and partition.sequence_gap_grace.applies(now_ms):
+                error = ErrorCode.NOT_ENOUGH_REPLICAS
+            return ProducedPartition(produced.partition, error, message=str(refusal)), 0
+        answer = ProducedPartition(
+            produced.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
+        )
+        return answer, info.last_offset + 1
+
+    def __contains__(self, topic_partition: TopicPartition) -> bool:
+        """Whether requests may wait for this partition."""
+        return topic_partition in self._commit_queues
+
+    def committed(self, topic_partition: TopicPartition, high_watermark: int) -> Steps[None]:
+        """Complete the requests that waited for nothing more than this high watermark."""
+        yield from self._complete(self._commit_queues[topic_partition].committed(high_watermark))
+
+    def fail(self, topic_partition: TopicPartition, error: ErrorCode) -> Steps[None]:
+        """Complete with `error` whatever waits for this partition."""
+        queue = self._commit_queues.pop(topic_partition, None)
+        if queue is not None:
+            yield from self._complete(queue.drain(), error)
+
+    def expire(self, produce: DelayedProduce) -> Steps[None]:
+        """Its time is over: what is not committed is answered with REQUEST_TIMED_OUT."""
+        if produce.waiting:
+            produce.expire()
+            yield Reply(produce.reply_to, produce.response)
+
+    def _complete(
+        self, settled: Iterable[tuple[DelayedProduce, int]], error: ErrorCode = ErrorCode.NONE
+    ) -> Steps[None]:
+        for produce, index in settled:
+            if produce.settle(index, error):
+                yield Reply(produce.reply_to, produce.response)

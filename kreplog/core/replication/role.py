@@ -1,0 +1,21 @@
+"""Role: what one broker does with its replica of a partition.
+
+role      | entered by                                           | the replica
+IDLE      | creation, StopReplica, no leader, deposed, fenced    | answers NOT_LEADER_OR_FOLLOWER
+LEADER    | LeaderAndIsr that names this broker as the leader    | appends, serves, maintains ISR and high watermark
+FOLLOWER  | LeaderAndIsr that names another broker               | fetches from the leader, truncates, appends
+OFFLINE   | a failed log                                         | does nothing until the broker is restarted
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Role(Enum):
+    """See the module."""
+
+    IDLE = auto()
+    LEADER = auto()
+    FOLLOWER = auto()
+    OFFLINE = auto()
