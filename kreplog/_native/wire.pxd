@@ -1,4 +1,4 @@
-# What the codecs of Kafka's messages share: checked reads, writes around records that are never copied, dataclasses.
+# Primitives of Kafka's wire format: checked reads, writes around records that are never copied, fields of dataclasses.
 #
 #                        plain versions                flexible versions (KIP-482)
 #   string               int16 length, UTF-8           unsigned varint of length + 1, UTF-8
@@ -19,7 +19,7 @@ cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t items)
 
 cdef enum:
-    BUDGET = 400000  # topics, partitions and tags of one message: more than any cluster has, little enough to hold
+    BUDGET = 400000  # topics, partitions and tags of one message: more than any cluster has, few enough for memory
     UUID_SIZE = 16
 
 
@@ -228,7 +228,7 @@ cdef class Slots:
     cdef int expect(self, object instance) except -1
 
     cdef inline object new(self):
-        """An instance with no field set: all are to be set, each once, before anyone sees it."""
+        """An instance with no field set: the caller sets each once before it hands the instance out."""
         return PyType_GenericAlloc(self.type, 0)
 
     cdef inline void set(self, object instance, int field, object value) noexcept:
@@ -244,5 +244,5 @@ cdef object error_of(int code)
 cdef object partition_of(object topic, int32_t partition)
 cdef str topic_of(object topic_partition)
 cdef int32_t number_of(object topic_partition) except? -1
-cdef Py_ssize_t run_end(tuple items, Py_ssize_t start, Slots slots, int field) except -1
-cdef Py_ssize_t count_runs(tuple items, Slots slots, int field) except -1
+cdef Py_ssize_t run_end(tuple items, Py_ssize_t start, Slots slots, int field, int id_field) except -1
+cdef Py_ssize_t count_runs(tuple items, Slots slots, int field, int id_field) except -1

@@ -1,6 +1,6 @@
-"""What the codecs of Kafka's messages share; the rules of the format stand at the head of wire.pxd.
+"""Primitives of Kafka's wire format, shared by the codecs; the rules of the format stand at the head of wire.pxd.
 
-Owns checked reading, writing, and the fields of dataclasses. Knows no message: each codec module has its own.
+Owns checked reading, writing, and access to the fields of dataclasses. Knows no message: each codec module has its own.
 """
 
 cimport cython
@@ -348,29 +348,42 @@ cdef int32_t number_of(object topic_partition) except? -1:
 
 
 cdef object error_of(int code):
-    """The ErrorCode of a number; one that kreplog does not know is UNKNOWN_SERVER_ERROR."""
+    """The ErrorCode of a number; a number that kreplog does not know is UNKNOWN_SERVER_ERROR."""
     return _NO_ERROR if code == 0 else _ERRORS.get(code, _UNKNOWN_ERROR)
 
 
-cdef Py_ssize_t run_end(tuple items, Py_ssize_t start, Slots slots, int field) except -1:
-    """Where in `items` those of the same topic as items[start] end; `field` of each is its TopicPartition."""
+cdef Py_ssize_t run_end(tuple items, Py_ssize_t start, Slots slots, int field, int id_field) except -1:
+    """Where in `items` the run of neighbours of the same topic as items[start] ends.
+
+    field: the TopicPartition among the `slots` of an item, or slots is None and the items are TopicPartitions.
+    id_field: the topic id, where a topic of the same name and another id is another topic; -1 for none.
+    """
     cdef Py_ssize_t at
-    cdef str topic
-    slots.expect(items[start])
-    topic = topic_of(slots.get(items[start], field))
+    cdef str topic = topic_at(items, start, slots, field)
     for at in range(start + 1, len(items)):
-        slots.expect(items[at])
-        other = topic_of(slots.get(items[at], field))
+        other = topic_at(items, at, slots, field)
         if other is not topic and other != topic:
             return at
+        if id_field >= 0:
+            topic_id = slots.get(items[start], id_field)
+            other = slots.get(items[at], id_field)
+            if other is not topic_id and other != topic_id:
+                return at
     return len(items)
 
 
-cdef Py_ssize_t count_runs(tuple items, Slots slots, int field) except -1:
-    """How many topics there will be when neighbours of the same one stand together."""
+cdef inline str topic_at(tuple items, Py_ssize_t at, Slots slots, int field):
+    if slots is None:
+        return topic_of(items[at])
+    slots.expect(items[at])
+    return topic_of(slots.get(items[at], field))
+
+
+cdef Py_ssize_t count_runs(tuple items, Slots slots, int field, int id_field) except -1:
+    """How many topics a message has when neighbours of the same topic are written together; arguments as of run_end."""
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t count = 0
     while at < len(items):
-        at = run_end(items, at, slots, field)
+        at = run_end(items, at, slots, field, id_field)
         count += 1
     return count

@@ -17,7 +17,7 @@
       tags      0: diverging epoch int32, end_offset int64; 1: leader int32, leader_epoch int32 (both 12+, KIP-595)
 
 Version 12 is flexible. Without transactions the last stable offset is the high watermark, and nothing is aborted. The
-records stay where they are: a response's are slices of its frame, those of one being written are handed on.
+records are never copied: those of a decoded response are slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Fetch; KIP-227, KIP-320, KIP-482, KIP-516.
 """
 
@@ -67,38 +67,38 @@ cdef enum:
     WITH_STATE = 15
     WITH_NODES = 16
 
-# Numbers of the fields, by class, in their order; PLACE is the first of each.
+# Numbers of the fields, by class, in their order.
 cdef enum:
-    PLACE = 0
+    REQUEST_REPLICA = 0
+    REQUEST_BROKER_EPOCH = 1
+    REQUEST_MAX_WAIT = 2
+    REQUEST_MIN_BYTES = 3
+    REQUEST_MAX_BYTES = 4
+    REQUEST_PARTITIONS = 5
+    REQUEST_FORGOTTEN = 6
+    REQUEST_SESSION = 7
+    REQUEST_SESSION_EPOCH = 8
 
-    ASKED_ID = 1
-    ASKED_EPOCH = 2
-    ASKED_OFFSET = 3
-    ASKED_LAST_EPOCH = 4
-    ASKED_START = 5
-    ASKED_BYTES = 6
+    RESPONSE_ERROR = 0
+    RESPONSE_SESSION = 1
+    RESPONSE_PARTITIONS = 2
 
-    REPLICA = 0
-    BROKER_EPOCH = 1
-    MAX_WAIT = 2
-    MIN_BYTES = 3
-    MAX_BYTES = 4
-    PARTITIONS = 5
-    FORGOTTEN = 6
-    ASKED_SESSION = 7
-    ASKED_SESSION_EPOCH = 8
+    PARTITION = 0  # of a partition in a request or response
 
-    TOLD_ERROR = 1
-    TOLD_HIGH_WATERMARK = 2
-    TOLD_START = 3
-    TOLD_DIVERGING = 4
-    TOLD_LEADER = 5
-    TOLD_LEADER_EPOCH = 6
-    TOLD_RECORDS = 7
+    REQUEST_TOPIC_ID = 1
+    REQUEST_EPOCH = 2
+    REQUEST_OFFSET = 3
+    REQUEST_LAST_EPOCH = 4
+    REQUEST_LOG_START = 5
+    REQUEST_PARTITION_BYTES = 6
 
-    ERROR = 0
-    SESSION = 1
-    ANSWERS = 2
+    RESPONSE_PARTITION_ERROR = 1
+    RESPONSE_HIGH_WATERMARK = 2
+    RESPONSE_LOG_START = 3
+    RESPONSE_DIVERGING = 4
+    RESPONSE_LEADER = 5
+    RESPONSE_LEADER_EPOCH = 6
+    RESPONSE_RECORDS = 7
 
 cdef int UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -108,31 +108,31 @@ cdef class FetchCodec:
     """Made once with the four dataclasses that it reads into and writes from."""
 
     cdef Slots request
-    cdef Slots asked
+    cdef Slots request_partition
     cdef Slots response
-    cdef Slots told
+    cdef Slots response_partition
 
     def __init__(self, request, request_partition, response, response_partition):
         self.request = Slots(
             request, "replica_id", "broker_epoch", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "forgotten",
             "session_id", "session_epoch",
         )
-        self.asked = Slots(
+        self.request_partition = Slots(
             request_partition, "partition", "topic_id", "current_leader_epoch", "fetch_offset", "last_fetched_epoch",
             "log_start_offset", "max_bytes",
         )
         self.response = Slots(response, "error", "session_id", "partitions")
-        self.told = Slots(
+        self.response_partition = Slots(
             response_partition, "partition", "error", "high_watermark", "log_start_offset", "diverging", "leader",
             "leader_epoch", "records",
         )
 
     def decode_request(self, data, Py_ssize_t start, int version, name_of, int budget=BUDGET):
-        """(request, unknown) from byte `start` of `data` on; what stands behind it is passed over.
+        """(request, unknown) from byte `start` of `data` on; bytes after it are ignored.
 
-        name_of: from a topic id to the topic's name or None; asked from version 13 on. unknown: (topic id, partition)
-        of what was asked for but has no name here. What the version lacks is -1, 0 for the session. budget: of topics,
-        partitions and tags.
+        name_of: from a topic id to the topic's name or None; called from version 13 on. unknown: (topic id, partition)
+        of each requested topic id that has no name here. Fields that the version lacks are -1, the session id 0.
+        budget: of topics, partitions and tags.
         """
         cdef Input input
         cdef Frame frame = Frame(data)
@@ -160,7 +160,7 @@ cdef class FetchCodec:
             session = read_int32(&input)
             session_epoch = read_int32(&input)
         for _ in range(read_array(&input, 3)):
-            self.read_asked(&input, version, name_of, partitions, unknown)
+            self.read_request_topic(&input, version, name_of, partitions, unknown)
         if version >= WITH_SESSIONS:
             for _ in range(read_array(&input, 3)):
                 read_forgotten(&input, version, name_of, forgotten)
@@ -169,20 +169,20 @@ cdef class FetchCodec:
         if version >= FLEXIBLE_FROM:
             read_request_tags(&input, version, &replica, &broker_epoch)
         request = self.request.new()
-        self.request.set(request, REPLICA, replica)
-        self.request.set(request, BROKER_EPOCH, broker_epoch)
-        self.request.set(request, MAX_WAIT, max_wait)
-        self.request.set(request, MIN_BYTES, min_bytes)
-        self.request.set(request, MAX_BYTES, max_bytes)
-        self.request.set(request, PARTITIONS, tuple(partitions))
-        self.request.set(request, FORGOTTEN, tuple(forgotten))
-        self.request.set(request, ASKED_SESSION, session)
-        self.request.set(request, ASKED_SESSION_EPOCH, session_epoch)
+        self.request.set(request, REQUEST_REPLICA, replica)
+        self.request.set(request, REQUEST_BROKER_EPOCH, broker_epoch)
+        self.request.set(request, REQUEST_MAX_WAIT, max_wait)
+        self.request.set(request, REQUEST_MIN_BYTES, min_bytes)
+        self.request.set(request, REQUEST_MAX_BYTES, max_bytes)
+        self.request.set(request, REQUEST_PARTITIONS, tuple(partitions))
+        self.request.set(request, REQUEST_FORGOTTEN, tuple(forgotten))
+        self.request.set(request, REQUEST_SESSION, session)
+        self.request.set(request, REQUEST_SESSION_EPOCH, session_epoch)
         return request, tuple(unknown)
 
-    cdef int read_asked(self, Input* input, int version, name_of, list partitions, list unknown) except -1:
+    cdef int read_request_topic(self, Input* input, int version, name_of, list partitions, list unknown) except -1:
         cdef str topic
-        cdef str topic_id = ""
+        cdef str topic_id
         cdef int32_t number
         cdef int32_t epoch = -1
         cdef int64_t offset
@@ -190,11 +190,7 @@ cdef class FetchCodec:
         cdef int64_t log_start = -1
         cdef int32_t max_bytes
         cdef Py_ssize_t _
-        if version >= WITH_IDS:
-            topic_id = read_topic_id(input)
-            topic = name_of(topic_id)
-        else:
-            topic = read_text(input)
+        topic, topic_id = read_topic(input, version, name_of)
         for _ in range(read_array(input, 16)):
             number = read_int32(input)
             if version >= WITH_EPOCHS:
@@ -209,89 +205,75 @@ cdef class FetchCodec:
             if topic is None:
                 unknown.append((topic_id, number))
                 continue
-            asked = self.asked.new()
-            self.asked.set(asked, PLACE, partition_of(topic, number))
-            self.asked.set(asked, ASKED_ID, topic_id)
-            self.asked.set(asked, ASKED_EPOCH, epoch)
-            self.asked.set(asked, ASKED_OFFSET, offset)
-            self.asked.set(asked, ASKED_LAST_EPOCH, last_epoch)
-            self.asked.set(asked, ASKED_START, log_start)
-            self.asked.set(asked, ASKED_BYTES, max_bytes)
-            partitions.append(asked)
+            partition = self.request_partition.new()
+            self.request_partition.set(partition, PARTITION, partition_of(topic, number))
+            self.request_partition.set(partition, REQUEST_TOPIC_ID, topic_id)
+            self.request_partition.set(partition, REQUEST_EPOCH, epoch)
+            self.request_partition.set(partition, REQUEST_OFFSET, offset)
+            self.request_partition.set(partition, REQUEST_LAST_EPOCH, last_epoch)
+            self.request_partition.set(partition, REQUEST_LOG_START, log_start)
+            self.request_partition.set(partition, REQUEST_PARTITION_BYTES, max_bytes)
+            partitions.append(partition)
         return end_struct(input)
 
     def encode_request(self, bytes header, request, int version, id_of):
-        """The frame as a list of buffers. id_of: from a forgotten topic's name to its id; asked from 13 on."""
+        """The frame as a list of buffers. id_of: from a forgotten topic's name to its id; called from version 13 on."""
         cdef Output out = Output(header, version >= FLEXIBLE_FROM)
         check_version(version)
         self.request.expect(request)
         if version < WITH_STATE:
-            out.int32(self.request.get(request, REPLICA))
-        out.int32(self.request.get(request, MAX_WAIT))
-        out.int32(self.request.get(request, MIN_BYTES))
-        out.int32(self.request.get(request, MAX_BYTES))
+            out.int32(self.request.get(request, REQUEST_REPLICA))
+        out.int32(self.request.get(request, REQUEST_MAX_WAIT))
+        out.int32(self.request.get(request, REQUEST_MIN_BYTES))
+        out.int32(self.request.get(request, REQUEST_MAX_BYTES))
         out.int8(0)
         if version >= WITH_SESSIONS:
-            out.int32(self.request.get(request, ASKED_SESSION))
-            out.int32(self.request.get(request, ASKED_SESSION_EPOCH))
-        self.write_asked(out, version, self.request.get(request, PARTITIONS))
+            out.int32(self.request.get(request, REQUEST_SESSION))
+            out.int32(self.request.get(request, REQUEST_SESSION_EPOCH))
+        self.write_request_topics(out, version, self.request.get(request, REQUEST_PARTITIONS))
         if version >= WITH_SESSIONS:
-            write_forgotten(out, version, id_of, self.request.get(request, FORGOTTEN))
+            write_forgotten(out, version, id_of, self.request.get(request, REQUEST_FORGOTTEN))
         if version >= WITH_RACK:
             out.text("")
         if version >= WITH_STATE:
             write_replica_state(
-                out, self.request.get(request, REPLICA), self.request.get(request, BROKER_EPOCH)
+                out, self.request.get(request, REQUEST_REPLICA), self.request.get(request, REQUEST_BROKER_EPOCH)
             )
         else:
             out.end_struct()
         return out.finish()
 
-    cdef int write_asked(self, Output out, int version, tuple partitions) except -1:
+    cdef int write_request_topics(self, Output out, int version, tuple partitions) except -1:
         cdef Py_ssize_t at = 0
         cdef Py_ssize_t end
-        cdef Py_ssize_t topics = 0
+        out.array(count_runs(partitions, self.request_partition, PARTITION, REQUEST_TOPIC_ID))
         while at < len(partitions):
-            at = self.end_of_topic(partitions, at)
-            topics += 1
-        out.array(topics)
-        at = 0
-        while at < len(partitions):
-            end = self.end_of_topic(partitions, at)
+            end = run_end(partitions, at, self.request_partition, PARTITION, REQUEST_TOPIC_ID)
             if version >= WITH_IDS:
-                out.topic_id(self.asked.get(partitions[at], ASKED_ID))
+                out.topic_id(self.request_partition.get(partitions[at], REQUEST_TOPIC_ID))
             else:
-                out.text(topic_of(self.asked.get(partitions[at], PLACE)))
+                out.text(topic_of(self.request_partition.get(partitions[at], PARTITION)))
             out.array(end - at)
             while at < end:
-                asked = partitions[at]
-                out.int32(number_of(self.asked.get(asked, PLACE)))
-                if version >= WITH_EPOCHS:
-                    out.int32(self.asked.get(asked, ASKED_EPOCH))
-                out.int64(self.asked.get(asked, ASKED_OFFSET))
-                if version >= FLEXIBLE_FROM:
-                    out.int32(self.asked.get(asked, ASKED_LAST_EPOCH))
-                if version >= WITH_START:
-                    out.int64(self.asked.get(asked, ASKED_START))
-                out.int32(self.asked.get(asked, ASKED_BYTES))
-                out.end_struct()
+                self.write_request_partition(out, version, partitions[at])
                 at += 1
             out.end_struct()
         return 0
 
-    cdef Py_ssize_t end_of_topic(self, tuple partitions, Py_ssize_t start) except -1:
-        """As run_end, and a topic of the same name but another id is another."""
-        cdef Py_ssize_t end = run_end(partitions, start, self.asked, PLACE)
-        cdef Py_ssize_t at
-        cdef str topic_id = self.asked.get(partitions[start], ASKED_ID)
-        for at in range(start + 1, end):
-            other = self.asked.get(partitions[at], ASKED_ID)
-            if other is not topic_id and other != topic_id:
-                return at
-        return end
+    cdef int write_request_partition(self, Output out, int version, partition) except -1:
+        out.int32(number_of(self.request_partition.get(partition, PARTITION)))
+        if version >= WITH_EPOCHS:
+            out.int32(self.request_partition.get(partition, REQUEST_EPOCH))
+        out.int64(self.request_partition.get(partition, REQUEST_OFFSET))
+        if version >= FLEXIBLE_FROM:
+            out.int32(self.request_partition.get(partition, REQUEST_LAST_EPOCH))
+        if version >= WITH_START:
+            out.int64(self.request_partition.get(partition, REQUEST_LOG_START))
+        out.int32(self.request_partition.get(partition, REQUEST_PARTITION_BYTES))
+        return out.end_struct()
 
     def decode_response(self, data, Py_ssize_t start, int version, name_of):
-        """The response from byte `start` of `data` to its end; what its version lacks is -1.
+        """The response from byte `start` of `data` to its end; fields that its version lacks are -1.
 
         name_of: as for decode_request; partitions of a topic without a name are left out.
         """
@@ -308,16 +290,16 @@ cdef class FetchCodec:
             error = read_int16(&input)
             session = read_int32(&input)
         for _ in range(read_array(&input, 3)):
-            self.read_told(&input, frame.view, version, name_of, partitions)
+            self.read_response_topic(&input, frame.view, version, name_of, partitions)
         end_struct(&input)
         close_message(&input)
         response = self.response.new()
-        self.response.set(response, ERROR, error_of(error))
-        self.response.set(response, SESSION, session)
-        self.response.set(response, ANSWERS, tuple(partitions))
+        self.response.set(response, RESPONSE_ERROR, error_of(error))
+        self.response.set(response, RESPONSE_SESSION, session)
+        self.response.set(response, RESPONSE_PARTITIONS, tuple(partitions))
         return response
 
-    cdef int read_told(self, Input* input, view, int version, name_of, list partitions) except -1:
+    cdef int read_response_topic(self, Input* input, view, int version, name_of, list partitions) except -1:
         cdef str topic
         cdef int32_t number
         cdef int16_t error
@@ -325,11 +307,8 @@ cdef class FetchCodec:
         cdef int64_t log_start = -1
         cdef Py_ssize_t count
         cdef Py_ssize_t _
-        cdef Parting parting
-        if version >= WITH_IDS:
-            topic = name_of(read_topic_id(input))
-        else:
-            topic = read_text(input)
+        cdef PartitionTags tags
+        topic, _topic_id = read_topic(input, version, name_of)
         for _ in range(read_array(input, 20)):
             number = read_int32(input)
             error = read_int16(input)
@@ -343,28 +322,28 @@ cdef class FetchCodec:
             if version >= WITH_RACK:
                 read_int32(input)
             records = read_records(input, view)
-            read_partition_tags(input, &parting)
+            read_partition_tags(input, &tags)
             if topic is None:
                 continue
-            told = self.told.new()
-            self.told.set(told, PLACE, partition_of(topic, number))
-            self.told.set(told, TOLD_ERROR, error_of(error))
-            self.told.set(told, TOLD_HIGH_WATERMARK, high_watermark)
-            self.told.set(told, TOLD_START, log_start)
-            self.told.set(
-                told, TOLD_DIVERGING, EpochEndOffset(parting.epoch, parting.end_offset) if parting.diverging else None
+            partition = self.response_partition.new()
+            self.response_partition.set(partition, PARTITION, partition_of(topic, number))
+            self.response_partition.set(partition, RESPONSE_PARTITION_ERROR, error_of(error))
+            self.response_partition.set(partition, RESPONSE_HIGH_WATERMARK, high_watermark)
+            self.response_partition.set(partition, RESPONSE_LOG_START, log_start)
+            self.response_partition.set(
+                partition, RESPONSE_DIVERGING, EpochEndOffset(tags.epoch, tags.end_offset) if tags.diverging else None
             )
-            self.told.set(told, TOLD_LEADER, parting.leader)
-            self.told.set(told, TOLD_LEADER_EPOCH, parting.leader_epoch)
-            self.told.set(told, TOLD_RECORDS, records)
-            partitions.append(told)
+            self.response_partition.set(partition, RESPONSE_LEADER, tags.leader)
+            self.response_partition.set(partition, RESPONSE_LEADER_EPOCH, tags.leader_epoch)
+            self.response_partition.set(partition, RESPONSE_RECORDS, records)
+            partitions.append(partition)
         return end_struct(input)
 
     def encode_response(self, bytes header, response, int version, id_of, unknown, nodes):
         """The frame as a list of buffers; the records between its small parts are the response's own objects.
 
-        id_of: from a topic's name to its id; asked from 13 on. unknown: (topic id, partition) to be answered with
-        UNKNOWN_TOPIC_ID. nodes: Brokers that the partitions name as leaders; told from 16 on.
+        id_of: from a topic's name to its id; called from version 13 on. unknown: (topic id, partition) that get
+        UNKNOWN_TOPIC_ID. nodes: registrations of the brokers that the partitions name as leaders; from version 16 on.
         """
         cdef Output out = Output(header, version >= FLEXIBLE_FROM)
         cdef tuple partitions
@@ -374,22 +353,18 @@ cdef class FetchCodec:
         self.response.expect(response)
         out.int32(0)
         if version >= WITH_SESSIONS:
-            out.int16(self.response.get(response, ERROR))
-            out.int32(self.response.get(response, SESSION))
-        partitions = self.response.get(response, ANSWERS)
+            out.int16(self.response.get(response, RESPONSE_ERROR))
+            out.int32(self.response.get(response, RESPONSE_SESSION))
+        partitions = self.response.get(response, RESPONSE_PARTITIONS)
         if version < WITH_IDS:
             unknown = ()
-        out.array(count_runs(partitions, self.told, PLACE) + len(unknown))
+        out.array(count_runs(partitions, self.response_partition, PARTITION, -1) + len(unknown))
         while at < len(partitions):
-            end = run_end(partitions, at, self.told, PLACE)
-            topic = topic_of(self.told.get(partitions[at], PLACE))
-            if version >= WITH_IDS:
-                out.topic_id(id_of(topic))
-            else:
-                out.text(topic)
+            end = run_end(partitions, at, self.response_partition, PARTITION, -1)
+            write_topic(out, version, topic_of(self.response_partition.get(partitions[at], PARTITION)), id_of)
             out.array(end - at)
             while at < end:
-                self.write_told(out, version, partitions[at])
+                self.write_response_partition(out, version, partitions[at])
                 at += 1
             out.end_struct()
         for topic_id, number in unknown:
@@ -405,16 +380,16 @@ cdef class FetchCodec:
             out.end_struct()
         return out.finish()
 
-    cdef int write_told(self, Output out, int version, told) except -1:
-        cdef int32_t leader = self.told.get(told, TOLD_LEADER)
-        cdef int32_t leader_epoch = self.told.get(told, TOLD_LEADER_EPOCH)
+    cdef int write_response_partition(self, Output out, int version, partition) except -1:
+        cdef int32_t leader = self.response_partition.get(partition, RESPONSE_LEADER)
+        cdef int32_t leader_epoch = self.response_partition.get(partition, RESPONSE_LEADER_EPOCH)
         cdef bint with_leader = leader != -1 or leader_epoch != -1
-        diverging = self.told.get(told, TOLD_DIVERGING)
+        diverging = self.response_partition.get(partition, RESPONSE_DIVERGING)
         write_offsets(
-            out, version, number_of(self.told.get(told, PLACE)), self.told.get(told, TOLD_ERROR),
-            self.told.get(told, TOLD_HIGH_WATERMARK), self.told.get(told, TOLD_START),
+            out, version, number_of(self.response_partition.get(partition, PARTITION)), self.response_partition.get(partition, RESPONSE_PARTITION_ERROR),
+            self.response_partition.get(partition, RESPONSE_HIGH_WATERMARK), self.response_partition.get(partition, RESPONSE_LOG_START),
         )
-        out.put_records(self.told.get(told, TOLD_RECORDS))
+        out.put_records(self.response_partition.get(partition, RESPONSE_RECORDS))
         if version < FLEXIBLE_FROM:
             return 0
         out.int8((diverging is not None) + with_leader)
@@ -433,7 +408,7 @@ cdef class FetchCodec:
         return 0
 
 
-cdef struct Parting:
+cdef struct PartitionTags:
     bint diverging
     int32_t epoch
     int64_t end_offset
@@ -443,19 +418,16 @@ cdef struct Parting:
 
 cdef int check_version(int version) except -1:
     if version < FIRST_VERSION or version > LAST_VERSION:
-        raise UsageError(f"Fetch version {version} is not known here: {FIRST_VERSION} to {LAST_VERSION} are")
+        raise UsageError(f"Fetch version {version} is not supported: {FIRST_VERSION} to {LAST_VERSION}")
     return 0
 
 
 cdef int read_forgotten(Input* input, int version, name_of, list forgotten) except -1:
-    """Partitions of a topic without a name are left out: name_of knows that it was asked."""
+    """Partitions of a topic without a name are left out: name_of knows that it was partition."""
     cdef str topic
     cdef int32_t number
     cdef Py_ssize_t _
-    if version >= WITH_IDS:
-        topic = name_of(read_topic_id(input))
-    else:
-        topic = read_text(input)
+    topic, _topic_id = read_topic(input, version, name_of)
     for _ in range(read_array(input, 4)):
         number = read_int32(input)
         if topic is not None:
@@ -466,20 +438,10 @@ cdef int read_forgotten(Input* input, int version, name_of, list forgotten) exce
 cdef int write_forgotten(Output out, int version, id_of, tuple forgotten) except -1:
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t end
-    cdef Py_ssize_t topics = 0
-    cdef str topic
+    out.array(count_runs(forgotten, None, 0, -1))
     while at < len(forgotten):
-        at = same_topic(forgotten, at)
-        topics += 1
-    out.array(topics)
-    at = 0
-    while at < len(forgotten):
-        end = same_topic(forgotten, at)
-        topic = topic_of(forgotten[at])
-        if version >= WITH_IDS:
-            out.topic_id(id_of(topic))
-        else:
-            out.text(topic)
+        end = run_end(forgotten, at, None, 0, -1)
+        write_topic(out, version, topic_of(forgotten[at]), id_of)
         out.array(end - at)
         while at < end:
             out.int32(number_of(forgotten[at]))
@@ -488,12 +450,19 @@ cdef int write_forgotten(Output out, int version, id_of, tuple forgotten) except
     return 0
 
 
-cdef Py_ssize_t same_topic(tuple partitions, Py_ssize_t start) except -1:
-    cdef Py_ssize_t at = start + 1
-    cdef str topic = topic_of(partitions[start])
-    while at < len(partitions) and topic_of(partitions[at]) == topic:
-        at += 1
-    return at
+cdef tuple read_topic(Input* input, int version, name_of):
+    """(name or None, topic id or "") of a topic, which versions from 13 on name by its id."""
+    cdef str topic_id
+    if version >= WITH_IDS:
+        topic_id = read_topic_id(input)
+        return name_of(topic_id), topic_id
+    return read_text(input), ""
+
+
+cdef int write_topic(Output out, int version, str topic, id_of) except -1:
+    if version >= WITH_IDS:
+        return out.topic_id(id_of(topic))
+    return out.text(topic)
 
 
 cdef int read_request_tags(Input* input, int version, int32_t* replica, int64_t* broker_epoch) except -1:
@@ -529,23 +498,24 @@ cdef int skip_aborted(Input* input, Py_ssize_t count) except -1:
     return 0
 
 
-cdef int read_partition_tags(Input* input, Parting* parting) except -1:
+cdef int read_partition_tags(Input* input, PartitionTags* tags) except -1:
     cdef Input content
     cdef int64_t tag
     cdef Py_ssize_t _
-    parting.diverging = False
-    parting.leader = parting.leader_epoch = -1
+    tags.diverging = False
+    tags.epoch = tags.leader = tags.leader_epoch = -1
+    tags.end_offset = -1
     if not input.flexible:
         return 0
     for _ in range(read_tag_count(input)):
         tag = read_tag(input, &content)
         if tag == 0:
-            parting.diverging = True
-            parting.epoch = read_int32(&content)
-            parting.end_offset = read_int64(&content)
+            tags.diverging = True
+            tags.epoch = read_int32(&content)
+            tags.end_offset = read_int64(&content)
         elif tag == 1:
-            parting.leader = read_int32(&content)
-            parting.leader_epoch = read_int32(&content)
+            tags.leader = read_int32(&content)
+            tags.leader_epoch = read_int32(&content)
         else:
             continue
         end_struct(&content)

@@ -1,4 +1,4 @@
-"""Headers as they are read: of requests by the one asked, of responses by the one who asked.
+"""Decoding of request headers (by a broker) and response headers (by the sender of the request).
 
     request     api key int16, version int16, correlation id int32, client id string|null, tags
     response    correlation id int32, tags
@@ -33,7 +33,7 @@ cdef enum:
 
 @cython.final
 cdef class HeaderCodec:
-    """Made once. flexible_from: by API key. always_known: the API that is answered in whatever version it is asked."""
+    """Made once. flexible_from: by API key. always_known: the API that gets a response in any version (ApiVersions)."""
 
     cdef Slots header
     cdef dict flexible_from
@@ -80,13 +80,13 @@ cdef class HeaderCodec:
         return header
 
     def decode_response(self, data, int32_t correlation, bint flexible):
-        """Where the message begins; PeerProtocolError when it is the answer to another request."""
+        """Where the message begins; PeerProtocolError when it is the response to another request."""
         cdef Input input
         cdef Frame frame = Frame(data)
         cdef int32_t found
         frame.open(&input, 0, flexible)
         found = read_int32(&input)
         if found != correlation:
-            raise PeerProtocolError(f"the answer to request {found} came for request {correlation}")
+            raise PeerProtocolError(f"the response to request {found} came for request {correlation}")
         end_struct(&input)
         return input.at - input.start

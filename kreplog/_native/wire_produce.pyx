@@ -9,8 +9,8 @@
     partition   index int32, error int16, base_offset int64, log_append_time_ms int64 (2+), log_start_offset int64 (5+),
                 [batch_index int32, message string|null] (8+), message string|null (8+)
 
-Version 9 is flexible. Requests 0 to 2 carry batches older than magic 2, so they can only be refused. The records stay
-where they are: a request's are slices of its frame, those of one being written are handed on.
+Version 9 is flexible. Requests 0 to 2 carry batches older than magic 2, so they can only be refused. The records are
+never copied: those of a decoded request are slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Produce; KIP-467, KIP-482.
 """
 
@@ -52,13 +52,13 @@ cdef enum:
     TIMEOUT = 1
     PARTITIONS = 2
 
-    PLACE = 0
+    PARTITION = 0
     RECORDS = 1
 
     ERROR = 1
     BASE_OFFSET = 2
     APPEND_TIME = 3
-    START_OFFSET = 4
+    LOG_START = 4
     MESSAGE = 5
 
 
@@ -67,15 +67,15 @@ cdef class ProduceCodec:
     """Made once with the four dataclasses that it reads into and writes from."""
 
     cdef Slots request
-    cdef Slots asked
+    cdef Slots request_partition
     cdef Slots response
-    cdef Slots answered
+    cdef Slots response_partition
 
     def __init__(self, request, request_partition, response, response_partition):
         self.request = Slots(request, "acks", "timeout_ms", "partitions")
-        self.asked = Slots(request_partition, "partition", "records")
+        self.request_partition = Slots(request_partition, "partition", "records")
         self.response = Slots(response, "partitions")
-        self.answered = Slots(
+        self.response_partition = Slots(
             response_partition, "partition", "error", "base_offset", "log_append_time_ms", "log_start_offset",
             "message",
         )
@@ -105,10 +105,10 @@ cdef class ProduceCodec:
                 number = read_int32(&input)
                 records = read_records(&input, frame.view)
                 end_struct(&input)
-                asked = self.asked.new()
-                self.asked.set(asked, PLACE, partition_of(topic, number))
-                self.asked.set(asked, RECORDS, records)
-                partitions.append(asked)
+                partition = self.request_partition.new()
+                self.request_partition.set(partition, PARTITION, partition_of(topic, number))
+                self.request_partition.set(partition, RECORDS, records)
+                partitions.append(partition)
             end_struct(&input)
         end_struct(&input)
         request = self.request.new()
@@ -130,15 +130,15 @@ cdef class ProduceCodec:
             out.text(transactional_id)
         out.int16(self.request.get(request, ACKS))
         out.int32(self.request.get(request, TIMEOUT))
-        out.array(count_runs(partitions, self.asked, PLACE))
+        out.array(count_runs(partitions, self.request_partition, PARTITION, -1))
         while at < len(partitions):
-            end = run_end(partitions, at, self.asked, PLACE)
-            out.text(topic_of(self.asked.get(partitions[at], PLACE)))
+            end = run_end(partitions, at, self.request_partition, PARTITION, -1)
+            out.text(topic_of(self.request_partition.get(partitions[at], PARTITION)))
             out.array(end - at)
             while at < end:
-                asked = partitions[at]
-                out.int32(number_of(self.asked.get(asked, PLACE)))
-                out.put_records(self.asked.get(asked, RECORDS))
+                partition = partitions[at]
+                out.int32(number_of(self.request_partition.get(partition, PARTITION)))
+                out.put_records(self.request_partition.get(partition, RECORDS))
                 out.end_struct()
                 at += 1
             out.end_struct()
@@ -156,7 +156,7 @@ cdef class ProduceCodec:
         cdef int16_t error
         cdef int64_t base_offset
         cdef int64_t append_time = -1
-        cdef int64_t start_offset = -1
+        cdef int64_t log_start = -1
         cdef Py_ssize_t _topic
         cdef Py_ssize_t _partition
         cdef Py_ssize_t _record
@@ -171,7 +171,7 @@ cdef class ProduceCodec:
                 if version >= 2:
                     append_time = read_int64(&input)
                 if version >= 5:
-                    start_offset = read_int64(&input)
+                    log_start = read_int64(&input)
                 message = None
                 if version >= 8:
                     for _record in range(read_array(&input, 5)):
@@ -180,14 +180,14 @@ cdef class ProduceCodec:
                         end_struct(&input)
                     message = read_nullable_text(&input)
                 end_struct(&input)
-                answered = self.answered.new()
-                self.answered.set(answered, PLACE, partition_of(topic, number))
-                self.answered.set(answered, ERROR, error_of(error))
-                self.answered.set(answered, BASE_OFFSET, base_offset)
-                self.answered.set(answered, APPEND_TIME, append_time)
-                self.answered.set(answered, START_OFFSET, start_offset)
-                self.answered.set(answered, MESSAGE, message or "")
-                partitions.append(answered)
+                partition = self.response_partition.new()
+                self.response_partition.set(partition, PARTITION, partition_of(topic, number))
+                self.response_partition.set(partition, ERROR, error_of(error))
+                self.response_partition.set(partition, BASE_OFFSET, base_offset)
+                self.response_partition.set(partition, APPEND_TIME, append_time)
+                self.response_partition.set(partition, LOG_START, log_start)
+                self.response_partition.set(partition, MESSAGE, message or "")
+                partitions.append(partition)
             end_struct(&input)
         if version >= 1:
             read_int32(&input)
@@ -206,23 +206,23 @@ cdef class ProduceCodec:
         check_version(version)
         self.response.expect(response)
         partitions = self.response.get(response, 0)
-        out.array(count_runs(partitions, self.answered, PLACE))
+        out.array(count_runs(partitions, self.response_partition, PARTITION, -1))
         while at < len(partitions):
-            end = run_end(partitions, at, self.answered, PLACE)
-            out.text(topic_of(self.answered.get(partitions[at], PLACE)))
+            end = run_end(partitions, at, self.response_partition, PARTITION, -1)
+            out.text(topic_of(self.response_partition.get(partitions[at], PARTITION)))
             out.array(end - at)
             while at < end:
-                answered = partitions[at]
-                out.int32(number_of(self.answered.get(answered, PLACE)))
-                out.int16(self.answered.get(answered, ERROR))
-                out.int64(self.answered.get(answered, BASE_OFFSET))
+                partition = partitions[at]
+                out.int32(number_of(self.response_partition.get(partition, PARTITION)))
+                out.int16(self.response_partition.get(partition, ERROR))
+                out.int64(self.response_partition.get(partition, BASE_OFFSET))
                 if version >= 2:
-                    out.int64(self.answered.get(answered, APPEND_TIME))
+                    out.int64(self.response_partition.get(partition, APPEND_TIME))
                 if version >= 5:
-                    out.int64(self.answered.get(answered, START_OFFSET))
+                    out.int64(self.response_partition.get(partition, LOG_START))
                 if version >= 8:
                     out.array(0)
-                    out.text(self.answered.get(answered, MESSAGE) or None)
+                    out.text(self.response_partition.get(partition, MESSAGE) or None)
                 out.end_struct()
                 at += 1
             out.end_struct()
@@ -234,5 +234,5 @@ cdef class ProduceCodec:
 
 cdef int check_version(int version) except -1:
     if version < 0 or version > LAST_VERSION:
-        raise UsageError(f"Produce version {version} is not known here: 0 to {LAST_VERSION} are")
+        raise UsageError(f"Produce version {version} is not supported: 0 to {LAST_VERSION}")
     return 0

@@ -1,7 +1,7 @@
-"""Whether bytes have the shape of a message, by its schema: walked once before anyone makes objects of them.
+"""Validation of a message against its schema, before a library that trusts its input decodes it.
 
-For messages that a library decodes which trusts what it reads. A message that passes has every length within its bytes,
-no null where none may be, and no more items than its budget; only text may still not be UTF-8.
+A message that passes has every length within its bytes, no null in a field that cannot be null, and no more items than
+its budget; only text may still not be UTF-8.
 
     struct   (operations, tags): tags from number to operation, None in plain versions; TAGLESS where none may stand
     operation   (FIXED, bytes), (TEXT, nullable), (BYTES, nullable), (RUN, nullable, bytes of an item),
@@ -41,14 +41,14 @@ cdef enum:
     ARRAY_ = 4
     STRUCT_ = 5
 
-    # A library may copy all that follows for each struct with tags; so many bytes of that cost as much as one item.
+    # A library may copy all that follows for each struct with tags; this many copied bytes count as one item.
     COPIED_PER_ITEM = 512
 
 
 def check_shape(data, Py_ssize_t start, tuple shape, bint flexible, int budget, bint whole):
-    """Where the struct of `shape` ends that stands in `data` from byte `start` on. Raises PeerProtocolError for none.
+    """Where the struct of `shape` that begins at byte `start` of `data` ends. Raises PeerProtocolError if it is invalid.
 
-    budget: how many items of arrays and tags it may have. whole: nothing may stand behind it.
+    budget: maximum of items in arrays and tags. whole: no bytes may follow it.
     """
     cdef Input input
     cdef Frame frame = Frame(data)
@@ -111,7 +111,7 @@ cdef int walk(Input* input, tuple operation) except -1:
             if present == -1:
                 return 0
             if present != 1:
-                fail(input, "a struct is neither there nor null")
+                fail(input, "a struct is neither present nor null")
         walk_struct(input, operation[2])
     elif kind == RUN_:
         size = read_count(input, operation[2])

@@ -6,6 +6,7 @@
     offsets           ListOffsets and OffsetForLeaderEpoch, to and from the messages of `core`
     delete_records    DeleteRecords, likewise
     control_messages  LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown, likewise
+    nesting           partitions by topic, as the messages nest them
     generic           all other messages, as kafka-python's classes
     handshake         mutual authentication of brokers, before the first frame
 

@@ -1,11 +1,11 @@
-"""Fetch: frames to and from the messages of the cores, by the native codec.
+"""Fetch: frames to and from the messages of `core`, by the native codec.
 
-Positions and formats are its business (kreplog/_native/wire_fetch.pyx); here stand the names that a server, a follower
-and a client call. Frames that are written come as a list of buffers in order: bytes, and the records objects
-themselves, which may be bytes-like, FileRegions for sendfile, or whatever else has a length and is known to the sender.
+The layout is the codec's (kreplog/_native/wire_fetch.pyx); these functions are what servers, followers and clients use.
+An encoded frame is a list of buffers in order: bytes, and the records objects themselves, which may be bytes-like,
+FileRegions for sendfile, or any other object that has a length and is known to the sender.
 
-From version 13 on topics have ids instead of names. `name_of` gives a topic's name for its id, or None; `id_of` the id
-for the name. Answer with the ids that were asked with: a topic made anew under its name has another.
+From version 13 on topics have ids instead of names. `name_of` returns a topic's name for its id, or None; `id_of` the
+id for the name. A response carries the ids of its request: a topic that is created again has another id.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _CODEC = FetchCodec(FetchRequest, FetchPartition, FetchResponse, FetchedPartitio
 def decode_request(
     frame: Buffer, header: RequestHeader, name_of: NameOf | None = None, budget: int = MAX_ITEMS
 ) -> tuple[FetchRequest, tuple[tuple[str, int], ...]]:
-    """The request, and the (topic id, partition) of all that was asked for by an id without a name.
+    """The request, and (topic id, partition) of each requested topic id that has no name.
 
-    These last are for encode_response, and no session can hold them: answer such a request without one. A follower's
-    broker epoch comes with versions from 15 on. Isolation level and rack are passed over. budget: of
-    topics and partitions. Raises PeerProtocolError.
+    The unknown ids are for encode_response; no session can hold them, so such a request is served without a session. A
+    follower's broker epoch comes with versions from 15 on. Isolation level and rack are ignored. budget: of topics and
+    partitions. Raises PeerProtocolError.
     """
     request, unknown = _CODEC.decode_request(frame, header.body, header.api_version, name_of, budget)
     return request, unknown
@@ -52,7 +52,7 @@ def encode_request(request: FetchRequest, header: RequestHeader, id_of: IdOf | N
 
 
 def decode_response(frame: Buffer, header: RequestHeader, name_of: NameOf | None = None) -> FetchResponse:
-    """The answer to the request `header`; partitions of topics that name_of does not know are left out.
+    """The response to the request `header`; partitions of topics that name_of does not know are left out.
 
     Records are memoryviews of `frame`, which must not change while they live; b"" for none.
     Raises PeerProtocolError.
@@ -70,5 +70,5 @@ def encode_response(
     unknown: Sequence[tuple[str, int]] = (),
     nodes: Sequence[BrokerRegistration] = (),
 ) -> list[Any]:
-    """The whole frame. unknown: from decode_request. nodes: the leaders that the answer names, for version 16 on."""
+    """The whole frame. unknown: from decode_request. nodes: the leaders that the response names, from version 16 on."""
     return _CODEC.encode_response(encode_response_header(header), response, header.api_version, id_of, unknown, nodes)

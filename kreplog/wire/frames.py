@@ -26,7 +26,7 @@ MAX_FRAME_BYTES = 100 << 20
 """Kafka's socket.request.max.bytes."""
 
 MAX_ITEMS = 200_000
-"""The most topics, partitions and other entries that one message of a client may have, whatever its receiver knows."""
+"""Maximum of topics, partitions and other entries in one message of a client, whatever its receiver knows."""
 
 SCRATCH_BYTES = 64 << 10
 _AT_FIRST = 64 << 10
@@ -38,10 +38,10 @@ _REQUEST = struct.Struct(">hhih")
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """Which request a message is; the same value names the answer to it.
+    """Header of a request; the same value identifies the response to it.
 
-    body: where in the frame the message begins. known: False for ApiVersions in a version that is not offered, which is
-    answered all the same (KIP-511); its message is then not to be read.
+    body: where in the frame the message begins. known: False for ApiVersions in a version that is not offered, which
+    gets a response all the same (KIP-511); its message is then not to be read.
     """
 
     api_key: int
@@ -56,12 +56,12 @@ _CODEC = HeaderCodec(RequestHeader, FLEXIBLE_FROM, ApiKey.API_VERSIONS)
 
 
 class FrameReader:
-    """Cuts what a connection receives into frames: receive into buffer(), then tell received() how much it was.
+    """Splits received bytes into frames: receive into buffer(), then call received() with the number of bytes.
 
-    limit: bytes; a larger frame raises PeerProtocolError before any of it is kept. A size alone reserves up to 64 KiB,
-    and whoever has filled them 1 MiB: beyond that, memory is taken as bytes come in. scratch: where small frames are
-    received; may be shared by readers that one thread serves in turn, since nothing stays in it. trusting: of a peer
-    that is believed, a size alone reserves all of the frame, which is then never copied to grow.
+    limit: bytes; a larger frame raises PeerProtocolError before any of it is stored. An announced size reserves up to
+    64 KiB, once those are filled 1 MiB: beyond that, memory grows with the bytes received. scratch: where small frames
+    are received; may be shared by readers that one thread serves in turn, since nothing stays in it. trusting: the
+    announced size reserves the whole frame, which is then never copied to grow.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class FrameReader:
         return memoryview(frame)[self._have :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
-        """The frames that are whole now, without their sizes; nobody else writes to them. count: bytes, above 0.
+        """The frames that are complete now, without their sizes; the caller owns them. count: bytes, above 0.
 
         Raises PeerProtocolError for a size that is negative or above the limit; the reader is of no use thereafter.
         """
@@ -167,15 +167,15 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_response_header(frame: Buffer, header: RequestHeader) -> int:
-    """Where the message begins in the answer to the request `header`.
+    """Where the message begins in the response to the request `header`.
 
-    Raises PeerProtocolError when the answer belongs to another request: answers come in the order of the requests.
+    Raises PeerProtocolError when it belongs to another request: responses come in the order of the requests.
     """
     return _CODEC.decode_response(frame, header.correlation_id, _flexible_response(header))
 
 
 def encode_response_header(header: RequestHeader) -> bytes:
-    """The header of the answer to the request `header`, without the frame's size."""
+    """The header of the response to the request `header`, without the frame's size."""
     return _SIZE.pack(header.correlation_id) + (b"\0" if _flexible_response(header) else b"")
 
 

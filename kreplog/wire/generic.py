@@ -1,11 +1,11 @@
-"""Messages that are seldom sent, as kafka-python's `kafka.protocol` has them; nothing else of kreplog imports that.
+"""All messages but Produce and Fetch, as classes of kafka-python's `kafka.protocol`; only this module imports that.
 
-One class of the library per message serves all versions. What comes in is walked by its schema first
-(kreplog/_native/wire_shape.pyx), since the library trusts what it reads; what goes out is written by the library. The
+One class of the library per message serves all versions. Received bytes are checked against the schema first
+(kreplog/_native/wire_shape.pyx), since the library trusts what it reads; the library writes what is sent. The
 messages between brokers, which it lacks, run on the same engine from schema files of our own (kreplog/wire/schemas).
 
-Field names are Kafka's in snake_case; what a version lacks has its default. One is the library's own: what a
-client is authorized to is `authorized_operations`, a set of bit numbers or None, in Metadata and DescribeCluster.
+Field names are Kafka's in snake_case; a field that the version lacks has its default. `authorized_operations` in
+Metadata and DescribeCluster is the library's own name: a set of bit numbers, or None.
 Needs kafka-python, the extra `cluster`.
 """
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _SCHEMAS = "kreplog.wire.schemas"
-_KEPT_BUFFER = 1 << 20
+_MAX_POOLED_BUFFER = 1 << 20
 _BROKER_BUDGET = 10_000_000
 
 
 def _own(name: str) -> tuple[Any, Any]:
-    """The classes of a request and its answer, from our own schema files."""
+    """The classes of a request and its response, from our own schema files."""
     request, response = (
         types.new_class(name + kind, (ApiMessage,), {"load_json": _SCHEMAS}) for kind in ("Request", "Response")
     )
@@ -86,12 +86,11 @@ _FROM_BROKERS = {
 
 
 def decode_request(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> Any:
-    """The request as the library has it: fields are attributes, nested structs in lists. Raises PeerProtocolError.
+    """The request as an object of the library: fields are attributes, nested structs in lists.
 
-    budget: how many entries of arrays and tags it may have, unless it comes from a broker.
-
-    What stands behind a client's request is passed over, as Kafka does: librdkafka leaves three bytes behind a Metadata
-    request for all topics (its issue 5049).
+    budget: maximum of entries in arrays and tags, unless it comes from a broker. Bytes after a client's request are
+    ignored, as Kafka does: librdkafka leaves three bytes behind a Metadata request for all topics (its issue 5049).
+    Raises PeerProtocolError.
     """
     whole = header.api_key in _FROM_BROKERS
     if whole:
@@ -100,7 +99,7 @@ def decode_request(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS
 
 
 def encode_response(header: RequestHeader, **fields: Any) -> list[Buffer]:
-    """The whole frame of an answer, in one buffer. fields: of the schema; those that the version lacks are left out.
+    """The whole frame of a response, in one buffer. fields: of the schema; those that the version lacks are left out.
 
     A nested struct is a mapping of its fields, a list of structs a list of mappings; or, quicker and without any check,
     of tuples of just the fields that this version has, in order. A topic id is text as in the cores, or a UUID.
@@ -119,7 +118,7 @@ def encode_request(header: RequestHeader, **fields: Any) -> list[Buffer]:
 
 
 def decode_response(frame: Buffer, header: RequestHeader) -> Any:
-    """The answer to the request `header`, as decode_request gives it. Raises PeerProtocolError."""
+    """The response to the request `header`, as decode_request returns it. Raises PeerProtocolError."""
     body = decode_response_header(frame, header)
     version = header.api_version
     if header.api_key == ApiKey.API_VERSIONS and bytes(memoryview(frame)[body : body + 2]) != b"\0\0":
@@ -129,16 +128,16 @@ def decode_response(frame: Buffer, header: RequestHeader) -> Any:
 
 
 def api_versions(header: RequestHeader, ranges: Ranges) -> list[Buffer]:
-    """The answer to ApiVersions: what `ranges` offers.
+    """The response to ApiVersions with the APIs and versions of `ranges`.
 
-    One in a version that is not offered gets UNSUPPORTED_VERSION and the range of ApiVersions itself, in the form of
-    version 0, which every client reads and falls back by (KIP-511).
+    A request in a version that is not offered gets UNSUPPORTED_VERSION and the range of ApiVersions itself, in the form
+    of version 0, which every client reads and falls back by (KIP-511).
     """
-    error, told = ErrorCode.NONE, ranges
+    error, offered = ErrorCode.NONE, ranges
     if not header.known:
         header = RequestHeader(header.api_key, 0, header.correlation_id)
-        error, told = ErrorCode.UNSUPPORTED_VERSION, {ApiKey.API_VERSIONS: ranges[ApiKey.API_VERSIONS]}
-    keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in told.items()]
+        error, offered = ErrorCode.UNSUPPORTED_VERSION, {ApiKey.API_VERSIONS: ranges[ApiKey.API_VERSIONS]}
+    keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in offered.items()]
     return encode_response(header, error_code=int(error), api_keys=keys)
 
 
@@ -153,7 +152,7 @@ def topic_uuid(value: str) -> uuid.UUID:
 
 
 def error_of(code: int) -> ErrorCode:
-    """The error of a number; one that kreplog does not know is UNKNOWN_SERVER_ERROR."""
+    """The ErrorCode of a number; a number that kreplog does not know is UNKNOWN_SERVER_ERROR."""
     return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -167,7 +166,7 @@ def _decode(kind: Any, frame: Buffer, body: int, api_key: int, version: int, bud
 
 def _encoded(message: Any) -> Buffer:
     frame: bytearray = message.encode(header=True, framed=True)
-    if len(frame) > _KEPT_BUFFER:
+    if len(frame) > _MAX_POOLED_BUFFER:
         del EncodeBufferPool._local.buf  # the library would keep a buffer of this size for this thread for ever
     return frame
 
@@ -192,7 +191,7 @@ def _convert(field: Any, version: int, value: Any) -> Any:
     if field.is_struct():
         return _nested(field, version, value)
     if field.is_struct_array():
-        return [one if isinstance(one, tuple) else _nested(field.array_of, version, one) for one in value]
+        return [item if isinstance(item, tuple) else _nested(field.array_of, version, item) for item in value]
     if field.type_str == "uuid" and isinstance(value, str):
         return topic_uuid(value)
     return value
@@ -269,7 +268,7 @@ def _least(operation: tuple[Any, ...], compact: bool) -> int:
         size: int = operation[1]
         return size
     if kind == STRUCT:
-        return 1 if operation[1] else sum(_least(one, compact) for one in operation[2][0]) + compact
+        return 1 if operation[1] else sum(_least(field, compact) for field in operation[2][0]) + compact
     if compact:
         return 1
     return 2 if kind == TEXT else 4

@@ -1,9 +1,9 @@
-"""ListOffsets and OffsetForLeaderEpoch, to and from the messages of the cores, in the versions that are offered."""
+"""ListOffsets and OffsetForLeaderEpoch, to and from the messages of `core`, in the versions that are offered."""
 
 from __future__ import annotations
 
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from kreplog.core.messages import (
     CONSUMER,
@@ -16,79 +16,54 @@ from kreplog.core.messages import (
     OffsetsForLeaderEpochRequest,
     OffsetsForLeaderEpochResponse,
 )
-from kreplog.errors import ErrorCode
-from kreplog.types import EpochEndOffset, TopicPartition
+from kreplog.types import EpochEndOffset
 from kreplog.wire import generic
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
+from kreplog.wire.nesting import Nesting
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_LIST_OFFSETS = Nesting()
+_LEADER_EPOCHS = Nesting(name="topic", index="partition")
+
 
 def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListOffsetsRequest:
-    """The request; with which isolation is passed over, and who asks unless it is one who is debugging.
+    """The request without its isolation level; any replica_id but DEBUGGING counts as CONSUMER.
 
-    Raises PeerProtocolError.
-
-    timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or anything a client sends.
+    timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or any number that a client
+    sends. Raises PeerProtocolError.
     """
     message = generic.decode_request(frame, header, budget)
     return ListOffsetsRequest(
         tuple(
-            ListOffsetsPartition(
-                TopicPartition(topic.name, partition.partition_index),
-                partition.current_leader_epoch,
-                partition.timestamp,
-            )
-            for topic in message.topics
-            for partition in topic.partitions
+            ListOffsetsPartition(partition, fields.current_leader_epoch, fields.timestamp)
+            for partition, fields in _LIST_OFFSETS.read(message.topics)
         ),
         DEBUGGING if message.replica_id == DEBUGGING else CONSUMER,
     )
 
 
 def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> list[Buffer]:
-    return generic.encode_request(
-        header,
-        replica_id=request.replica_id,
-        topics=[
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": one.partition.partition,
-                        "current_leader_epoch": one.current_leader_epoch,
-                        "timestamp": one.timestamp,
-                    }
-                    for one in group
-                ],
-            }
-            for topic, group in groupby(request.partitions, lambda one: one.partition.topic)
-        ],
+    topics = _LIST_OFFSETS.write(
+        request.partitions,
+        lambda listed: {"current_leader_epoch": listed.current_leader_epoch, "timestamp": listed.timestamp},
     )
+    return generic.encode_request(header, replica_id=request.replica_id, topics=topics)
 
 
 def encode_list_offsets_response(response: ListOffsetsResponse, header: RequestHeader) -> list[Buffer]:
-    """The answer to the request `header`."""
-    return generic.encode_response(
-        header,
-        topics=[
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": one.partition.partition,
-                        "error_code": int(one.error),
-                        "timestamp": one.timestamp,
-                        "offset": one.offset,
-                        "leader_epoch": one.leader_epoch,
-                    }
-                    for one in group
-                ],
-            }
-            for topic, group in groupby(response.partitions, lambda one: one.partition.topic)
-        ],
+    """The response to the request `header`."""
+    topics = _LIST_OFFSETS.write(
+        response.partitions,
+        lambda listed: {
+            "error_code": int(listed.error),
+            "timestamp": listed.timestamp,
+            "offset": listed.offset,
+            "leader_epoch": listed.leader_epoch,
+        },
     )
+    return generic.encode_response(header, topics=topics)
 
 
 def decode_list_offsets_response(frame: Buffer, header: RequestHeader) -> ListOffsetsResponse:
@@ -97,14 +72,9 @@ def decode_list_offsets_response(frame: Buffer, header: RequestHeader) -> ListOf
     return ListOffsetsResponse(
         tuple(
             ListedOffset(
-                TopicPartition(topic.name, partition.partition_index),
-                generic.error_of(partition.error_code),
-                partition.offset,
-                partition.leader_epoch,
-                partition.timestamp,
+                partition, generic.error_of(fields.error_code), fields.offset, fields.leader_epoch, fields.timestamp
             )
-            for topic in message.topics
-            for partition in topic.partitions
+            for partition, fields in _LIST_OFFSETS.read(message.topics)
         )
     )
 
@@ -112,70 +82,39 @@ def decode_list_offsets_response(frame: Buffer, header: RequestHeader) -> ListOf
 def decode_offset_for_leader_epoch(
     frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS
 ) -> OffsetsForLeaderEpochRequest:
-    """The request; below version 3 it does not tell who asks, which the schema takes for a debugging consumer, -2.
+    """The request; below version 3 it has no replica_id, which the schema takes for a debugging consumer's, -2.
 
-    Raises PeerProtocolError.
+    Of a partition that is named twice the last entry counts. Raises PeerProtocolError.
     """
     message = generic.decode_request(frame, header, budget)
-    return OffsetsForLeaderEpochRequest(
-        message.replica_id,
-        tuple(
-            {
-                one.partition: one
-                for one in (
-                    EpochPartition(
-                        TopicPartition(topic.topic, partition.partition),
-                        partition.current_leader_epoch,
-                        partition.leader_epoch,
-                    )
-                    for topic in message.topics
-                    for partition in topic.partitions
-                )
-            }.values()
-        ),
-    )
+    partitions = {
+        partition: EpochPartition(partition, fields.current_leader_epoch, fields.leader_epoch)
+        for partition, fields in _LEADER_EPOCHS.read(message.topics)
+    }
+    return OffsetsForLeaderEpochRequest(message.replica_id, tuple(partitions.values()))
 
 
 def encode_offset_for_leader_epoch(request: OffsetsForLeaderEpochRequest, header: RequestHeader) -> list[Buffer]:
-    return generic.encode_request(
-        header,
-        replica_id=request.replica_id,
-        topics=[
-            {
-                "topic": topic,
-                "partitions": [
-                    {
-                        "partition": one.partition.partition,
-                        "current_leader_epoch": one.current_leader_epoch,
-                        "leader_epoch": one.leader_epoch,
-                    }
-                    for one in group
-                ],
-            }
-            for topic, group in groupby(request.partitions, lambda one: one.partition.topic)
-        ],
+    topics = _LEADER_EPOCHS.write(
+        request.partitions,
+        lambda epoch: {"current_leader_epoch": epoch.current_leader_epoch, "leader_epoch": epoch.leader_epoch},
     )
+    return generic.encode_request(header, replica_id=request.replica_id, topics=topics)
 
 
 def encode_offset_for_leader_epoch_response(
     response: OffsetsForLeaderEpochResponse, header: RequestHeader
 ) -> list[Buffer]:
-    def answered(one: tuple[TopicPartition, ErrorCode, EpochEndOffset]) -> dict[str, Any]:
-        partition, error, end = one
-        return {
-            "error_code": int(error),
-            "partition": partition.partition,
-            "leader_epoch": end.leader_epoch,
-            "end_offset": end.end_offset,
-        }
-
-    return generic.encode_response(
-        header,
-        topics=[
-            {"topic": topic, "partitions": [answered(one) for one in group]}
-            for topic, group in groupby(response.partitions, lambda one: one[0].topic)
-        ],
+    topics = _LEADER_EPOCHS.write(
+        response.partitions,
+        lambda found: {
+            "error_code": int(found[1]),
+            "leader_epoch": found[2].leader_epoch,
+            "end_offset": found[2].end_offset,
+        },
+        itemgetter(0),
     )
+    return generic.encode_response(header, topics=topics)
 
 
 def decode_offset_for_leader_epoch_response(frame: Buffer, header: RequestHeader) -> OffsetsForLeaderEpochResponse:
@@ -183,12 +122,7 @@ def decode_offset_for_leader_epoch_response(frame: Buffer, header: RequestHeader
     message = generic.decode_response(frame, header)
     return OffsetsForLeaderEpochResponse(
         tuple(
-            (
-                TopicPartition(topic.topic, partition.partition),
-                generic.error_of(partition.error_code),
-                EpochEndOffset(partition.leader_epoch, partition.end_offset),
-            )
-            for topic in message.topics
-            for partition in topic.partitions
+            (partition, generic.error_of(fields.error_code), EpochEndOffset(fields.leader_epoch, fields.end_offset))
+            for partition, fields in _LEADER_EPOCHS.read(message.topics)
         )
     )

@@ -1,7 +1,7 @@
-"""Produce: frames to and from the messages of the cores, by the native codec.
+"""Produce: frames to and from the messages of `core`, by the native codec.
 
-Positions and formats are its business (kreplog/_native/wire_produce.pyx); here stand the names that a server and a
-client call. Frames that are written come as a list of buffers, for sendmsg: bytes, and the records objects themselves.
+The layout is the codec's (kreplog/_native/wire_produce.pyx); these functions are what servers and clients call. An
+encoded frame is a list of buffers, for sendmsg: bytes, and the records objects themselves.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def decode_request(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS
 
 
 def encode_request(request: ProduceRequest, header: RequestHeader, transactional_id: str | None = None) -> list[Any]:
-    """The whole frame; partitions of one topic that stand together are written together."""
+    """The whole frame; neighbours of the same topic are written as one topic."""
     return _CODEC.encode_request(encode_request_header(header), request, transactional_id, header.api_version)
 
 
 def decode_response(frame: Buffer, header: RequestHeader) -> ProduceResponse:
-    """The answer to the request `header`; messages about single records are passed over. Raises PeerProtocolError."""
+    """The response to the request `header`, without messages about single records. Raises PeerProtocolError."""
     response: ProduceResponse = _CODEC.decode_response(frame, decode_response_header(frame, header), header.api_version)
     return response
 
@@ -52,7 +52,7 @@ def encode_response(response: ProduceResponse, header: RequestHeader) -> list[by
 
 
 def refusal(request: ProduceRequest, error: ErrorCode, message: str = "") -> ProduceResponse:
-    """The answer that says `error` of every partition, such as UNSUPPORTED_VERSION of a version below 3."""
+    """The response with `error` for every partition, such as UNSUPPORTED_VERSION for a version below 3."""
     return ProduceResponse(
-        tuple(ProducedPartition(asked.partition, error, message=message) for asked in request.partitions)
+        tuple(ProducedPartition(produce.partition, error, message=message) for produce in request.partitions)
     )

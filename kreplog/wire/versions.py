@@ -1,6 +1,6 @@
 """Which APIs kreplog speaks, in which versions, and which of those are flexible (KIP-482).
 
-What clients are offered is what today's clients were seen to need: old librdkafka wants Produce 0, Fetch 4 and
+Clients are offered the versions that today's clients were seen to need: old librdkafka wants Produce 0, Fetch 4 and
 InitProducerId 0 within the ranges before it uses record batches, kafkajs and aiokafka know AlterConfigs alone, and
 topic ids (Fetch 13) are all that the newest Node clients fetch with. Produce 0 to 2 are offered and
 refused, as Kafka 4 does.
@@ -71,7 +71,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
     }
 )
-"""What a client may ask for."""
+"""APIs and versions that clients are offered."""
 
 BETWEEN_BROKERS: Ranges = MappingProxyType(
     {
@@ -82,11 +82,10 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
         ApiKey.CONTROLLED_SHUTDOWN: (3, 3),
     }
 )
-"""What brokers and controllers of the same cluster may ask for, at an internal listener. Clients are offered none of it
-but TO_CLIENTS."""
+"""APIs and versions that brokers and controllers of the same cluster may send to an internal listener."""
 
 FIRST_REAL_PRODUCE = 3
-"""Produce below this carries batches older than magic 2: answered with UNSUPPORTED_VERSION for each partition."""
+"""Produce below this carries batches older than magic 2: UNSUPPORTED_VERSION for each partition."""
 
 FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
     {
