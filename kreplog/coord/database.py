@@ -1,7 +1,7 @@
 """The embedded store's SQLite database: schema, transactions, and errors in the store's own terms.
 
     meta       one row: the number of the last transaction that changed the tree
-    nodes      the tree; columns as tree.Record, and the parent's path
+    nodes      the tree; columns as tree.NodeRecord, and the parent's path
     sessions   those that have not ended; ids are never used again
     changes    the events of the latest transactions, for watches in other processes: one letter and path a line. The
                oldest are dropped; who is further behind compares its watches with the tree
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kreplog.coord.base import StoreFailedError, parent_of
-from kreplog.coord.tree import Record, Transaction
+from kreplog.coord.tree import NodeRecord, Transaction
 from kreplog.errors import ConnectionLossError
 from kreplog.types import WatchEvent
 
@@ -140,7 +140,7 @@ class Database:
         self.put(transaction)
         self._connection.execute("DELETE FROM sessions WHERE id = ?", (id,))
 
-    def read(self, session: int, path: str) -> tuple[bool, Record | None]:
+    def read(self, session: int, path: str) -> tuple[bool, NodeRecord | None]:
         """Whether the session has not ended, and the node, both of one moment."""
         with self._translated():
             row = self._one(
@@ -148,28 +148,28 @@ class Database:
                 "LEFT JOIN nodes ON nodes.path = ?",
                 (session, path),
             )
-        return row[0] is not None, None if row[1] is None else Record(*row[1:])
+        return row[0] is not None, None if row[1] is None else NodeRecord(*row[1:])
 
-    def load(self, path: str) -> Record | None:
+    def load(self, path: str) -> NodeRecord | None:
         """The node, None where there is none. Inside reading() or writing(), as all below."""
         row = self._connection.execute(f"SELECT {_RECORD} FROM nodes WHERE path = ?", (path,)).fetchone()
-        return None if row is None else Record(*row)
+        return None if row is None else NodeRecord(*row)
 
-    def load_many(self, paths: Iterable[str]) -> dict[str, Record | None]:
+    def load_many(self, paths: Iterable[str]) -> dict[str, NodeRecord | None]:
         """The nodes by path, None where there is none."""
-        found: dict[str, Record | None] = dict.fromkeys(paths)
+        found: dict[str, NodeRecord | None] = dict.fromkeys(paths)
         for chunk in _chunks(list(found)):
             marks = ", ".join("?" * len(chunk))
             rows = self._connection.execute(f"SELECT path, {_RECORD} FROM nodes WHERE path IN ({marks})", chunk)
             for row in rows:
-                found[row[0]] = Record(*row[1:])
+                found[row[0]] = NodeRecord(*row[1:])
         return found
 
     def children(self, path: str) -> list[str]:
         """Paths of the children."""
         return [row[0] for row in self._connection.execute("SELECT path FROM nodes WHERE parent = ?", (path,))]
 
-    def begin(self, session: int, load: Callable[[str], Record | None] | None = None) -> Transaction:
+    def begin(self, session: int, load: Callable[[str], NodeRecord | None] | None = None) -> Transaction:
         """The next transaction, by `session`. Inside writing()."""
         return Transaction(self.last_transaction() + 1, session, load or self.load)
 

@@ -40,9 +40,9 @@ from kreplog.coord.base import (
 )
 from kreplog.coord.database import Database, SessionRow, make_file, make_folder
 from kreplog.coord.delivery import Deliveries, run_logged
-from kreplog.coord.liveness import Peer, Pulse, monotonic_ms
+from kreplog.coord.liveness import PeerSession, Pulse, monotonic_ms
 from kreplog.coord.sessions import OpenSessions, SingleWrites
-from kreplog.coord.tree import Record, no_node
+from kreplog.coord.tree import NodeRecord, no_node
 from kreplog.coord.watches import Watches
 from kreplog.errors import CoordinationError, SessionExpiredError, UsageError
 from kreplog.types import Node, NodeStat, StoreOperation, WatchEvent
@@ -104,7 +104,7 @@ class EmbeddedSession(SingleWrites):
         self._closed = False
         self._interval_ms = max(1, min(timeout_ms // 4, _LONGEST_SLEEP_MS))
         self._watches = Watches()
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, PeerSession] = {}
         # A lock for each connection; the reader's also guards the watches and the number up to which they were told.
         self._read_lock, self._write_lock = threading.Lock(), threading.Lock()
         path = directory / "coordination.db"
@@ -183,7 +183,7 @@ class EmbeddedSession(SingleWrites):
 
     # Reading
 
-    def _read(self, path: str, watch: Watch | None, *, missing: bool) -> Record | None:
+    def _read(self, path: str, watch: Watch | None, *, missing: bool) -> NodeRecord | None:
         check_path(path)
         if watch is None:
             with self._running(self._read_lock):
@@ -275,7 +275,7 @@ class EmbeddedSession(SingleWrites):
         self._ring(sessions)
 
     def _is_dead(self, row: SessionRow, now_ms: int) -> bool:
-        with Peer(self._files, row.token) as peer:
+        with PeerSession(self._files, row.token) as peer:
             return row.boot != self._boot or peer.gone() or now_ms - peer.beat_ms() >= row.timeout_ms
 
     def _end_sessions(self, database: Database, ids: Sequence[int]) -> None:
@@ -353,7 +353,7 @@ class EmbeddedSession(SingleWrites):
             peer.close()
         gone = set()
         for id in sessions.keys() - self._peers.keys() - {self.id}:
-            peer = self._peers[id] = Peer(self._files, sessions[id].token)
+            peer = self._peers[id] = PeerSession(self._files, sessions[id].token)
             if peer.gone() or sessions[id].boot != self._boot:
                 gone.add(id)
             else:

@@ -92,7 +92,7 @@ class Pulse:
         self.bell = self._ringer = self._alive = self._beat = -1
 
 
-class Peer:
+class PeerSession:
     """The files of somebody else's session, as its watcher sees them."""
 
     def __init__(self, directory: Path, token: str) -> None:

@@ -22,7 +22,7 @@ from kreplog.coord.base import (
     parent_of,
 )
 from kreplog.coord.sessions import SingleWrites
-from kreplog.coord.tree import Record, Transaction, no_node
+from kreplog.coord.tree import NodeRecord, Transaction, no_node
 from kreplog.coord.watches import Watches
 from kreplog.errors import SessionExpiredError
 from kreplog.types import Node, NodeStat, StoreOperation, WatchEvent
@@ -36,7 +36,7 @@ class MemoryStore:
     """
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Record] = {"/": Record(b"", 0, 0, 0)}
+        self._nodes: dict[str, NodeRecord] = {"/": NodeRecord(b"", 0, 0, 0)}
         self._children: dict[str, set[str]] = {"/": set()}
         self._ephemerals: dict[int, set[str]] = {}
         self._sessions: dict[int, MemorySession] = {}
@@ -226,7 +226,7 @@ class MemorySession(SingleWrites):
         self._store.deliver()
         return result
 
-    def _read(self, path: str) -> Record | None:
+    def _read(self, path: str) -> NodeRecord | None:
         check_path(path)
         self._check_alive()
         return self._store._nodes.get(path)

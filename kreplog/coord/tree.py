@@ -13,7 +13,7 @@ from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, 
 from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperation, WatchEvent
 
 
-class Record:
+class NodeRecord:
     """A node as stored; never changed once made. Fields as in NodeStat, and two more.
 
     creates: how many children it was ever given. children_modified: the transaction that last changed which it has.
@@ -51,9 +51,9 @@ class Record:
             node = self._node = Node(self.data, stat)
         return node
 
-    def with_children(self, change: int, transaction: int) -> Record:
+    def with_children(self, change: int, transaction: int) -> NodeRecord:
         """After one child more (1) or less (-1)."""
-        return Record(
+        return NodeRecord(
             self.data,
             self.version,
             self.created,
@@ -81,9 +81,9 @@ class Transaction:
     changed: the new record of every path touched, None where it was deleted. events: what watches are told, in order.
     """
 
-    def __init__(self, id: int, session: int, load: Callable[[str], Record | None]) -> None:
+    def __init__(self, id: int, session: int, load: Callable[[str], NodeRecord | None]) -> None:
         self.id = id
-        self.changed: dict[str, Record | None] = {}
+        self.changed: dict[str, NodeRecord | None] = {}
         self.events: list[WatchEvent] = []
         self._session = session
         self._load = load
@@ -119,10 +119,10 @@ class Transaction:
         """Whether the tree is as it was: only Checks were applied."""
         return not self.changed
 
-    def _record(self, path: str) -> Record | None:
+    def _record(self, path: str) -> NodeRecord | None:
         return self.changed[path] if path in self.changed else self._load(path)
 
-    def _at_version(self, path: str, version: int) -> Record:
+    def _at_version(self, path: str, version: int) -> NodeRecord:
         record = self._record(path)
         if record is None:
             raise no_node(path)
@@ -136,7 +136,7 @@ class Transaction:
     def _set_data(self, operation: SetData) -> NodeStat:
         path = operation.path
         old = self._at_version(path, operation.version)
-        new = Record(
+        new = NodeRecord(
             operation.data,
             old.version + 1,
             old.created,
@@ -165,7 +165,7 @@ class Transaction:
         if parent.owner:
             raise ephemeral_parent(path, above)
         owner = self._session if operation.ephemeral else 0
-        self.changed[path] = Record(operation.data, 0, self.id, self.id, owner, children_modified=self.id)
+        self.changed[path] = NodeRecord(operation.data, 0, self.id, self.id, owner, children_modified=self.id)
         self.changed[above] = parent.with_children(1, self.id)
         self.events += WatchEvent(path, "created"), WatchEvent(above, "children")
         return path

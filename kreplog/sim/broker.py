@@ -32,11 +32,11 @@ from kreplog.errors import (
     StorageError,
     check,
 )
-from kreplog.sim.control_sender import ControlSender
+from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.disk import Disk, DiskLog
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS, Timer
-from kreplog.sim.store import StoreLink
+from kreplog.sim.store import VirtualStoreLink
 from kreplog.sim.trace import describe_effect, describe_event, partitions_of
 from kreplog.types import BrokerRegistration, EpochEndOffset, TopicPartition, WatchEvent
 
@@ -89,7 +89,7 @@ class Machine:
         return f"b{self.id}"
 
 
-class Runner:
+class CoreRunner:
     """One core, its queue of events, and the step under way."""
 
     def __init__(self, process: BrokerProcess, name: str, core: effects.Core) -> None:
@@ -240,7 +240,7 @@ class BrokerProcess:
         self._rate = 1000
         self._base_us = scheduler.now_us
         self._base_local_us = machine.clock_us + scheduler.now_us
-        self.link = StoreLink(
+        self.link = VirtualStoreLink(
             cluster.store,
             cluster.network,
             scheduler,
@@ -273,17 +273,17 @@ class BrokerProcess:
             ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
         )
         names = ("broker", "controller", "registration", "failure detector", "shutdown")
-        self.runners = tuple(Runner(self, *named) for named in zip(names, self.cores.cores, strict=True))
+        self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
         self.replicas, self.control, self.register, self.detect, self.stopper = self.runners
         self._runner_of = {runner.core: runner for runner in self.runners}
         self._held: dict[int, HeldConnection] = {}
-        self.sender = ControlSender(
+        self.sender = VirtualControlSender(
             self.cores.channels, cluster.network, scheduler, self.host, lambda: self.running, self.control.put
         )
         self._flushes = FlushQueue()
         self._created_by_init: list[Any] = []
         self._exited: Callable[[], None] = lambda: None
-        self._effects: dict[type, Callable[[Runner, Any], Any]] = {
+        self._effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
             **dict.fromkeys(_LOG_EFFECTS, self._log),
             effects.EndOfRecords: self._end_of_records,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
@@ -378,7 +378,7 @@ class BrokerProcess:
         self._exited = exited
         self.carry_out(self.cores.stop())
 
-    def _send_shutdown(self, runner: Runner, effect: effects.SendShutdown) -> None:
+    def _send_shutdown(self, runner: CoreRunner, effect: effects.SendShutdown) -> None:
         def replied(response: m.ControlledShutdownResponse | None) -> None:
             if self.alive:
                 runner.put(events.ControlledShutdownReplied(effect.attempt, response))
@@ -386,7 +386,7 @@ class BrokerProcess:
         timeout_us = SHUTDOWN_TIMEOUT_MS * MS
         self.cluster.network.call(self.host, f"b{effect.controller}", "shutdown", effect.request, replied, timeout_us)
 
-    def _exit(self, runner: Runner, effect: effects.Exit) -> None:
+    def _exit(self, runner: CoreRunner, effect: effects.Exit) -> None:
         if not self.alive:
             return
         if self.paused:
@@ -423,7 +423,7 @@ class BrokerProcess:
     def _connected(self, session_id: int) -> None:
         self.carry_out(self.cores.session_started(session_id))
 
-    def stepped(self, runner: Runner) -> None:
+    def stepped(self, runner: CoreRunner) -> None:
         """A step has ended."""
         if runner is self.replicas:
             self.cluster.checkers.stepped(self.id, self.manager)
@@ -450,12 +450,12 @@ class BrokerProcess:
 
     # Effects
 
-    def apply(self, runner: Runner, effect: effects.Effect) -> Any:
+    def apply(self, runner: CoreRunner, effect: effects.Effect) -> Any:
         """Carry out one effect; its answer, AWAITED if that comes later, None if there is none. Throws KreplogError."""
         handler = self._effects.get(type(effect))
         return handler(runner, effect) if handler is not None else None
 
-    def _log(self, runner: Runner, effect: Any) -> Any:
+    def _log(self, runner: CoreRunner, effect: Any) -> Any:
         """Writes happen at once and are answered, on a slow disk, later: a crash in between leaves them on the disk."""
         answer: Any = None
         error: KreplogError | None = None
@@ -474,15 +474,15 @@ class BrokerProcess:
             raise error
         return answer
 
-    def _end_of_records(self, _runner: Runner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
+    def _end_of_records(self, _runner: CoreRunner, effect: effects.EndOfRecords) -> EpochEndOffset | None:
         return self.cluster.disks.codec.end_of(effect.records)
 
-    def _advance_high_watermark(self, _runner: Runner, effect: effects.AdvanceHighWatermark) -> None:
+    def _advance_high_watermark(self, _runner: CoreRunner, effect: effects.AdvanceHighWatermark) -> None:
         log = self.disk.log(effect.partition)
         if log is not None:
             log.advance_high_watermark(effect.offset)
 
-    def _flush(self, _runner: Runner, effect: effects.Flush) -> None:
+    def _flush(self, _runner: CoreRunner, effect: effects.Flush) -> None:
         log = self.disk.log(effect.partition)
         if log is not None and self._flushes.request(log):
             self._begin_flush(log)
@@ -518,19 +518,19 @@ class BrokerProcess:
         else:
             self._flushes.forget(log)
 
-    def _offset_for_timestamp(self, _runner: Runner, effect: effects.OffsetForTimestamp) -> None:
+    def _offset_for_timestamp(self, _runner: CoreRunner, effect: effects.OffsetForTimestamp) -> None:
         log = self.disk.log(effect.partition)
         found = (-1, -1) if log is None else log.offset_for_timestamp(effect.timestamp)
         self.replicas.put(events.OffsetFound(effect.tag, *found))
 
-    def _send(self, _runner: Runner, effect: effects.Send) -> None:
+    def _send(self, _runner: CoreRunner, effect: effects.Send) -> None:
         def answered(response: m.FetchResponse | None) -> None:
             self.replicas.put(events.Fetched(effect.leader, effect.correlation, response))
 
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
 
-    def _reply(self, _runner: Runner, effect: effects.Reply) -> None:
+    def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
             for one in getattr(effect.response, "partitions", ()):
@@ -538,12 +538,12 @@ class BrokerProcess:
                     self.cluster.checkers.denied(self.id, one.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
-    def _leader_and_isr_applied(self, _runner: Runner, effect: effects.LeaderAndIsrApplied) -> None:
+    def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
         if effect.request.is_init:
             self._created_by_init = self.disk.begin_sync()
         self.carry_out(self.cores.applied(effect))
 
-    def _sync_files(self, _runner: Runner, effect: effects.SyncFiles) -> None:
+    def _sync_files(self, _runner: CoreRunner, effect: effects.SyncFiles) -> None:
         created = self.disk.begin_sync()
         if not created:
             self.carry_out(self.cores.files_synced(effect.applied))
@@ -556,17 +556,17 @@ class BrokerProcess:
 
         self._scheduler.after(int((500 + 4000 * self._scheduler.random.random()) + self.disk.slow_ms * MS), synced)
 
-    def _clear_unclean_mark(self, _runner: Runner, _effect: effects.ClearUncleanMark) -> None:
+    def _clear_unclean_mark(self, _runner: CoreRunner, _effect: effects.ClearUncleanMark) -> None:
         not_durable = [replica.topic_id for replica in self._created_by_init if replica.created]
         self.cluster.checkers.unclean_mark_cleared(self.id, not_durable)
         self.disk.unclean = self.machine.new_disk = False
 
-    def _await_answers(self, runner: Runner, effect: effects.AwaitAnswers) -> Any:
+    def _await_answers(self, runner: CoreRunner, effect: effects.AwaitAnswers) -> Any:
         """As long as it may take, as if one broker did not answer."""
         self._scheduler.after((effect.most_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
         return AWAITED
 
-    def _connect_peer(self, runner: Runner, effect: effects.ConnectPeer) -> None:
+    def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
         peer = effect.broker.id, effect.broker.epoch
 
         def heard(fate: Fate) -> None:
@@ -580,7 +580,7 @@ class BrokerProcess:
         self._hang_up(effect.broker.id)
         self._held[effect.broker.id] = self.cluster.network.dial(self.host, f"b{effect.broker.id}", heard)
 
-    def _disconnect_peer(self, _runner: Runner, effect: effects.DisconnectPeer) -> None:
+    def _disconnect_peer(self, _runner: CoreRunner, effect: effects.DisconnectPeer) -> None:
         self._hang_up(effect.broker)
 
     def _hang_up(self, broker: int) -> None:
@@ -588,41 +588,41 @@ class BrokerProcess:
         if held is not None:
             self.cluster.network.hang_up(held)
 
-    def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
+    def _submit_multi(self, runner: CoreRunner, effect: effects.SubmitMulti) -> None:
         checkers, epoch = self.cluster.checkers, self.manager.broker_epoch
         written = partial(checkers.written, self.id, epoch, effect.operations) if runner is self.replicas else None
         self.link.multi(effect.operations, partial(self._store_replied, runner, effect.tag), written)
 
-    def _submit_read(self, runner: Runner, effect: effects.SubmitRead) -> None:
+    def _submit_read(self, runner: CoreRunner, effect: effects.SubmitRead) -> None:
         self.link.get_nodes(effect.paths, None, partial(self._store_replied, runner, effect.tag))
 
-    def _store_replied(self, runner: Runner, tag: Hashable, results: Any, error: CoordinationError | None) -> None:
+    def _store_replied(self, runner: CoreRunner, tag: Hashable, results: Any, error: CoordinationError | None) -> None:
         if self.alive:
             runner.put(events.StoreReplied(tag, () if results is None else tuple(results), error))
 
-    def _multi(self, runner: Runner, effect: effects.Multi) -> Any:
+    def _multi(self, runner: CoreRunner, effect: effects.Multi) -> Any:
         self.link.multi(effect.operations, partial(self._resume, runner))
         return AWAITED
 
-    def _get_nodes(self, runner: Runner, effect: effects.GetNodes) -> Any:
+    def _get_nodes(self, runner: CoreRunner, effect: effects.GetNodes) -> Any:
         watcher = runner.on_watch if effect.watch else None
         self.link.get_nodes(effect.paths, watcher, partial(self._resume, runner))
         return AWAITED
 
-    def _get_children(self, runner: Runner, effect: effects.GetChildren) -> Any:
+    def _get_children(self, runner: CoreRunner, effect: effects.GetChildren) -> Any:
         watcher = runner.on_watch if effect.watch else None
         self.link.get_children(effect.path, watcher, partial(self._resume, runner))
         return AWAITED
 
-    def _resume(self, runner: Runner, answer: Any, error: KreplogError | None) -> None:
+    def _resume(self, runner: CoreRunner, answer: Any, error: KreplogError | None) -> None:
         if self.alive:
             runner.resume(answer, error)
 
-    def _state_change(self, runner: Runner, effect: effects.StateChange) -> None:
+    def _state_change(self, runner: CoreRunner, effect: effects.StateChange) -> None:
         if runner is self.detect and effect.level == "warning":  # it has ended a registration
             self.cluster.presumed_dead += 1
 
-    def _unclean_election(self, _runner: Runner, effect: effects.UncleanElection) -> None:
+    def _unclean_election(self, _runner: CoreRunner, effect: effects.UncleanElection) -> None:
         self.cluster.unclean_election(effect)
 
     # The high watermark checkpoint

@@ -56,8 +56,8 @@ from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
 from kreplog.sim.history import (
-    DeletionAsked,
     DeletionDone,
+    DeletionRequested,
     Event,
     Fail,
     History,
@@ -67,7 +67,7 @@ from kreplog.sim.history import (
     PromiseBroken,
     Read,
     TopicDeleted,
-    UncleanElection,
+    UncleanElectionDeclared,
     Watermark,
 )
 from kreplog.sim.partition_history import Lost, PartitionHistory, describe
@@ -189,7 +189,9 @@ class Checkers:
         """A controller has declared one."""
         topic_id = self._topic_ids.get(effect.partition.topic, "")
         now_ms = self.history.now_ms()
-        self.history.add(UncleanElection(now_ms, effect.partition, topic_id, effect.leader, effect.leader_epoch))
+        self.history.add(
+            UncleanElectionDeclared(now_ms, effect.partition, topic_id, effect.leader, effect.leader_epoch)
+        )
 
     # Disks (kreplog.sim.disk.Observer)
 
@@ -225,7 +227,7 @@ class Checkers:
         line = self.line(partition, log.topic_id)
         replica = self._replica_of(broker, partition)
         begin = log.state().log_start
-        if line.all_asked and begin <= line.end and replica is not None and replica.role is Role.LEADER:
+        if line.all_requested and begin <= line.end and replica is not None and replica.role is Role.LEADER:
             line.released = max(line.released, begin)
         self._check_deleted(line, broker, begin)
 
@@ -565,14 +567,14 @@ class Checkers:
                 before, self._positions[key] = self._positions.get(key, -1), event.offset
                 if event.offset < 0 and not 0 <= before < line.released:
                     self.violate("out of range", f"{event.client}: {event.reason}", line)
-            case DeletionAsked():
-                line.all_asked = line.all_asked or event.offset < 0
+            case DeletionRequested():
+                line.all_requested = line.all_requested or event.offset < 0
                 line.released = max(line.released, event.offset)
             case DeletionDone():
                 if event.low_watermark < event.offset:
                     text = f"deletion below {event.offset} is done, but the low watermark is {event.low_watermark}"
                     self.violate("too early", text, line, event.offset)
-            case UncleanElection():
+            case UncleanElectionDeclared():
                 self._unclean(line, event.leader, event.leader_epoch)
             case PowerLost():
                 self._power_lost(line, event)

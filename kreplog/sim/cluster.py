@@ -20,12 +20,12 @@ from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.errors import ErrorCode
 from kreplog.sim import final_checks, workload
-from kreplog.sim.admin import Admin
+from kreplog.sim.administrator import Administrator
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checkers import Checkers
 from kreplog.sim.disk import Disks, Loss
-from kreplog.sim.faults import Plan, TopicPlan
-from kreplog.sim.history import DeletionAsked, DeletionDone, Event, History, Watermark
+from kreplog.sim.faults import SimulationPlan, TopicPlan
+from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
 from kreplog.sim.partition_history import PartitionHistory
@@ -35,7 +35,7 @@ from kreplog.sim.trace import CHECKER, Trace, describe_history
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 
-class Port:
+class NetworkPort:
     """What a client named `host` can do: its way into the network."""
 
     def __init__(self, cluster: Cluster, host: str) -> None:
@@ -74,7 +74,7 @@ class Cluster:
     """All of one seed. `failures`: what a core or the shell could not survive, in plain words. presumed_dead: how many
     registrations failure detectors have ended."""
 
-    def __init__(self, plan: Plan, disks: Disks, traced: bool) -> None:
+    def __init__(self, plan: SimulationPlan, disks: Disks, traced: bool) -> None:
         self.plan = plan
         self.disks = disks
         self.scheduler = Scheduler(plan.seed)
@@ -90,9 +90,9 @@ class Cluster:
         self.checkers = _Checkers(self)
         self.history.listener = self._heard
         self.store.on_change = self._store_changed
-        self.clients: dict[str, workload.Actor] = {}
+        self.clients: dict[str, workload.ClientRunner] = {}
         self._switch = workload.Switch()
-        self.admin = Admin(self)
+        self.admin = Administrator(self)
         self.injector = Injector(self)
         self._plans: dict[str, TopicPlan] = {plan.name: plan for plan in plan.topics}
         self._states_at = -1
@@ -289,7 +289,7 @@ class Cluster:
         if topic is None or leader == NO_LEADER:
             return False
         asked = (partition, topic.topic_id, offset)
-        self.history.add(DeletionAsked(self.scheduler.now_ms, *asked))
+        self.history.add(DeletionRequested(self.scheduler.now_ms, *asked))
 
         def answered(response: m.DeleteRecordsResponse | None) -> None:
             self.deletion_answered(partition, None if response is None else response.partitions[0])
@@ -320,7 +320,7 @@ class Cluster:
                     workload.producer(name, ids, *shared) if kind == "producer" else workload.consumer(name, *shared)
                 )
                 self.trace.note(name, f"begins with {settings}")
-                self.clients[name] = workload.Actor(client, Port(self, name))
+                self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
                 self.clients[name].start()
 
     def stop_clients(self) -> None:

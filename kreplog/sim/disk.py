@@ -25,7 +25,7 @@ from kreplog.core.effects import LogState
 from kreplog.errors import LogClosedError, LogFailedError, ResourceExhaustedError, check
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.native_log import NativeLog
-from kreplog.sim.records import Codec, ModelCodec, NativeCodec
+from kreplog.sim.records import ModelCodec, NativeCodec, RecordCodec
 from kreplog.types import AppendInfo, TopicPartition
 
 _logger = logging.getLogger("kreplog")
@@ -559,7 +559,7 @@ class Disks:
 
     def __init__(self, kind: str = "model", segment_bytes: int = 1 << 16) -> None:
         self.kind = kind
-        self.codec: Codec = ModelCodec() if kind == "model" else NativeCodec()
+        self.codec: RecordCodec = ModelCodec() if kind == "model" else NativeCodec()
         self._segment_bytes = segment_bytes
         self._disks: dict[int, Disk] = {}
         self._folder: str | None = None

@@ -82,7 +82,7 @@ class TopicPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SimulationPlan:
     """A whole seed.
 
     starved: brokers whose control messages are late all the time. fence_late_ms: how long after its session's end a
@@ -109,7 +109,7 @@ class Plan:
     all_flush: bool = False
 
 
-def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> Plan:
+def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
     """The plan of a seed. kinds: those it may have; brokers: how few, how many; log: model, native, both-by-seed."""
     random = Random(f"kreplog-{seed}")
     # Drawn apart: seeds that are known to find a mutation go on to.
@@ -142,7 +142,7 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
         leader_imbalance_per_broker_percentage=0,
     )
     session_timeout_ms = random.choice((600, 1000, 1500))
-    plan = Plan(
+    plan = SimulationPlan(
         seed=seed,
         brokers=count,
         racks=random.choice((0, 0, 2)),
@@ -181,7 +181,7 @@ def _draw_topic(random: Random, name: str, brokers: int, power: bool, all_flush:
     return TopicPlan(name, random.choice((1, 1, 2)), replication_factor, config)
 
 
-def _draw_actions(random: Random, plan: Plan, gap_ms: float) -> list[Action]:
+def _draw_actions(random: Random, plan: SimulationPlan, gap_ms: float) -> list[Action]:
     actions: list[Action] = []
     if not plan.kinds:
         return actions
@@ -197,7 +197,7 @@ def _draw_actions(random: Random, plan: Plan, gap_ms: float) -> list[Action]:
     return actions
 
 
-def _draw_apart(random: Random, plan: Plan, kind: str, count: int) -> list[Action]:
+def _draw_apart(random: Random, plan: SimulationPlan, kind: str, count: int) -> list[Action]:
     """At times and for times of their own, numbered from `count` on."""
     actions = []
     for number in range(count, count + random.randint(1, 8)):

@@ -96,7 +96,7 @@ class Watermark(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionAsked(Event):
+class DeletionRequested(Event):
     """An operator has asked for all records below `offset` to be deleted; -1: all that is committed."""
 
     offset: int
@@ -111,7 +111,7 @@ class DeletionDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class UncleanElection(Event):
+class UncleanElectionDeclared(Event):
     """Declared: the leader may lack committed records."""
 
     leader: int

@@ -21,8 +21,7 @@ from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller import fencing, leader_and_isr_writer, selectors
 from kreplog.core.controller.broker_changes import BrokerChanges
-from kreplog.core.controller.context import ControllerContext
-from kreplog.core.controller.context import Replica as ControllerReplica
+from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
 from kreplog.core.effects import Deliver, LogState, OpenedLog, Steps
@@ -554,7 +553,7 @@ def _deletion_forgets() -> list[Patch]:
     """A topic is forgotten although a broker that is down still has a replica of it."""
     done = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
 
-    def is_deleted(self: Deletion, replica: ControllerReplica) -> bool:
+    def is_deleted(self: Deletion, replica: PartitionAndReplica) -> bool:
         return self._context.replica_status(replica) in done
 
     return [(Deletion, "is_deleted", is_deleted)]
@@ -616,7 +615,7 @@ def _silent_peer_presumed_dead() -> list[Patch]:
 @_mutation("presumed-dead-stays-eligible")
 def _presumed_dead_stays_eligible() -> list[Patch]:
     """A controller goes on counting on brokers whose registration has ended."""
-    return [(BrokerChanges, "_leave", lambda self, broker: None)]
+    return [(BrokerChanges, "_remove_broker", lambda self, broker: None)]
 
 
 @_mutation("presumed-dead-stays-out")

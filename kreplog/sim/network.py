@@ -30,13 +30,13 @@ HOLD_TIMEOUT_US = 800 * MS
 class _Call:
     __slots__ = ("connection", "on_reply", "timer")
 
-    def __init__(self, connection: Connection, on_reply: OnReply, timer: Timer | None) -> None:
+    def __init__(self, connection: VirtualConnection, on_reply: OnReply, timer: Timer | None) -> None:
         self.connection = connection
         self.on_reply = on_reply
         self.timer = timer
 
 
-class Connection:
+class VirtualConnection:
     """One connection from `source` to `destination`; `calls` are those without an answer, oldest first."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Network:
         self._random = scheduler.random
         self._handlers: dict[str, Handler] = {}
         self._incarnations: dict[str, int] = {}
-        self._connections: dict[tuple[str, str, str], Connection] = {}
+        self._connections: dict[tuple[str, str, str], VirtualConnection] = {}
         self._calls: dict[int, _Call] = {}
         self._last_call = 0
         self._cuts: dict[tuple[str, str], int] = {}
@@ -231,11 +231,11 @@ class Network:
                 self.heal(source, destination)
         self.slow.clear()
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[VirtualConnection]:
         """Those open, in the order in which they were made."""
         return list(self._connections.values())
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: VirtualConnection) -> None:
         """Lose a connection: the sender learns it now, the receiver serves what still arrives, if anything does."""
         if not connection.open:
             return
@@ -253,14 +253,14 @@ class Network:
 
     # Private
 
-    def _connect(self, source: str, destination: str, channel: str) -> Connection:
+    def _connect(self, source: str, destination: str, channel: str) -> VirtualConnection:
         key = (source, destination, channel)
         connection = self._connections.get(key)
         if connection is None:
-            connection = self._connections[key] = Connection(source, destination, channel)
+            connection = self._connections[key] = VirtualConnection(source, destination, channel)
         return connection
 
-    def _delay(self, forward: bool, connection: Connection) -> int:
+    def _delay(self, forward: bool, connection: VirtualConnection) -> int:
         random = self._random.random
         delay = 200 + int(800 * random())
         likely, most = self.jitter
@@ -274,13 +274,13 @@ class Network:
             delay += least + int(random() * (most - least))
         return delay
 
-    def _forward(self, connection: Connection, number: int, request: Any) -> None:
+    def _forward(self, connection: VirtualConnection, number: int, request: Any) -> None:
         self.messages += 1
         arrival = max(connection.forward_us, self._scheduler.now_us + self._delay(True, connection))
         connection.forward_us = arrival
         self._scheduler.at(arrival, self._arrive_forward, connection, number, request)
 
-    def _arrive_forward(self, connection: Connection, number: int, request: Any) -> None:
+    def _arrive_forward(self, connection: VirtualConnection, number: int, request: Any) -> None:
         if not connection.served:
             return
         source, destination = connection.source, connection.destination
@@ -297,7 +297,7 @@ class Network:
             return
         handler(number, request)
 
-    def _arrive_backward(self, connection: Connection, number: int, response: Any) -> None:
+    def _arrive_backward(self, connection: VirtualConnection, number: int, response: Any) -> None:
         if not connection.open:
             return
         if False in connection.stuck or (connection.destination, connection.source) in self._cuts:
@@ -311,7 +311,7 @@ class Network:
             call.timer.cancel()
         call.on_reply(response)
 
-    def _resend(self, connection: Connection, forward: bool) -> None:
+    def _resend(self, connection: VirtualConnection, forward: bool) -> None:
         waiting = connection.stuck.pop(forward, [])
         if not waiting:
             return
@@ -324,7 +324,7 @@ class Network:
         else:
             connection.backward_us = max(connection.backward_us, arrival)
 
-    def _reset(self, connection: Connection) -> None:
+    def _reset(self, connection: VirtualConnection) -> None:
         """The receiver has gone: the sender is told behind the replies under way, unless a cut is between them."""
         connection.served = False
         if not connection.open or (connection.destination, connection.source) in self._cuts:
@@ -333,7 +333,7 @@ class Network:
         connection.backward_us = arrival
         self._scheduler.at(arrival, self.close, connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: VirtualConnection) -> None:
         """The sender has gone: nobody is told; what it had sent may still arrive."""
         connection.open = False
         connection.served = connection.served and self._random.random() < 0.5

@@ -39,7 +39,7 @@ class PartitionHistory:
         self.topic_id = topic_id
         self.configs = configs
         self.released = 0
-        self.all_asked = False
+        self.all_requested = False
         self.durable_end = 0
         self.values: dict[int, Fact] = {}
         self.end = 0

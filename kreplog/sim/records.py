@@ -31,7 +31,7 @@ class Record(NamedTuple):
     value: bytes
 
 
-class Codec(Protocol):
+class RecordCodec(Protocol):
     """Makes and reads the records of one kind of log."""
 
     def encode(

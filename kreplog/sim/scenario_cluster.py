@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from kreplog.config import ReplicationConfig
 from kreplog.core.messages import DeletedRecords
 from kreplog.errors import ErrorCode
-from kreplog.sim.admin import Admin
+from kreplog.sim.administrator import Administrator
 from kreplog.sim.broker import Machine
 from kreplog.sim.cluster import Cluster
 from kreplog.sim.disk import Disks
-from kreplog.sim.faults import Plan
-from kreplog.sim.network import Connection, Network
+from kreplog.sim.faults import SimulationPlan
+from kreplog.sim.network import Network, VirtualConnection
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
 from kreplog.sim.traced_broker import TracedBroker
@@ -61,7 +61,7 @@ class ScenarioNetwork(Network):
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         self.jitter = (0, 0)
-        self.held: dict[Way, deque[tuple[Connection, int, Any]]] = {}
+        self.held: dict[Way, deque[tuple[VirtualConnection, int, Any]]] = {}
 
     def hold(self, way: Way) -> None:
         self.held.setdefault(way, deque())
@@ -92,20 +92,20 @@ class ScenarioNetwork(Network):
     def _held_delay(self) -> int:
         return 600
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: VirtualConnection) -> None:
         """What a dead process has sent still arrives."""
         served = connection.served
         super()._forget(connection)
         connection.served = served
 
-    def _arrive_forward(self, connection: Connection, number: int, request: Any) -> None:
+    def _arrive_forward(self, connection: VirtualConnection, number: int, request: Any) -> None:
         way = Way(connection.source, connection.destination, connection.channel, False)
         if way in self.held:
             self.held[way].append((connection, number, request))
         else:
             super()._arrive_forward(connection, number, request)
 
-    def _arrive_backward(self, connection: Connection, number: int, response: Any) -> None:
+    def _arrive_backward(self, connection: VirtualConnection, number: int, response: Any) -> None:
         way = Way(connection.destination, connection.source, connection.channel, True)
         if way in self.held:
             self.held[way].append((connection, number, response))
@@ -127,7 +127,7 @@ class ScenarioCluster(Cluster):
         self.network: ScenarioNetwork = ScenarioNetwork(self.scheduler)
         self.store = StoreServer(self.scheduler, self.network)
         self.store.on_change = self._store_changed
-        self.admin = Admin(self)
+        self.admin = Administrator(self)
         self.lines: list[str] = []
         self.story: list[str] = []
         self.states = self.messages = self.silent = self.detects_failures = False
@@ -187,7 +187,7 @@ class ScenarioCluster(Cluster):
         return "" if topic is None else topic.topic_id
 
 
-def _plan() -> Plan:
+def _plan() -> SimulationPlan:
     """A cluster in which nothing happens by itself, with short times."""
     config = ReplicationConfig(
         replica_lag_time_max_ms=1000,
@@ -195,7 +195,7 @@ def _plan() -> Plan:
         replica_fetch_backoff_ms=50,
         auto_leader_rebalance_enable=False,
     )
-    return Plan(
+    return SimulationPlan(
         seed=0,
         brokers=0,
         racks=0,

@@ -87,7 +87,7 @@ class Result:
     lines: tuple[Line, ...] = field(default=(), repr=False)
 
 
-def plan_of(seed: int, options: Options) -> faults.Plan:
+def plan_of(seed: int, options: Options) -> faults.SimulationPlan:
     """What the seed is to go through. Raises UsageError for faults that it does not have."""
     plan = faults.draw(seed, options.brokers, options.faults, options.log)
     if options.only is None:

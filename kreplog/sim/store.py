@@ -87,7 +87,7 @@ class StoreServer:
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self.store = MemoryStore()
         self.available = True
-        self.links: dict[int, StoreLink] = {}
+        self.links: dict[int, VirtualStoreLink] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._seen = 0
         self._scheduler = scheduler
@@ -127,7 +127,7 @@ class StoreServer:
         self._scheduler.after(EXPIRY_CHECK_MS * MS, self._check_sessions)
 
 
-class StoreLink:
+class VirtualStoreLink:
     """One process's client of the store, for as long as the process lives; sessions come and go.
 
     on_connected(session_id): a new session stands. on_lost(): it has ended, or must be taken for ended; call `connect`

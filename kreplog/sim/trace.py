@@ -350,7 +350,7 @@ def describe_history(event: h.Event) -> str:
             return f"goes on at {offset} of {partition} ({reason})"
         case h.Watermark(partition=partition, high_watermark=offset, leader=leader):
             return f"is told by broker {leader} that {partition} is committed below {offset}"
-        case h.DeletionAsked(partition=partition, offset=offset):
+        case h.DeletionRequested(partition=partition, offset=offset):
             return f"an operator wants all below {offset} deleted from {partition}"
         case h.DeletionDone(partition=partition, offset=offset, low_watermark=low):
             return f"an operator is told that {partition} has nothing below {low} ({offset} was asked)"

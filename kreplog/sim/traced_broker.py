@@ -14,7 +14,7 @@ from kreplog.core import messages as m
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError
-from kreplog.sim.broker import AWAITED, BrokerProcess, Machine, Runner
+from kreplog.sim.broker import AWAITED, BrokerProcess, CoreRunner, Machine
 from kreplog.sim.trace import describe
 from kreplog.types import NO_LEADER, Create, Delete, LeaderAndIsr, Node, NodeStat, SetData, StoreOperation
 from kreplog.types import TopicPartition as Tp
@@ -32,7 +32,7 @@ class TracedBroker(BrokerProcess):
 
     def __init__(self, cluster: ScenarioCluster, machine: Machine, config: ReplicationConfig) -> None:
         self.cluster = cluster
-        self._acting: Runner | None = None
+        self._acting: CoreRunner | None = None
         self._roles: dict[Tp, tuple[Role, int, int]] = {}
         self._was_registered: events.Registered | None = None
         self._was_active = False
@@ -45,7 +45,7 @@ class TracedBroker(BrokerProcess):
 
     # What the shell does
 
-    def apply(self, runner: Runner, effect: effects.Effect) -> Any:
+    def apply(self, runner: CoreRunner, effect: effects.Effect) -> Any:
         self._acting = runner
         end = self._end_of(effect)
         try:
@@ -62,7 +62,7 @@ class TracedBroker(BrokerProcess):
         if self._acting is self.control:
             super().burn()
 
-    def stepped(self, runner: Runner) -> None:
+    def stepped(self, runner: CoreRunner) -> None:
         super().stepped(runner)
         if runner is self.replicas:
             if not _is_data(runner.event):
@@ -87,7 +87,7 @@ class TracedBroker(BrokerProcess):
         if self.cluster.states and not old.startswith("NonExistent"):
             self.tell(f"takes {_thing(thing)} from {old} to {new}")
 
-    def _multi(self, runner: Runner, effect: effects.Multi) -> Any:
+    def _multi(self, runner: CoreRunner, effect: effects.Multi) -> Any:
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
                 self._tell_written(effect.operations, error)
@@ -96,7 +96,7 @@ class TracedBroker(BrokerProcess):
         self.link.multi(effect.operations, answered)
         return AWAITED
 
-    def _submit_multi(self, runner: Runner, effect: effects.SubmitMulti) -> None:
+    def _submit_multi(self, runner: CoreRunner, effect: effects.SubmitMulti) -> None:
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
                 outcome = "is written" if error is None else f"is refused: {_refusal(error)}"
@@ -108,11 +108,11 @@ class TracedBroker(BrokerProcess):
             self.tell(f"asks the store for {what}")
         self.link.multi(effect.operations, answered)
 
-    def _connect_peer(self, runner: Runner, effect: effects.ConnectPeer) -> None:
+    def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
         if self.cluster.detects_failures:
             super()._connect_peer(runner, effect)
 
-    def _unclean_election(self, runner: Runner, effect: effects.UncleanElection) -> None:
+    def _unclean_election(self, runner: CoreRunner, effect: effects.UncleanElection) -> None:
         self.tell(f"elects {effect.leader} for {effect.partition} uncleanly")
         super()._unclean_election(runner, effect)
 
@@ -122,7 +122,7 @@ class TracedBroker(BrokerProcess):
         log = self.disk.log(effect.partition) if isinstance(effect, _CHANGES) else None
         return -1 if log is None else log.state().leo
 
-    def _tell_effect(self, runner: Runner, effect: effects.Effect, answer: Any, end: int) -> None:
+    def _tell_effect(self, runner: CoreRunner, effect: effects.Effect, answer: Any, end: int) -> None:
         match effect:
             case effects.AppendAsLeader(partition=partition):
                 info = answer[0]

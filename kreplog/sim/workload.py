@@ -38,7 +38,7 @@ from kreplog.core.messages import (
 )
 from kreplog.errors import ErrorCode
 from kreplog.sim.history import Fail, History, Invoke, Ok, Position, Produce, Read, Unknown, Watermark
-from kreplog.sim.records import Codec
+from kreplog.sim.records import RecordCodec
 from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 
@@ -75,8 +75,8 @@ class Metadata:
     timeout_ms: int
 
 
-Wish = Call | Post | Sleep | Metadata
-Client = Generator[Wish, Any, None]
+ClientEffect = Call | Post | Sleep | Metadata
+Client = Generator[ClientEffect, Any, None]
 
 RETRIABLE = frozenset(
     {
@@ -102,7 +102,7 @@ GONE_MS = 1500
 """A partition that no broker has known for so long is gone."""
 
 
-class Port(Protocol):
+class ClientPort(Protocol):
     """What the engine gives a client. Callbacks come later, never from inside the call."""
 
     def call(self, broker: int, request: Any, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
@@ -116,10 +116,10 @@ class Port(Protocol):
     def after(self, ms: int, action: Callable[[], None]) -> None: ...
 
 
-class Actor:
+class ClientRunner:
     """Runs a client on a port. done: it has ended."""
 
-    def __init__(self, client: Client, port: Port) -> None:
+    def __init__(self, client: Client, port: ClientPort) -> None:
         self.done = False
         self._client = client
         self._port = port
@@ -131,11 +131,11 @@ class Actor:
         port = self._port
         while True:
             try:
-                wish = self._client.send(answer)
+                effect = self._client.send(answer)
             except StopIteration:
                 self.done = True
                 return
-            match wish:
+            match effect:
                 case Post(broker, request):
                     port.post(broker, request)
                     answer = None
@@ -146,19 +146,19 @@ class Actor:
                     port.metadata(broker, timeout_ms, self._resume)
                     return
                 case Call():
-                    self._call(wish)
+                    self._call(effect)
                     return
 
-    def _call(self, wish: Call) -> None:
+    def _call(self, effect: Call) -> None:
         answers: dict[int, Any] = {}
 
         def answered(index: int, response: Any) -> None:
             answers[index] = response
-            if len(answers) == len(wish.requests):
-                self._resume([answers[number] for number in range(len(wish.requests))])
+            if len(answers) == len(effect.requests):
+                self._resume([answers[number] for number in range(len(effect.requests))])
 
-        for index, request in enumerate(wish.requests):
-            self._port.call(wish.broker, request, wish.timeout_ms, _with_index(answered, index))
+        for index, request in enumerate(effect.requests):
+            self._port.call(effect.broker, request, effect.timeout_ms, _with_index(answered, index))
 
 
 def _with_index(answered: Callable[[int, Any], None], index: int) -> Callable[[Any], None]:
@@ -217,7 +217,7 @@ class _View:
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self._newest: dict[tuple[TopicPartition, str], PartitionState] = {}
 
-    def refresh(self) -> Generator[Wish, Any, None]:
+    def refresh(self) -> Generator[ClientEffect, Any, None]:
         """Ask brokers, at random, until one answers; wait a little after each that does not."""
         while True:
             broker = self.random.choice(self.brokers)
@@ -245,7 +245,7 @@ class _View:
 
 
 @dataclass(slots=True)
-class _Session:
+class _ProducerSession:
     """A producer's numbering of one partition of one topic id."""
 
     partition: TopicPartition
@@ -259,14 +259,14 @@ def producer(
     ids: Iterator[int],
     settings: Settings,
     history: History,
-    codec: Codec,
+    codec: RecordCodec,
     random: Random,
     brokers: Sequence[int],
     switch: Switch,
 ) -> Client:
     """Write to partitions at random, until `switch` is off. ids: producer ids nobody else has. brokers: ask these."""
     view = _View(name, history, random, settings, brokers)
-    sessions: dict[TopicPartition, _Session] = {}
+    sessions: dict[TopicPartition, _ProducerSession] = {}
     while True:
         yield Sleep(random.randint(0, settings.pause_ms))
         if not view.partitions or random.random() < 0.1:
@@ -279,7 +279,7 @@ def producer(
         topic_id = view.partitions[partition].topic_id
         session = sessions.get(partition)
         if session is None or session.topic_id != topic_id:
-            session = sessions[partition] = _Session(partition, topic_id, next(ids))
+            session = sessions[partition] = _ProducerSession(partition, topic_id, next(ids))
         if not (yield from _produce(view, session, codec, switch)):
             del sessions[partition]
 
@@ -294,7 +294,9 @@ class _Batch:
     sent_epoch: int = NO_EPOCH
 
 
-def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Generator[Wish, Any, bool]:
+def _produce(
+    view: _View, session: _ProducerSession, codec: RecordCodec, switch: Switch
+) -> Generator[ClientEffect, Any, bool]:
     """Write some batches; whether the numbering goes on after them."""
     settings, history = view.settings, view.history
     batches = _make(view, session, codec)
@@ -338,7 +340,7 @@ def _produce(view: _View, session: _Session, codec: Codec, switch: Switch) -> Ge
     return True
 
 
-def _make(view: _View, session: _Session, codec: Codec) -> list[_Batch]:
+def _make(view: _View, session: _ProducerSession, codec: RecordCodec) -> list[_Batch]:
     settings, batches = view.settings, []
     for _ in range(view.random.randint(1, settings.in_flight)):
         count = view.random.randint(1, settings.batch)
@@ -368,7 +370,7 @@ def _elsewhere(view: _View, batches: list[_Batch], leader_epoch: int) -> int:
     return view.random.randint(0, most) if most and view.random.random() < 0.5 else 0
 
 
-def _request(settings: Settings, session: _Session, batch: _Batch) -> ProduceRequest:
+def _request(settings: Settings, session: _ProducerSession, batch: _Batch) -> ProduceRequest:
     timeout_ms = settings.request_ms * 3 // 4
     return ProduceRequest(settings.acks, timeout_ms, (ProducePartition(session.partition, batch.records),))
 
@@ -422,7 +424,7 @@ def consumer(
     name: str,
     settings: Settings,
     history: History,
-    codec: Codec,
+    codec: RecordCodec,
     random: Random,
     brokers: Sequence[int],
     switch: Switch,
@@ -450,7 +452,7 @@ def consumer(
 class _Reader:
     """A consumer's place in one partition of one topic id. position: -1 when it has none yet."""
 
-    def __init__(self, view: _View, codec: Codec, partition: TopicPartition, topic_id: str) -> None:
+    def __init__(self, view: _View, codec: RecordCodec, partition: TopicPartition, topic_id: str) -> None:
         self.topic_id = topic_id
         self._view = view
         self._codec = codec
@@ -458,7 +460,7 @@ class _Reader:
         self._position = -1
         self._reset = LATEST if view.settings.from_end else EARLIEST
 
-    def poll(self, told: PartitionState, hurried: bool) -> Generator[Wish, Any, bool]:
+    def poll(self, told: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
         """One fetch, or a question for an offset; whether it has read all there is. hurried: much, and at once."""
         if told.state.leader == NO_LEADER:
             return False
@@ -469,7 +471,7 @@ class _Reader:
             yield from self._ask(told, LATEST, move=False)
         return (yield from self._fetch(told, hurried))
 
-    def _ask(self, told: PartitionState, timestamp: int, move: bool = True) -> Generator[Wish, Any, None]:
+    def _ask(self, told: PartitionState, timestamp: int, move: bool = True) -> Generator[ClientEffect, Any, None]:
         asked = ListOffsetsPartition(self._partition, told.state.leader_epoch, timestamp)
         answers: list[ListOffsetsResponse | None] = yield Call(
             told.state.leader, (ListOffsetsRequest((asked,)),), self._view.settings.request_ms
@@ -482,7 +484,7 @@ class _Reader:
         if move:
             self._move(found.offset, "earliest" if timestamp == EARLIEST else "latest")
 
-    def _fetch(self, told: PartitionState, hurried: bool) -> Generator[Wish, Any, bool]:
+    def _fetch(self, told: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
         settings = self._view.settings
         asked = FetchPartition(
             self._partition,

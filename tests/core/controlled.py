@@ -1,7 +1,7 @@
-"""A cluster for tests of the controller: the real controller cores over the store in memory, brokers that only obey.
+"""A cluster for tests of the controller: real controller cores over the store in memory, and fake brokers.
 
-Controllers run in sessions of their own (ids from 101 on), so that one can die without a broker dying. A controller's
-requests are delivered when its step ends, in order, and lost with it if it dies in between.
+Controllers run in sessions of their own (ids from 101 on), so that a controller can fail without a broker. A
+controller's requests are delivered when its step ends, in order, and lost if it crashes in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.coord.memory import MemorySession, MemoryStore
 from kreplog.core import nodes
 from kreplog.core.controller import admin_operations
-from kreplog.core.controller.context import Replica
+from kreplog.core.controller.context import PartitionAndReplica
 from kreplog.core.controller.controller import Controller
 from kreplog.core.controller.transitions import (
     PARTITION_TRANSITIONS,
@@ -66,11 +66,11 @@ TIMEOUT_MS = 6000
 
 
 class FakeBroker:
-    """Obeys control requests by the rules of KIP-380 and KIP-570, and remembers. As a leader it takes into the ISR,
-    when told to by catch_up(), every assigned replica that lives.
+    """Applies control requests by the rules of KIP-380 and KIP-570. As a leader it adds every live assigned replica to
+    the ISR when catch_up() is called.
 
-    replicas: what it has on disk. metadata: what it would tell clients. broken: partitions on a failed disk.
-    stuck: takes requests and never answers.
+    replicas: on its disk. metadata: as clients would get it. broken: partitions on a failed disk.
+    stuck: applies requests and never responds.
     """
 
     def __init__(self, cluster: Cluster, id: int) -> None:
@@ -107,7 +107,7 @@ class FakeBroker:
         if self.session is not None:
             self.session.close()
 
-    def say_stopping(self) -> None:
+    def mark_stopping(self) -> None:
         assert self.session is not None
         content = BrokerRegistration(self.id, self.epoch, f"host{self.id}", 9092, stopping=True)
         self.session.set_data(nodes.broker(self.id), nodes.encode_broker(content))
@@ -121,17 +121,19 @@ class FakeBroker:
         self.requests.append(request)
         match request:
             case LeaderAndIsrRequest():
-                self.metadata.update((told.partition, told) for told in request.partitions if self._knows(told))
-                answers = [(told.partition, self._lead_or_follow(told)) for told in request.partitions]
+                self.metadata.update((sent.partition, sent) for sent in request.partitions if self._knows(sent))
+                results = [(sent.partition, self._lead_or_follow(sent)) for sent in request.partitions]
                 if request.is_init:
-                    wanted = {told.partition for told in request.partitions}
-                    self.replicas = {one: told for one, told in self.replicas.items() if one in wanted}
-                return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers))
+                    named = {sent.partition for sent in request.partitions}
+                    self.replicas = {
+                        partition: replica for partition, replica in self.replicas.items() if partition in named
+                    }
+                return LeaderAndIsrResponse(ErrorCode.NONE, tuple(results))
             case UpdateMetadataRequest():
                 self.known = tuple(broker.id for broker in request.brokers)
                 for partition in request.deleted:
                     self.metadata.pop(partition, None)
-                self.metadata.update((told.partition, told) for told in request.partitions)
+                self.metadata.update((sent.partition, sent) for sent in request.partitions)
                 return UpdateMetadataResponse(ErrorCode.NONE)
             case StopReplicaRequest():
                 return StopReplicaResponse(
@@ -139,18 +141,18 @@ class FakeBroker:
                     tuple((stop.partition, self._stop(stop.partition, stop.delete)) for stop in request.partitions),
                 )
 
-    def _knows(self, told: PartitionState) -> bool:
-        held = self.metadata.get(told.partition)
-        return held is not None and held.topic_id == told.topic_id
+    def _knows(self, sent: PartitionState) -> bool:
+        held = self.metadata.get(sent.partition)
+        return held is not None and held.topic_id == sent.topic_id
 
-    def _lead_or_follow(self, told: PartitionState) -> ErrorCode:
-        if told.partition in self.broken:
+    def _lead_or_follow(self, sent: PartitionState) -> ErrorCode:
+        if sent.partition in self.broken:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        held = self.replicas.get(told.partition)
-        if held is not None and held.topic_id == told.topic_id and held.state.leader_epoch > told.state.leader_epoch:
+        held = self.replicas.get(sent.partition)
+        if held is not None and held.topic_id == sent.topic_id and held.state.leader_epoch > sent.state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        self.stopped.discard(told.partition)
-        self.replicas[told.partition] = told
+        self.stopped.discard(sent.partition)
+        self.replicas[sent.partition] = sent
         return ErrorCode.NONE
 
     def _stop(self, partition: TopicPartition, delete: bool) -> ErrorCode:
@@ -162,27 +164,27 @@ class FakeBroker:
         return ErrorCode.NONE
 
     def leads(self, partition: TopicPartition) -> bool:
-        told = self.replicas.get(partition)
-        return self.alive and told is not None and told.state.leader == self.id
+        replica = self.replicas.get(partition)
+        return self.alive and replica is not None and replica.state.leader == self.id
 
     def catch_up(self) -> bool:
-        """Write every ISR that can grow; whether one did."""
+        """Write every ISR that can grow; whether any did."""
         if not self.alive or self.session is None:
             return False
         grown = False
-        for partition, told in sorted(self.replicas.items()):
+        for partition, replica in sorted(self.replicas.items()):
             if not self.leads(partition):
                 continue
             node = self.cluster.store.peek(nodes.leader_and_isr(partition))
             if node is None:
                 continue
             state = nodes.decode_leader_and_isr("", node)
-            if (state.leader, state.leader_epoch) != (self.id, told.state.leader_epoch):
+            if (state.leader, state.leader_epoch) != (self.id, replica.state.leader_epoch):
                 continue
             ready = {
-                one
-                for one in told.replicas
-                if (follower := self.cluster.brokers.get(one)) is not None
+                broker_id
+                for broker_id in replica.replicas
+                if (follower := self.cluster.brokers.get(broker_id)) is not None
                 and follower.alive
                 and partition in follower.replicas
                 and partition not in follower.stopped | follower.broken
@@ -194,7 +196,7 @@ class FakeBroker:
         return grown
 
     def write_isr(self, partition: TopicPartition, isr: Iterable[int]) -> None:
-        """As a leader does: conditional, with a note for the controller."""
+        """As a leader does: conditional, with a notification for the controller."""
         assert self.session is not None
         path = nodes.leader_and_isr(partition)
         state = nodes.decode_leader_and_isr(path, self.session.get(path))
@@ -215,7 +217,7 @@ class FakeBroker:
 
 
 class Crash(Exception):
-    """The controller dies here."""
+    """The controller crashes here."""
 
 
 class Box:
@@ -234,23 +236,23 @@ class Box:
         self._outbox: list[SendControl] = []
 
     def acts(self) -> bool:
-        """Whether it believes to be the controller."""
+        """Whether it considers itself the controller."""
         return self.core.active
 
-    def transition(self, what: Replica | TopicPartition, old: str, new: str) -> None:
+    def transition(self, changed: PartitionAndReplica | TopicPartition, old: str, new: str) -> None:
         """Every change is one of the tables', or a first state of a failover."""
-        self.cluster.transitions.append((what, old, new))
-        if isinstance(what, Replica):
+        self.cluster.transitions.append((changed, old, new))
+        if isinstance(changed, PartitionAndReplica):
             first = old == ReplicaStatus.NON_EXISTENT
-            assert first or ReplicaStatus(old) in REPLICA_TRANSITIONS[ReplicaStatus(new)], (what, old, new)
+            assert first or ReplicaStatus(old) in REPLICA_TRANSITIONS[ReplicaStatus(new)], (changed, old, new)
         else:
             first = old == PartitionStatus.NON_EXISTENT
-            assert first or PartitionStatus(old) in PARTITION_TRANSITIONS[PartitionStatus(new)], (what, old, new)
+            assert first or PartitionStatus(old) in PARTITION_TRANSITIONS[PartitionStatus(new)], (changed, old, new)
 
     def watch(self, event: WatchEvent) -> None:
         self.queue.append(WatchFired(event))
 
-    def run_one(self) -> None:
+    def run_next(self) -> None:
         event = self.queue.popleft()
         steps = self.core.step(event, self.cluster.now_ms)
         answer: Any = None
@@ -285,7 +287,7 @@ class Box:
     def apply(self, effect: Effect) -> Any:
         match effect:
             case Multi(operations):
-                before = {one.path: self.cluster.store.peek(one.path) for one in operations}
+                before = {operation.path: self.cluster.store.peek(operation.path) for operation in operations}
                 results = self.session.multi(operations)
                 self.cluster.check_writes(self, operations, before)
                 return results
@@ -322,7 +324,7 @@ class Box:
 
 
 class Cluster:
-    """Brokers 1..n, and as many controllers as are started. run() goes on until nothing happens any more."""
+    """Brokers 1..n, and as many controllers as are started. run() continues until no event is left."""
 
     def __init__(self, brokers: Sequence[int] = (1, 2, 3), config: ReplicationConfig | None = None) -> None:
         self.store = MemoryStore()
@@ -335,7 +337,7 @@ class Cluster:
         self.brokers: dict[int, FakeBroker] = {}
         self.controllers: list[Box] = []
         self.log: list[tuple[str, str]] = []
-        self.transitions: list[tuple[Replica | TopicPartition, str, str]] = []
+        self.transitions: list[tuple[PartitionAndReplica | TopicPartition, str, str]] = []
         self.unclean: list[UncleanElection] = []
         self.before: Callable[[Box, Effect], bool] = lambda box, effect: False
         self.after: Callable[[Box, Effect], bool] = lambda box, effect: False
@@ -377,7 +379,7 @@ class Cluster:
         for _ in range(100_000):
             ready = [box for box in self.controllers if box.alive and not box.paused and box.queue]
             if ready:
-                ready[0].run_one()
+                ready[0].run_next()
             elif not (self.catching_up and any(broker.catch_up() for broker in list(self.brokers.values()))):
                 return
         raise AssertionError("the cluster does not come to rest")
@@ -390,7 +392,7 @@ class Cluster:
         self.run()
 
     def settle(self) -> None:
-        """Run, with every Tick that is asked for within the next minute."""
+        """Run, with every Tick that is due within the next minute."""
         self.run()
         for _ in range(50):
             times = [box.core.next_wakeup(self.now_ms) for box in self.controllers if box.alive and not box.paused]
@@ -399,7 +401,7 @@ class Cluster:
                 return
             self.tick(max(0, min(due) - self.now_ms))
 
-    # What an administrator does
+    # Administration
 
     def write(self, *operations: StoreOperation) -> None:
         self.admin.multi(operations)
@@ -407,7 +409,7 @@ class Cluster:
     def create_topic(
         self, name: str, assignment: Mapping[int, Sequence[int]], config: TopicConfig | None = None, topic_id: str = ""
     ) -> None:
-        brokers = {one for replicas in assignment.values() for one in replicas}
+        brokers = {broker_id for replicas in assignment.values() for broker_id in replicas}
         self.write(
             *admin_operations.create_topic_operations(
                 name, topic_id or f"id-{name}", assignment, config or TopicConfig(), brokers
@@ -429,7 +431,7 @@ class Cluster:
         assert isinstance(response, ControlledShutdownResponse)
         return response
 
-    # What came of it
+    # Results
 
     def state(self, partition: TopicPartition) -> LeaderAndIsr:
         path = nodes.leader_and_isr(partition)
@@ -454,7 +456,7 @@ class Cluster:
         return self.store.peek(path) is not None
 
     def note_multis(self) -> list[Multi]:
-        """A list that every multi a controller is about to make is added to, from now on."""
+        """A list to which every multi of a controller is added before it is made, from now on."""
         multis: list[Multi] = []
 
         def note(box: Box, effect: Effect) -> bool:
@@ -466,7 +468,7 @@ class Cluster:
         return multis
 
     def check_writes(self, box: Box, operations: Sequence[StoreOperation], before: Mapping[str, Node | None]) -> None:
-        """What every write of a controller must keep, whatever it is for (F27, KIP-966, F19)."""
+        """The invariants of every write of a controller (F27, KIP-966, F19)."""
         assert len(operations) <= 500
         if box.core.active:
             fence = operations[0]
@@ -475,17 +477,17 @@ class Cluster:
                 nodes.CONTROLLER_EPOCH,
                 self.node(nodes.CONTROLLER_EPOCH).stat.version,
             )
-        for one in operations:
-            old = before[one.path]
-            if not isinstance(one, SetData) or not one.path.endswith("leaderAndISR") or old is None:
+        for operation in operations:
+            path, old = operation.path, before[operation.path]
+            if not isinstance(operation, SetData) or not path.endswith("leaderAndISR") or old is None:
                 continue
-            was, now = (nodes.decode_leader_and_isr(one.path, node) for node in (old, self.node(one.path)))
-            assert one.version == old.stat.version, "a write that is not conditional"
+            was, now = (nodes.decode_leader_and_isr(path, node) for node in (old, self.node(path)))
+            assert operation.version == old.stat.version, "a write that is not conditional"
             assert now.leader_epoch == was.leader_epoch + 1
             assert now.controller_epoch == box.core.epoch
             assert now.leader == NO_LEADER or now.leader in now.isr
             assert not set(now.isr) & set(now.eligible)
-            assert now.isr or now.eligible, "nobody is left who holds what is committed"
+            assert now.isr or now.eligible, "no replica is left that holds all committed records"
             if not self.unclean_allowed:
                 assert set(now.isr) <= set(was.isr) or (len(now.isr) == 1 and now.isr[0] in was.eligible)
                 assert set(now.eligible) <= {*was.isr, *was.eligible}
@@ -494,7 +496,7 @@ class Cluster:
         return [text for level, text in self.log if level == "error"]
 
     def outcome(self) -> Any:
-        """All that must not depend on who the controller was: nothing that counts writes or controllers."""
+        """The outcome that is the same under any controller: without counts of writes and controllers."""
         tree: dict[str, Any] = {}
         for path, node in self.store.dump().items():
             if path in (nodes.CONTROLLER, nodes.CONTROLLER_EPOCH):
@@ -518,7 +520,7 @@ class Cluster:
         )
 
     def check(self) -> None:
-        """The context says what the store says, and what brokers were told is true."""
+        """The context agrees with the store, and the brokers with both."""
         context = self.controller.context
         for name in self.admin.children(nodes.TOPICS):
             assert context.topics[name] == self.topic(name)
@@ -528,19 +530,23 @@ class Cluster:
                     assert context.states[partition] == self.state(partition)
         assert sorted(context.topics) == self.admin.children(nodes.TOPICS)
         assert sorted(context.brokers) == sorted(map(int, self.admin.children(nodes.BROKER_IDS)))
-        assert not context.unsettled
+        assert not context.to_retry
         for broker in self.brokers.values():
             if not broker.alive:
                 continue
-            wanted = {one for one in context.everything() if broker.id in context.replicas(one)}
-            assert wanted <= set(broker.replicas) | broker.broken
-            extra = set(broker.replicas) - wanted
-            assert all(context.knows(one) and context.is_pending_deletion(one) for one in extra), (broker.id, extra)
-            for partition in wanted - broker.broken - broker.stopped:
-                told = broker.replicas[partition].state
+            assigned = {
+                partition for partition in context.active_partitions() if broker.id in context.replicas(partition)
+            }
+            assert assigned <= set(broker.replicas) | broker.broken
+            extra = set(broker.replicas) - assigned
+            for partition in extra:
+                assert context.has_partition(partition), (broker.id, partition)
+                assert context.is_pending_deletion(partition), (broker.id, partition)
+            for partition in assigned - broker.broken - broker.stopped:
+                held = broker.replicas[partition].state
                 state = context.states[partition]
-                assert (told.leader, told.leader_epoch) == (state.leader, state.leader_epoch), (broker.id, partition)
-            assert set(broker.metadata) == set(context.everything())
+                assert (held.leader, held.leader_epoch) == (state.leader, state.leader_epoch), (broker.id, partition)
+            assert set(broker.metadata) == set(context.active_partitions())
             for partition, seen in broker.metadata.items():
                 assert seen.state.leader == context.states[partition].leader
                 assert seen.state.leader_epoch == context.states[partition].leader_epoch

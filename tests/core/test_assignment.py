@@ -14,7 +14,7 @@ from itertools import combinations
 import pytest
 
 from kreplog.core.controller.assignment import assign, check_assignment
-from kreplog.core.controller.rebalance import Load, Move, Plan, add_brokers, drain, rebalance
+from kreplog.core.controller.rebalance import Load, Move, RebalancePlan, add_brokers, drain, rebalance
 from kreplog.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -212,7 +212,7 @@ def test_partitions_added_to_an_uneven_topic_go_where_least_is() -> None:
         ({0: ()}, "flights-0", "no replica"),
         ({0: (1,), 1: (2, 2)}, "flights-1", "name each broker once"),
         ({0: (1, 8, 9)}, "flights-0", r"of which \[8, 9\] are no brokers here"),
-        ({0: (1, 2), 1: (3,)}, "flights-1", "given 1 replicas, but flights-0 has 2"),
+        ({0: (1, 2), 1: (3,)}, "flights-1", "has 1 replicas, but flights-0 has 2"),
     ],
 )
 def test_an_assignment_that_cannot_be(layout: dict[int, tuple[int, ...]], partition: str, problem: str) -> None:
@@ -230,7 +230,7 @@ def test_topics_may_differ_in_their_replication_factor() -> None:
 # --- moves ----------------------------------------------------------------------------------------------------------
 
 
-def applied(layout: Layout, plan: Plan) -> Layout:
+def applied(layout: Layout, plan: RebalancePlan) -> Layout:
     """The layout after `plan`, once everything that the plan says of itself is found true."""
     after = layout | plan.changed
     assert after.keys() == layout.keys()
@@ -410,7 +410,7 @@ def test_what_cannot_be_rebalanced() -> None:
         rebalance(topic({0: (0, 7)}), plain(0, 1))
     with pytest.raises(UsageError, match=r"brokers \[1\] are in the cluster already"):
         add_brokers({}, plain(0, 1), plain(1, 2))
-    assert rebalance({}, plain(0, 1)) == Plan(
+    assert rebalance({}, plain(0, 1)) == RebalancePlan(
         {}, (), dict.fromkeys((0, 1), Load(0, 0)), dict.fromkeys((0, 1), Load(0, 0))
     )
 

@@ -8,8 +8,8 @@ import pytest
 
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
-from kreplog.core.controller.context import Replica
-from kreplog.core.controller.controller import SETTLE_MS
+from kreplog.core.controller.context import PartitionAndReplica
+from kreplog.core.controller.controller import WRITE_RETRY_MS
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import Effect, Multi
 from kreplog.core.events import ControlReplied
@@ -38,7 +38,7 @@ def cluster_with(*replicas: int, config: TopicConfig | None = None, brokers: Any
 
 
 def replica_status(cluster: Cluster, broker: int) -> ReplicaStatus:
-    return cluster.controller.context.replica_status(Replica(T0, broker))
+    return cluster.controller.context.replica_status(PartitionAndReplica(T0, broker))
 
 
 def test_a_dead_leader_is_followed_by_the_next_in_sync() -> None:
@@ -319,7 +319,7 @@ def test_f15_controlled_shutdown_moves_leaders_and_followers_away() -> None:
 
 def test_f15_a_stopping_broker_is_elected_by_nobody_even_after_a_failover() -> None:
     cluster = cluster_with(1, 2, 3)
-    cluster.brokers[2].say_stopping()
+    cluster.brokers[2].mark_stopping()
     cluster.run()
     assert cluster.state(T0).isr == (1, 3)
     cluster.controllers[0].die()
@@ -414,9 +414,9 @@ def test_a_partition_that_is_written_all_the_time_is_left_to_the_next_tick() -> 
     cluster.before = race
     cluster.run()
     assert cluster.state(T0).isr == (1, 2, 3)
-    assert cluster.controller.next_wakeup(0) == SETTLE_MS
+    assert cluster.controller.next_wakeup(0) == WRITE_RETRY_MS
     cluster.before = lambda box, effect: False
-    cluster.tick(SETTLE_MS)
+    cluster.tick(WRITE_RETRY_MS)
     assert cluster.state(T0).isr == (1, 2)
     cluster.check()
 

@@ -97,7 +97,7 @@ def late_deletion(cluster: Cluster) -> None:
 
 
 def shutdown(cluster: Cluster) -> None:
-    cluster.brokers[2].say_stopping()
+    cluster.brokers[2].mark_stopping()
 
 
 def growth(cluster: Cluster) -> None:
@@ -120,7 +120,7 @@ def preferred(cluster: Cluster) -> None:
     cluster.write(*admin_operations.preferred_election_operations())
 
 
-def everything(cluster: Cluster) -> None:
+def active_partitions(cluster: Cluster) -> None:
     """A failover with all kinds of work waiting."""
     cluster.create_topic("old", {0: (1, 4)})
     cluster.run()
@@ -149,7 +149,7 @@ FLOWS = [
     removal,
     lost_disk,
     preferred,
-    everything,
+    active_partitions,
 ]
 
 

@@ -72,7 +72,7 @@ def test_an_expired_session_found_out_by_a_write_makes_it_resign() -> None:
     cluster.run()
     cluster.create_topic("t", {0: (1, 2)})
     cluster.store.expire(box.session.id)
-    box.run_one()
+    box.run_next()
     assert not box.acts()
     assert box.core.next_wakeup(0) is None
 
@@ -113,7 +113,7 @@ def test_f27_a_controller_that_was_paused_writes_nothing() -> None:
     before = cluster.store.dump()
     first.paused = False
     while first.queue:
-        first.run_one()
+        first.run_next()
     assert cluster.store.dump() == before
     assert not first.acts()
 
@@ -141,7 +141,7 @@ def test_f27_a_deposed_controller_whose_session_lives_is_refused_by_the_epoch() 
         return False
 
     cluster.before = note
-    first.run_one()
+    first.run_next()
     assert len(writes) == 1
     assert not first.acts()
     assert cluster.state(T0).leader_epoch == epoch

@@ -101,7 +101,7 @@ class History:
         broker = self.draw.choice(list(self.cluster.brokers.values()))
         boxes = [box for box in self.cluster.controllers if box.alive]
         if broker.alive and boxes:
-            broker.say_stopping()
+            broker.mark_stopping()
             request = ControlledShutdownRequest(broker.id, broker.epoch)
             self.draw.choice(boxes).queue.append(Received("stop", request))
 

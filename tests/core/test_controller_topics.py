@@ -10,7 +10,7 @@ from kreplog.config import LogConfig, ReplicationConfig, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import admin_operations
 from kreplog.core.controller.assignment import assign
-from kreplog.core.controller.context import Replica
+from kreplog.core.controller.context import PartitionAndReplica
 from kreplog.core.controller.store_reader import STRICTEST
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import Effect, Multi
@@ -49,7 +49,7 @@ def test_a_new_topic_is_led_by_its_first_live_replicas() -> None:
     assert cluster.state(T1) == LeaderAndIsr(3, 0, (1, 3), (), 1, 0)
     told = cluster.brokers[1].replicas[T0]
     assert (told.topic_id, told.replicas, told.is_new) == ("uuid", (2, 1, 3), True)
-    assert cluster.controller.context.replica_status(Replica(T0, 2)) is ReplicaStatus.OFFLINE
+    assert cluster.controller.context.replica_status(PartitionAndReplica(T0, 2)) is ReplicaStatus.OFFLINE
     cluster.check()
 
 
@@ -94,7 +94,7 @@ def test_a_batch_is_one_request_of_a_kind_for_each_broker_in_the_right_order() -
         (3, UpdateMetadataRequest, 50),
     ]
     cluster.sent.clear()
-    cluster.brokers[1].say_stopping()
+    cluster.brokers[1].mark_stopping()
     cluster.run()
     assert [type(send.request) for send in cluster.sent if send.broker == 1] == [
         UpdateMetadataRequest,
@@ -153,7 +153,7 @@ def test_unreadable_settings_are_the_strictest() -> None:
     cluster.write(SetData(nodes.topic_config("t"), b'{"min.insync.replicas":0}'))
     cluster.run()
     assert cluster.controller.context.config("t") == STRICTEST
-    assert "the strictest settings hold meanwhile" in cluster.errors()[0]
+    assert "the strictest settings apply until it is repaired" in cluster.errors()[0]
 
 
 def test_a_setting_of_a_newer_version_does_not_undo_the_others() -> None:
@@ -322,8 +322,8 @@ def test_deletion_waits_for_brokers_that_are_down() -> None:
     cluster.delete_topic("t")
     cluster.run()
     context = cluster.controller.context
-    assert context.replica_status(Replica(T0, 1)) is ReplicaStatus.DELETION_SUCCESSFUL
-    assert context.replica_status(Replica(T0, 2)) is ReplicaStatus.DELETION_INELIGIBLE
+    assert context.replica_status(PartitionAndReplica(T0, 1)) is ReplicaStatus.DELETION_SUCCESSFUL
+    assert context.replica_status(PartitionAndReplica(T0, 2)) is ReplicaStatus.DELETION_INELIGIBLE
     assert cluster.exists(nodes.topic("t"))
     with pytest.raises(NodeExistsError):
         cluster.create_topic("t", {0: (1,)})
@@ -342,10 +342,10 @@ def test_a_broker_that_dies_while_it_deletes_is_waited_for() -> None:
     cluster.brokers[2].stuck = True
     cluster.delete_topic("t")
     cluster.run()
-    assert cluster.controller.context.replica_status(Replica(T0, 2)) is ReplicaStatus.DELETION_STARTED
+    assert cluster.controller.context.replica_status(PartitionAndReplica(T0, 2)) is ReplicaStatus.DELETION_STARTED
     cluster.brokers[2].stop()
     cluster.run()
-    assert cluster.controller.context.replica_status(Replica(T0, 2)) is ReplicaStatus.DELETION_INELIGIBLE
+    assert cluster.controller.context.replica_status(PartitionAndReplica(T0, 2)) is ReplicaStatus.DELETION_INELIGIBLE
     cluster.brokers[2].stuck = False
     cluster.brokers[2].start()
     cluster.run()
@@ -360,7 +360,7 @@ def test_a_replica_on_a_failed_disk_is_deleted_when_its_broker_registers_anew() 
     cluster.brokers[2].broken.add(T0)
     cluster.delete_topic("t")
     cluster.run()
-    assert cluster.controller.context.replica_status(Replica(T0, 2)) is ReplicaStatus.DELETION_INELIGIBLE
+    assert cluster.controller.context.replica_status(PartitionAndReplica(T0, 2)) is ReplicaStatus.DELETION_INELIGIBLE
     cluster.brokers[2].stop()
     cluster.brokers[2].broken.clear()
     cluster.brokers[2].start()
@@ -406,7 +406,7 @@ def test_deleting_what_is_not_there_only_deletes_the_request() -> None:
     cluster.write(Create(f"{nodes.DELETED_TOPICS}/nothing"))
     cluster.run()
     assert cluster.admin.children(nodes.DELETED_TOPICS) == []
-    assert ("warning", "topic nothing is to be deleted, but there is none") in cluster.log
+    assert ("warning", "topic nothing is to be deleted, but does not exist") in cluster.log
 
 
 def test_a_topic_under_reassignment_can_be_deleted() -> None:

@@ -48,7 +48,7 @@ def test_what_was_created_is_counted_once_also_before_the_metadata_has_it() -> N
     limits.add("b", 0, [(1,)] * 2, 0)
     for existing in ({"a": [(1,)]}, {"a": [(1,)] * 2}, {"a": [(1,)] * 2, "b": [(1,)] * 2}):
         limits.recount(existing, 1)
-        with pytest.raises(InvalidPartitionsError, match="and the 4 that there are"):
+        with pytest.raises(InvalidPartitionsError, match="and the 4 existing ones"):
             limits.add("c", 0, [(1,)], 1)
     limits.recount({}, 1)
     limits.add("c", 0, [(1,)] * 4, 1)

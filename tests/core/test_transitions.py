@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kreplog.core import nodes
-from kreplog.core.controller.context import ControllerContext, Replica
+from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.transitions import (
     PARTITION_TRANSITIONS,
@@ -20,7 +20,7 @@ from kreplog.core.effects import Effect, Multi, StateChange, Steps
 from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 
 PARTITION = TopicPartition("t", 0)
-REPLICA = Replica(PARTITION, 2)
+REPLICA = PartitionAndReplica(PARTITION, 2)
 
 
 def machines() -> tuple[StateMachines, list[Any]]:
@@ -123,7 +123,7 @@ def test_illegal_partition_transition(old: PartitionStatus, new: PartitionStatus
 
 def test_in_a_batch_the_legal_ones_are_done_together() -> None:
     made, _ = replica_in(ReplicaStatus.ONLINE)
-    other = Replica(PARTITION, 1)
+    other = PartitionAndReplica(PARTITION, 1)
     made.context.put_replica_status(other, ReplicaStatus.DELETION_STARTED)
     effects = effects_of(made.replicas.handle_state_changes([REPLICA, other], ReplicaStatus.OFFLINE))
     assert made.context.replica_status(REPLICA) is ReplicaStatus.OFFLINE

@@ -11,7 +11,7 @@ import pytest
 
 from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import effects, nodes
-from kreplog.core.controller.context import ControllerContext, Replica
+from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.transitions import (
     PARTITION_TRANSITIONS,
     REPLICA_TRANSITIONS,
@@ -26,8 +26,8 @@ from kreplog.sim import final_checks
 from kreplog.sim.checkers import LEGAL, Checkers
 from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.history import (
-    DeletionAsked,
     DeletionDone,
+    DeletionRequested,
     Fail,
     History,
     Ok,
@@ -126,7 +126,7 @@ class World:
         context.put_partition_status(TP, PartitionStatus.ONLINE)
         for broker in BROKERS:
             context.brokers[broker] = BrokerRegistration(broker, self.dump[nodes.broker_epoch(broker)].stat.version)
-            context.put_replica_status(Replica(TP, broker), ReplicaStatus.ONLINE)
+            context.put_replica_status(PartitionAndReplica(TP, broker), ReplicaStatus.ONLINE)
         return context
 
     def judged(self, at_rest: bool = True, context: ControllerContext | None = None) -> list[str]:
@@ -561,7 +561,7 @@ def test_a_context_with_a_broker_too_many(world: World) -> None:
 
 def test_a_context_with_somebody_not_online(world: World) -> None:
     context = world.context()
-    context.put_replica_status(Replica(TP, 3), ReplicaStatus.OFFLINE)
+    context.put_replica_status(PartitionAndReplica(TP, 3), ReplicaStatus.OFFLINE)
     assert world.judged(context=context) == ["context"]
 
 
@@ -574,7 +574,7 @@ def test_what_is_deleted_must_have_been_let_go_and_be_committed(world: World) ->
     assert world.kinds == ["deleted"] and "nobody let go" in world.checkers.violations[0].text
     other = World()
     other.append(0, 0)
-    other.history.add(DeletionAsked(0, TP, ID, 1))
+    other.history.add(DeletionRequested(0, TP, ID, 1))
     other.commit(1)
     other.logs[1].delete_records_before(1)
     assert other.kinds == []
@@ -583,7 +583,7 @@ def test_what_is_deleted_must_have_been_let_go_and_be_committed(world: World) ->
 def test_nothing_uncommitted_is_deleted() -> None:
     world = World()
     world.append(0, 0)
-    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.history.add(DeletionRequested(0, TP, ID, 1))
     world.checkers.line(TP, ID)
     world.logs[1]._replica.files.log_start = 1  # type: ignore[misc]
     world.step(world.leads(1, 0))
@@ -591,7 +591,7 @@ def test_nothing_uncommitted_is_deleted() -> None:
 
 
 def test_all_that_is_committed_is_for_leaders_to_delete(world: World) -> None:
-    world.history.add(DeletionAsked(0, TP, ID, -1))
+    world.history.add(DeletionRequested(0, TP, ID, -1))
     world.leads(1, 0)
     world.logs[1].delete_records_before(2)
     world.logs[2].delete_records_before(2)
@@ -599,7 +599,7 @@ def test_all_that_is_committed_is_for_leaders_to_delete(world: World) -> None:
 
 
 def test_who_stood_at_what_was_deleted_is_out_of_range(world: World) -> None:
-    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.history.add(DeletionRequested(0, TP, ID, 1))
     world.history.add(Position(0, TP, ID, "one", 0, "earliest"))
     world.history.add(Position(0, TP, ID, "one", -1, "0 is out of range"))
     assert world.kinds == []
@@ -616,7 +616,7 @@ def test_what_was_deleted_on_purpose_is_not_lost() -> None:
     world.append(1, 1)
     world.commit(2)
     world.ok(0, 0)
-    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.history.add(DeletionRequested(0, TP, ID, 1))
     for log in world.logs.values():
         log.delete_records_before(1)
     assert final_checks.judge(world.checkers, world.dump, None, at_rest=False) == []
@@ -625,7 +625,7 @@ def test_what_was_deleted_on_purpose_is_not_lost() -> None:
 
 
 def test_a_producer_that_is_deleted_with_its_records_may_be_forgotten(world: World) -> None:
-    world.history.add(DeletionAsked(0, TP, ID, 2))
+    world.history.add(DeletionRequested(0, TP, ID, 2))
     world.append(2, 1)
     world.commit(3)
     assert world.kinds == []
@@ -635,7 +635,7 @@ def test_a_producer_that_is_deleted_with_its_records_may_be_forgotten(world: Wor
 
 
 def test_a_producer_that_was_forgotten_may_send_all_that_was_deleted_again_but_once(world: World) -> None:
-    world.history.add(DeletionAsked(0, TP, ID, 2))
+    world.history.add(DeletionRequested(0, TP, ID, 2))
     for offset, sequence in ((2, 0), (3, 1)):
         world.append(offset, sequence)
         world.commit(offset + 1)
@@ -646,7 +646,7 @@ def test_a_producer_that_was_forgotten_may_send_all_that_was_deleted_again_but_o
 
 
 def test_a_follower_must_delete_what_its_leader_has(world: World) -> None:
-    world.history.add(DeletionAsked(0, TP, ID, 1))
+    world.history.add(DeletionRequested(0, TP, ID, 1))
     world.logs[1].delete_records_before(1)
     found = final_checks.judge(world.checkers, world.dump, world.context(), at_rest=True)
     assert [one.text for one in found if one.kind == "not converged"] == [

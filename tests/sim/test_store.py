@@ -9,7 +9,7 @@ import pytest
 from kreplog.errors import ConnectionLossError, NoNodeError, SessionExpiredError
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
-from kreplog.sim.store import STORE, StoreLink, StoreServer
+from kreplog.sim.store import STORE, StoreServer, VirtualStoreLink
 from kreplog.types import Create, SetData, WatchEvent
 
 TIMEOUT_MS = 1000
@@ -23,7 +23,7 @@ class Bench:
         self.network = Network(self.scheduler)
         self.server = StoreServer(self.scheduler, self.network)
         self.told: list[Any] = []
-        self.link = StoreLink(
+        self.link = VirtualStoreLink(
             self.server,
             self.network,
             self.scheduler,

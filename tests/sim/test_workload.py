@@ -21,7 +21,7 @@ TP = TopicPartition("t", 0)
 BROKER = 1
 
 
-class Port:
+class ClientPort:
     """Time, and one broker that appends to a real disk and commits at once, unless `answer` says otherwise."""
 
     def __init__(self) -> None:
@@ -93,8 +93,8 @@ class Port:
 class Run:
     """One client of a kind on a Port."""
 
-    def __init__(self, kind: str, port: Port | None = None, **settings: Any) -> None:
-        self.port = port or Port()
+    def __init__(self, kind: str, port: ClientPort | None = None, **settings: Any) -> None:
+        self.port = port or ClientPort()
         self.history = History(lambda: self.port.now_ms)
         self.switch = workload.Switch()
         drawn = workload.Settings(**{"pause_ms": 20, "backoff_ms": 10, **settings})
@@ -104,7 +104,7 @@ class Run:
             if kind == "producer"
             else workload.consumer("c", *shared)
         )
-        self.actor = workload.Actor(client, self.port)
+        self.actor = workload.ClientRunner(client, self.port)
         self.actor.start()
 
     def of(self, kind: type) -> list[Any]:
@@ -136,7 +136,7 @@ def test_a_producer_writes_each_record_once_and_in_order(in_flight: int) -> None
 def test_a_producer_sends_the_same_batches_until_they_are_acknowledged(in_flight: int) -> None:
     """Answers are lost, requests are lost, leaders refuse: nothing is written twice, nothing is missing."""
     random = Random(5)
-    port = Port()
+    port = ClientPort()
 
     def answer(request: Any) -> Any:
         drawn = random.random()
@@ -160,7 +160,7 @@ def test_a_producer_sends_the_same_batches_until_they_are_acknowledged(in_flight
 
 
 def test_a_producer_starts_anew_when_it_is_refused_for_good() -> None:
-    port = Port()
+    port = ClientPort()
     run = Run("producer", port)
     port.run(200)
     port.answer = lambda _: port.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -174,7 +174,7 @@ def test_a_producer_starts_anew_when_it_is_refused_for_good() -> None:
 
 
 def test_a_producer_gives_up_when_it_has_waited_long_enough() -> None:
-    port = Port()
+    port = ClientPort()
     run = Run("producer", port, patience_ms=500)
     port.answer = lambda _: port.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
     port.run(3000)
@@ -185,7 +185,7 @@ def test_a_producer_gives_up_when_it_has_waited_long_enough() -> None:
 
 
 def test_a_producer_numbers_a_topic_made_anew_from_the_start() -> None:
-    port = Port()
+    port = ClientPort()
     run = Run("producer", port)
     port.run(300)
     port.answer = lambda _: None
@@ -201,7 +201,7 @@ def test_a_producer_numbers_a_topic_made_anew_from_the_start() -> None:
 
 
 def test_a_producer_lets_go_of_a_topic_that_is_gone() -> None:
-    port = Port()
+    port = ClientPort()
     run = Run("producer", port)
     port.run(100)
     port.answer = lambda _: None
@@ -224,7 +224,7 @@ def test_acks_of_nothing_ask_for_no_answer() -> None:
 
 
 def test_a_consumer_reads_all_that_is_committed() -> None:
-    port = Port()
+    port = ClientPort()
     producer = Run("producer", port)
     consumer = Run("consumer", port, fetch_bytes=1)
     port.run(2000)
@@ -238,7 +238,7 @@ def test_a_consumer_reads_all_that_is_committed() -> None:
 
 
 def test_a_consumer_can_begin_at_the_end() -> None:
-    port = Port()
+    port = ClientPort()
     producer = Run("producer", port)
     port.run(500)
     end = port.log.high_watermark
@@ -253,7 +253,7 @@ def test_a_consumer_can_begin_at_the_end() -> None:
 
 
 def test_a_consumer_that_is_out_of_range_begins_anew() -> None:
-    port = Port()
+    port = ClientPort()
     producer = Run("producer", port)
     consumer = Run("consumer", port)
     port.run(1000)

@@ -1,1 +1,1 @@
-"""The controller's decisions: who leads each partition, where its replicas lie, and what each broker is told."""
+"""The controller's decisions: who leads each partition, where its replicas lie, and the requests that brokers get."""

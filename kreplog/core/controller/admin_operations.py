@@ -1,8 +1,8 @@
-"""What an administrator writes to the store: each function checks a request and gives the operations of one multi.
+"""Administrative operations: each function validates a request and returns the operations of one multi for it.
 
-The controller finds them by its watches. Requests under /admin lie in a directory for each topic, which whoever asks
-first creates and the controller deletes when it is empty: with NodeExistsError of the first operation ask again with
-`directory=False`, with NoNodeError of it again with True. Functions that take `current` need the topic's node as read.
+The controller's watches find what they write. Requests under /admin lie in a directory for each topic, which the first
+request creates and the controller deletes when it is empty: after NodeExistsError of the first operation retry with
+`directory=False`, after NoNodeError of it with True. Functions that take `current` need the topic's node as read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def create_topic_operations(
 ) -> tuple[StoreOperation, ...]:
     """A topic with these replicas by partition number (from assignment.assign, or given), partitions 0 and up.
 
-    brokers: those that live. Raises InvalidTopicError, InvalidPartitionsError, InvalidReplicaAssignmentError, and
-    UsageError for more min.insync.replicas than replicas (F18). NodeExistsError at index 0: the topic is there, or is
+    brokers: the live ones. Raises InvalidTopicError, InvalidPartitionsError, InvalidReplicaAssignmentError, and
+    UsageError for more min.insync.replicas than replicas (F18). NodeExistsError at index 0: the topic exists, or is
     still being deleted; at index 1: settings are left over from a topic of that name.
     """
     check_topic(name)
@@ -50,13 +50,13 @@ def create_topic_operations(
 
 
 def set_config_operations(name: str, config: TopicConfig, version: int = -1) -> tuple[StoreOperation, ...]:
-    """New settings of a topic; the controller tells its replicas. version: of the node that they were made from, -1 for
-    any. NoNodeError: there is no such topic. BadVersionError: somebody else has written them meanwhile."""
+    """New settings of a topic, which the controller sends to its replicas. version: of the settings node that they were
+    made from, -1 for any. NoNodeError: no such topic. BadVersionError: the settings have changed since."""
     return (Check(nodes.topic(name)), SetData(nodes.topic_config(name), nodes.encode_topic_config(config), version))
 
 
 def delete_topic_operations(name: str) -> tuple[StoreOperation, ...]:
-    """Have a topic deleted. NoNodeError: there is none. NodeExistsError: it is being deleted already."""
+    """Delete a topic. NoNodeError: it does not exist. NodeExistsError: it is being deleted already."""
     check_topic(name)
     return (Check(nodes.topic(name)), Create(f"{nodes.DELETED_TOPICS}/{name}"))
 
@@ -69,7 +69,7 @@ def add_partitions_operations(
     *,
     directory: bool = True,
 ) -> tuple[StoreOperation, ...]:
-    """More partitions, numbered on from those that `current` has.
+    """Add partitions, with the numbers that follow those of `current`.
 
     Raises InvalidPartitionsError, InvalidReplicaAssignmentError (other than the topic's replication factor included).
     """
@@ -81,13 +81,14 @@ def add_partitions_operations(
     wanted = {TopicPartition(name, number): tuple(replicas) for number, replicas in assignment.items()}
     check_assignment(wanted, brokers)
     size = len(next(iter(assignment.values())))
-    for number, one in current.partitions.items():
-        if len(one.target) != size:
+    for number, existing in current.partitions.items():
+        if len(existing.target) != size:
             raise InvalidReplicaAssignmentError(
-                f"new partitions of {name} are given {size} replicas, but partition {number} has {len(one.target)}"
+                f"new partitions of {name} have {size} replicas, but partition {number} has {len(existing.target)}"
             )
     requests = [
-        Create(nodes.partition(one, nodes.ADDED), nodes.encode_replicas(replicas)) for one, replicas in wanted.items()
+        Create(nodes.partition(partition, nodes.ADDED), nodes.encode_replicas(replicas))
+        for partition, replicas in wanted.items()
     ]
     return (*_directory(nodes.ADDED, name, directory), *requests)
 
@@ -95,13 +96,14 @@ def add_partitions_operations(
 def remove_partitions_operations(
     name: str, current: Topic, numbers: Iterable[int], *, directory: bool = True
 ) -> tuple[StoreOperation, ...]:
-    """Delete single partitions with all that is in them. Raises InvalidPartitionsError for one that is not there, and
-    when none would be left."""
+    """Delete single partitions with their records. Raises InvalidPartitionsError for a partition that does not exist,
+    and
+    if none would be left."""
     numbers = sorted(set(numbers))
     unknown = [number for number in numbers if number not in current.partitions]
     if unknown or not numbers or len(numbers) == len(current.partitions):
         raise InvalidPartitionsError(
-            f"partitions {numbers} of {name} cannot be removed: it has {sorted(current.partitions)}, one of which stays"
+            f"partitions {numbers} of {name} cannot be removed: it has {sorted(current.partitions)}, at least one stays"
         )
     requests = [Create(nodes.partition(TopicPartition(name, number), nodes.REMOVED)) for number in numbers]
     return (*_directory(nodes.REMOVED, name, directory), *requests)
@@ -117,7 +119,7 @@ def reassign_operations(
 ) -> tuple[StoreOperation, ...]:
     """Move a partition to the brokers of `target`, preferred leader first.
 
-    pending: a request for that partition is under way and is to be replaced. Raises InvalidReplicaAssignmentError.
+    pending: replaces a request for that partition that is under way. Raises InvalidReplicaAssignmentError.
     """
     check_replicas(partition, target, brokers)
     path, data = nodes.partition(partition, nodes.REASSIGNED), nodes.encode_replicas(target)
@@ -127,12 +129,12 @@ def reassign_operations(
 
 
 def cancel_reassignment_operations(partition: TopicPartition) -> tuple[StoreOperation, ...]:
-    """Lead a partition back to its old replicas. NoNodeError: it is not being reassigned."""
+    """Cancel a reassignment, back to the old replicas. NoNodeError: the partition is not being reassigned."""
     return (SetData(nodes.partition(partition, nodes.REASSIGNED), nodes.encode_replicas(())),)
 
 
 def preferred_election_operations(partitions: Iterable[TopicPartition] = ()) -> tuple[StoreOperation, ...]:
-    """Give leadership back to the preferred replicas of these, or of all. NodeExistsError: an earlier request waits."""
+    """Elect the preferred leaders of these partitions, or of all. NodeExistsError: an earlier request is pending."""
     return (Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions)),)
 
 

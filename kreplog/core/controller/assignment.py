@@ -1,7 +1,7 @@
-"""Where the replicas of new partitions lie, and whether a given assignment is one.
+"""Replica assignment: placement of the replicas of new partitions, and validation of given assignments.
 
 Brokers are a mapping from id to rack or None. An assignment lists a partition's brokers, the preferred leader first,
-then in the order in which they follow it should it die.
+then in the order in which they are elected if it fails.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ def assign(
 ) -> dict[int, tuple[int, ...]]:
     """Place `partitions` new partitions of one topic; return their replicas by number, from `first_partition` on.
 
-    brokers: the live ones, id to rack or None; one without a rack counts as a rack of its own.
-    start: how many partitions the cluster has already. It says which broker comes first and at what distance its
-    followers are, so that many topics of one partition lie as evenly as one topic of many.
-    existing: the partitions that the topic has already, when it is to get more; they stay, and count for evenness.
+    brokers: the live ones, id to rack or None; a broker without a rack counts as a rack of its own.
+    start: how many partitions the cluster has already. It selects the first broker and the distance of its followers,
+    so that many topics of one partition are placed as evenly as one topic of many.
+    existing: the partitions that the topic has already, when partitions are added; they stay, and count for evenness.
 
     The same input gives the same result, in which
     - no partition is on a broker twice, and each is in as many racks as there are, or as it has replicas;
     - brokers lead within 1 of each other, the topic's existing partitions included if they allow it;
     - replicas per broker are as even as that and racks of different size allow: within 1 in a new topic, and hardly
       ever 2 in one that was given more partitions;
-    - in a new topic without racks, those who come next where a broker leads, should it die, are spread over all others
-      within 2, and all who follow it within 3: of fifteen partitions with three replicas on five brokers, the three
-      that one broker leads are followed by all four others.
+    - in a new topic without racks, the brokers that are elected next if a leader fails are spread over all others
+      within 2, and all followers of a leader within 3: of fifteen partitions with three replicas on five brokers, the
+      three that any broker leads are followed by all four others.
 
     Raises InvalidPartitionsError (partitions < 1) and InvalidReplicationFactorError (not 1 to the number of brokers).
     Source: the replication design, "Replica placements", with racks after KIP-36 (F34).
     """
     if partitions < 1:
-        raise InvalidPartitionsError(f"a topic cannot have {partitions} more partitions: ask for at least 1")
+        raise InvalidPartitionsError(f"a topic cannot have {partitions} more partitions: choose at least 1")
     if not 1 <= replication_factor <= len(brokers):
         live = len(brokers)
-        told = f"{live or 'no'} live broker{'' if live == 1 else 's'}"
+        available = f"{live or 'no'} live broker{'' if live == 1 else 's'}"
         choice = f"choose {'1' if live == 1 else f'1 to {live}'}, or start more brokers" if live else "start some first"
-        raise InvalidReplicationFactorError(f"replication factor {replication_factor} with {told}: {choice}")
+        raise InvalidReplicationFactorError(f"replication factor {replication_factor} with {available}: {choice}")
     old = [replicas for _, replicas in sorted((existing or {}).items())]
     new = islice(_around(brokers, old, replication_factor, start), partitions)
     layout = Layout(brokers, [*old, *new])
@@ -73,10 +73,11 @@ def assign(
 
 
 def check_assignment(assignment: Mapping[TopicPartition, Sequence[int]], brokers: Collection[int]) -> None:
-    """Raise InvalidReplicaAssignmentError unless `assignment` can be carried out as it is given.
+    """Raise InvalidReplicaAssignmentError unless `assignment` is valid.
 
-    Every partition needs a broker, different ones and only such as are among `brokers`; the partitions of a topic need
-    equally many. Racks and evenness are the giver's business. Source: Kafka, ReplicationControlManager.
+    Every partition needs at least one broker, distinct ones, all among `brokers`; the partitions of a topic need
+    equally
+    many. Racks and evenness are not checked. Source: Kafka, ReplicationControlManager.
     """
     sizes: dict[str, tuple[int, TopicPartition]] = {}
     for partition, replicas in assignment.items():
@@ -84,14 +85,14 @@ def check_assignment(assignment: Mapping[TopicPartition, Sequence[int]], brokers
         size, other = sizes.setdefault(partition.topic, (len(replicas), partition))
         if len(replicas) != size:
             raise InvalidReplicaAssignmentError(
-                f"{partition} is given {len(replicas)} replicas, but {other} has {size}: give all partitions of "
-                f"{partition.topic} equally many",
+                f"{partition} has {len(replicas)} replicas, but {other} has {size}: all partitions of "
+                f"{partition.topic} need equally many",
                 partition=str(partition),
             )
 
 
 def check_replicas(partition: TopicPartition, replicas: Sequence[int], brokers: Collection[int]) -> None:
-    """Raise InvalidReplicaAssignmentError unless `replicas` are one broker or more, all different, all of `brokers`."""
+    """Raise InvalidReplicaAssignmentError unless `replicas` are at least one broker, all distinct, all in `brokers`."""
     unknown = sorted(set(replicas).difference(brokers))
     if not replicas:
         problem = "no replica: give at least one broker"
@@ -107,12 +108,12 @@ def check_replicas(partition: TopicPartition, replicas: Sequence[int], brokers: 
 def _around(
     brokers: Mapping[int, str | None], existing: Sequence[Sequence[int]], rf: int, start: int
 ) -> Iterator[list[int]]:
-    """The replicas of one new partition after the other, going round the brokers.
+    """The replicas of each new partition, in round-robin order of the brokers.
 
-    In every round each broker leads once, and all find their followers at the same distances, so a whole round is even.
-    The next round takes the next distances, so in time a broker's followers are everywhere. A distance is a number of
-    racks further and of places along within that rack; of successive ones, as many as there are other racks lead to
-    different racks. Replicas beyond one a rack go to whoever is left, by turns.
+    In every round each broker leads once, and all have their followers at the same distances, so a whole round is even.
+    The next round takes the next distances, so in time a broker's followers are on all brokers. A distance is a number
+    of racks and a number of places within that rack; as many successive distances as there are other racks lead to
+    different racks. Replicas beyond one per rack go to the remaining brokers in turn.
     """
     rings: dict[str | int, list[int]] = {}
     for broker, rack in racks_of(brokers).items():

@@ -1,4 +1,4 @@
-"""Brokers that come, go, restart, stop or lose a disk, and what that does to the replicas on them."""
+"""Broker changes: startup, failure, failed disks and controlled shutdown, and the new leaders and ISRs after them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kreplog.core import nodes
 from kreplog.core.controller import election_policies, fencing, selectors, store_reader
-from kreplog.core.controller.context import ControllerContext, LogDirEvent, Replica, named
+from kreplog.core.controller.context import ControllerContext, LogDirEvent, PartitionAndReplica, named
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
 from kreplog.core.controller.selectors import Election
@@ -18,15 +18,15 @@ from kreplog.core.effects import AwaitAnswers, StateChange, Steps
 from kreplog.types import BrokerRegistration, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
 INIT_WAIT_MS = 500
-"""How long a new controller waits, at most, for brokers to take the leaders and ISRs that it repaired, before it makes
-the INIT of everything. That takes both sides long enough to hold up the last of those leaders."""
+"""Maximum wait of a new controller for responses to the leaders and ISRs that it changed, before it sends the INIT,
+whose size would delay the last of those leaders."""
 
-REPAIRED_PER_MS = 40
-"""So many repaired partitions give brokers a millisecond more before the INIT, for clients that waited for a leader."""
+CHANGED_PER_MS = 40
+"""Changed partitions for which brokers get one more millisecond before the INIT, to serve clients of new leaders."""
 
 
 class BrokerChanges:
-    """What follows from /brokers/ids, from the events of failed disks, and from a broker's wish to stop."""
+    """Handlers of /brokers/ids, of log dir events, and of ControlledShutdown requests."""
 
     def __init__(self, machines: StateMachines, deletion: Deletion) -> None:
         self._machines = machines
@@ -34,110 +34,130 @@ class BrokerChanges:
         self._batch = machines.batch
         self._deletion = deletion
 
-    # At a failover
+    # Failover of the controller
 
-    def take_over(self, registrations: Mapping[int, RegisteredBroker], events: tuple[LogDirEvent, ...]) -> Steps[None]:
-        """Take in all brokers at once; what is to be sent is left in the batch, an INIT for each broker.
+    def on_failover(
+        self, registrations: Mapping[int, RegisteredBroker], events: tuple[LogDirEvent, ...]
+    ) -> Steps[None]:
+        """Apply all registrations; requests are left in the batch, an INIT for each broker.
 
-        Whoever died, or restarted, while there was no controller is dealt with as if one had seen it (F33), so that the
-        outcome does not depend on who was the controller when.
+        A broker that failed or restarted while the cluster had no controller is handled as if one had seen it (F33), so
+        that the outcome does not depend on which broker was the controller at that time.
         """
         context = self._context
         context.log_dir_events = events
-        for registration in registrations.values():
-            if _was_handled(registration):
-                self._enter(registration)
+        for registered in registrations.values():
+            if _is_handled(registered):
+                self._add_broker(registered)
         self._machines.startup()
-        yield from self._repair(self._missed_failures())
+        yield from self._elect_and_shrink(self._missed_failures())
         never_elected = [
-            one for one in context.leaderless if one not in context.states and not context.is_pending_deletion(one)
+            partition
+            for partition in context.leaderless
+            if partition not in context.states and not context.is_pending_deletion(partition)
         ]
         yield from self._machines.partitions.handle_state_changes(never_elected, PartitionStatus.ONLINE)
-        new = [registration for broker, registration in registrations.items() if broker not in context.brokers]
-        yield from self._start(new)
-        yield from self._forget_events()
+        new = [registered for broker, registered in registrations.items() if broker not in context.brokers]
+        yield from self._on_broker_startup(new)
+        yield from self._delete_obsolete_log_dir_events()
         for broker in context.brokers:
             self._batch.add_init(broker)
 
-    def _repair(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Others lead, and those that are gone leave the ISRs. Those that take part are told as soon as it is written,
-        and have INIT_WAIT_MS to take it, and some time to serve by it, before there is an INIT of everything."""
-        for some in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
+    def _elect_and_shrink(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
+        """Elect leaders for, and shrink the ISRs of, partitions that lost a broker; send LeaderAndIsr before the INIT.
+
+        Brokers get INIT_WAIT_MS to respond, and some time to serve clients, before the batch sends the full state.
+        """
+        for chunk in fencing.chunks(partitions, fencing.MAX_OPERATIONS - 1):
             yield from self._machines.partitions.handle_state_changes(
-                some, PartitionStatus.ONLINE, election_policies.elect_offline
+                chunk, PartitionStatus.ONLINE, election_policies.elect_offline
             )
-            yield from self._machines.leader_and_isr.end_eligibility(some)
+            yield from self._machines.leader_and_isr.clear_obsolete_elr(chunk)
             yield from self._batch.send_leaders()
         if partitions:
-            yield AwaitAnswers(INIT_WAIT_MS, min(INIT_WAIT_MS, len(partitions) // REPAIRED_PER_MS))
+            yield AwaitAnswers(INIT_WAIT_MS, min(INIT_WAIT_MS, len(partitions) // CHANGED_PER_MS))
 
     def _missed_failures(self) -> list[TopicPartition]:
-        """Partitions with a leader, these first, or an in-sync replica that is gone (F33)."""
+        """Partitions whose leader, these first, or another in-sync replica is offline (F33)."""
         context = self._context
         leaderless, shrunk = [], []
-        for partition in context.everything():
+        for partition in context.active_partitions():
             if not context.has_leader(partition):
                 leaderless.append(partition)
             elif any(not context.is_online(partition, broker) for broker in context.states[partition].isr):
                 shrunk.append(partition)
         return leaderless + shrunk
 
-    # After that
+    # Startup and failure of brokers
 
     def on_change(self) -> Steps[None]:
-        """Brokers have come or gone, or say something else of themselves."""
+        """Registrations were created, replaced, changed or deleted."""
         context = self._context
         found = yield from store_reader.brokers()
-        gone = [id for id, held in context.brokers.items() if id not in found or found[id].broker.epoch != held.epoch]
-        if gone:
-            yield from self._fail(gone)
-        new = [registration for id, registration in found.items() if id not in context.brokers]
+        failed = [
+            id
+            for id, registration in context.brokers.items()
+            if id not in found or found[id].registration.epoch != registration.epoch
+        ]
+        if failed:
+            yield from self._on_broker_failure(failed)
+        new = [registered for id, registered in found.items() if id not in context.brokers]
         if new:
-            yield from self._start(new)
-            yield from self._forget_events()
+            yield from self._on_broker_startup(new)
+            yield from self._delete_obsolete_log_dir_events()
             yield from self._batch.send()
-        said = [_still_stopping(one.broker, context.brokers[id]) for id, one in found.items()]
-        changed = [broker for broker in said if broker != context.brokers[broker.id]]
+        registrations = [
+            _still_stopping(registered.registration, context.brokers[id]) for id, registered in found.items()
+        ]
+        changed = [registration for registration in registrations if registration != context.brokers[registration.id]]
         if changed:
-            stopping = [one.id for one in changed if one.stopping]
-            context.brokers.update((broker.id, broker) for broker in changed)
+            stopping = [registration.id for registration in changed if registration.stopping]
+            context.brokers.update((registration.id, registration) for registration in changed)
             self._batch.add_update_metadata()
-            yield from self._evacuate(stopping)
-        if gone or new:
+            yield from self._shut_down(stopping)
+        if failed or new:
             context.touched.update(dict.fromkeys(context.reassignments))
 
-    def _fail(self, gone: Collection[int]) -> Steps[None]:
-        """The registrations of brokers ended: others lead, and they leave every ISR."""
-        yield StateChange("warning", f"brokers {', '.join(map(str, sorted(gone)))} are gone")
-        for broker in gone:
-            self._leave(broker)
+    def _on_broker_failure(self, failed: Collection[int]) -> Steps[None]:
+        """The registrations of brokers ended: elect other leaders, and remove them from every ISR."""
+        yield StateChange("warning", f"brokers {', '.join(map(str, sorted(failed)))} are no longer registered")
+        for broker in failed:
+            self._remove_broker(broker)
         self._batch.add_update_metadata()
-        yield from self._lose(
-            [Replica(partition, broker) for broker in gone for partition in self._context.replicas_on.get(broker, ())]
+        yield from self._on_replicas_offline(
+            [
+                PartitionAndReplica(partition, broker)
+                for broker in failed
+                for partition in self._context.replicas_on.get(broker, ())
+            ]
         )
         yield from self._batch.send()
 
-    def _start(self, registrations: Collection[RegisteredBroker]) -> Steps[None]:
-        """Brokers have registered: they learn all that they should have, and lead or follow again.
+    def _on_broker_startup(self, registrations: Collection[RegisteredBroker]) -> Steps[None]:
+        """Brokers have registered: they get an INIT, and their replicas lead or follow again.
 
-        What is to be sent is left in the batch. Each was taken for failed before, whether it was known or not.
+        Requests are left in the batch. Each broker has been handled as failed before, or is new to this controller.
         """
         context = self._context
         started = []
-        for registration in registrations:
-            self._enter(registration)
-            started.append(registration.broker.id)
-            self._batch.add_init(registration.broker.id)
+        for registered in registrations:
+            self._add_broker(registered)
+            started.append(registered.registration.id)
+            self._batch.add_init(registered.registration.id)
         if not started:
             return
         yield StateChange("info", f"brokers {', '.join(map(str, started))} have started")
         for broker in started:
-            yield from self._distrust(broker)
-            led = [one for one in context.replicas_on.get(broker, ()) if self._leads(broker, one)]
+            yield from self._drop_unclean(broker)
+            led = self._led_by(broker)
             yield from self._machines.leader_and_isr.update(led, election_policies.bump_leader_epoch)
-        yield from self._note_handled(registrations)
+        yield from self._write_handled_epochs(registrations)
         self._batch.add_update_metadata()
-        returned = [Replica(one, broker) for broker in started for one in context.replicas_on.get(broker, ())]
+        returned = [
+            PartitionAndReplica(partition, broker)
+            for broker in started
+            for partition in context.replicas_on.get(broker, ())
+        ]
         online = [replica for replica in returned if context.is_online(*replica)]
         yield from self._machines.replicas.handle_state_changes(
             [replica for replica in online if not context.is_pending_deletion(replica.partition)], ReplicaStatus.ONLINE
@@ -147,13 +167,18 @@ class BrokerChanges:
             [replica for replica in online if context.is_pending_deletion(replica.partition)]
         )
 
+    def _led_by(self, broker: int) -> list[TopicPartition]:
+        replicas_on = self._context.replicas_on.get(broker, ())
+        return [partition for partition in replicas_on if self._leads(broker, partition)]
+
     def _leads(self, broker: int, partition: TopicPartition) -> bool:
         state = self._context.states.get(partition)
         return state is not None and state.leader == broker and not self._context.is_pending_deletion(partition)
 
-    def _distrust(self, broker: int) -> Steps[None]:
-        """A broker that crashed so that unflushed records may be lost, or that lost a disk, is no longer in sync (F17,
-        KIP-966). Nor where every record is fsynced now: it may not have been when those lost were written."""
+    def _drop_unclean(self, broker: int) -> Steps[None]:
+        """Remove a broker from ISRs and eligible replicas after a crash that may have lost unflushed records, or after
+        the loss of a disk (F17, KIP-966). Also where flush.messages is 1 now: it may have been larger when the lost
+        records were written."""
         context = self._context
         if not context.brokers[broker].unclean:
             return
@@ -168,119 +193,120 @@ class BrokerChanges:
         dropped = yield from self._machines.leader_and_isr.update(doubtful, choose)
         yield from self._machines.partitions.handle_state_changes(dropped, PartitionStatus.ONLINE)
 
-    def _note_handled(self, registrations: Iterable[RegisteredBroker]) -> Steps[None]:
+    def _write_handled_epochs(self, registrations: Iterable[RegisteredBroker]) -> Steps[None]:
         operations: list[StoreOperation] = []
-        for registration in registrations:
-            path = nodes.handled_epoch(registration.broker.id)
-            data = str(registration.broker.epoch).encode()
-            operations.append(Create(path, data) if registration.handled is None else SetData(path, data))
-        for some in fencing.chunks(operations, fencing.MAX_OPERATIONS - 1):
-            yield from fencing.fenced(self._context, some)
+        for registered in registrations:
+            path = nodes.handled_epoch(registered.registration.id)
+            data = str(registered.registration.epoch).encode()
+            operations.append(Create(path, data) if registered.handled_epoch is None else SetData(path, data))
+        for chunk in fencing.chunks(operations, fencing.MAX_OPERATIONS - 1):
+            yield from fencing.fenced(self._context, chunk)
 
-    def _enter(self, registration: RegisteredBroker) -> None:
-        context, broker = self._context, registration.broker
-        context.brokers[broker.id] = broker
-        context.registered[broker.id] = registration.created
+    def _add_broker(self, registered: RegisteredBroker) -> None:
+        context, broker = self._context, registered.registration.id
+        context.brokers[broker] = registered.registration
+        context.registration_created[broker] = registered.created
         for event in context.log_dir_events:
-            if event.broker == broker.id and event.created > registration.created:
-                context.failed.setdefault(broker.id, {}).update(dict.fromkeys(event.partitions))
+            if event.broker == broker and event.created > registered.created:
+                context.failed_replicas.setdefault(broker, {}).update(dict.fromkeys(event.partitions))
 
-    def _leave(self, broker: int) -> None:
+    def _remove_broker(self, broker: int) -> None:
         self._context.brokers.pop(broker, None)
-        self._context.registered.pop(broker, None)
-        self._context.failed.pop(broker, None)
+        self._context.registration_created.pop(broker, None)
+        self._context.failed_replicas.pop(broker, None)
 
-    def _lose(self, replicas: Collection[Replica]) -> Steps[None]:
-        """Replicas have gone offline, with their broker or its disk. Whoever is to lead is told as soon as that is
-        written: smaller ISRs take their time."""
+    def _on_replicas_offline(self, replicas: Collection[PartitionAndReplica]) -> Steps[None]:
+        """Replicas went offline, with their broker or its disk. New leaders are sent as soon as they are written,
+        before
+        the ISRs of other partitions shrink."""
         context = self._context
         staying = [replica for replica in replicas if not context.is_pending_deletion(replica.partition)]
         led = [partition for partition, broker in staying if self._leads(broker, partition)]
-        for some in fencing.chunks(led, fencing.MAX_OPERATIONS - 1):
-            yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.OFFLINE)
-            yield from self._machines.partitions.handle_state_changes(some, PartitionStatus.ONLINE)
+        for chunk in fencing.chunks(led, fencing.MAX_OPERATIONS - 1):
+            yield from self._machines.partitions.handle_state_changes(chunk, PartitionStatus.OFFLINE)
+            yield from self._machines.partitions.handle_state_changes(chunk, PartitionStatus.ONLINE)
             yield from self._batch.send()
         yield from self._machines.replicas.handle_state_changes(staying, ReplicaStatus.OFFLINE)
         yield from self._deletion.fail(
             [replica for replica in replicas if context.is_pending_deletion(replica.partition)]
         )
 
-    # Disks
+    # Failed disks
 
     def on_log_dir_events(self) -> Steps[None]:
-        """Brokers have lost disks. The events stay in the store until the broker registers anew, for the next
-        controller to know; then they are deleted."""
+        """Brokers reported failed disks. An event stays in the store for later controllers until the broker registers
+        again; then it is deleted."""
         context = self._context
         context.log_dir_events = yield from store_reader.log_dir_events()
         lost = [
-            Replica(partition, event.broker)
+            PartitionAndReplica(partition, event.broker)
             for event in context.log_dir_events
-            if event.created > context.registered.get(event.broker, event.created)
+            if event.created > context.registration_created.get(event.broker, event.created)
             for partition in event.partitions
         ]
         yield from self.on_storage_errors(lost)
-        yield from self._forget_events()
+        yield from self._delete_obsolete_log_dir_events()
 
-    def on_storage_errors(self, replicas: Iterable[Replica]) -> Steps[None]:
-        """Replicas have failed; nobody counts on them until their broker registers anew."""
+    def on_storage_errors(self, replicas: Iterable[PartitionAndReplica]) -> Steps[None]:
+        """Replicas failed with their disk; they are offline until their broker registers again."""
         context = self._context
         lost = []
         for replica in dict.fromkeys(replicas):
             partition, broker = replica
             if context.is_online(partition, broker):
-                context.failed.setdefault(broker, {})[partition] = None
-                if context.knows(partition) and broker in context.replicas(partition):
+                context.failed_replicas.setdefault(broker, {})[partition] = None
+                if context.has_partition(partition) and broker in context.replicas(partition):
                     lost.append(replica)
         if lost:
-            yield StateChange("warning", f"{len(lost)} replicas have lost their disk: {named(lost)}")
-            yield from self._lose(lost)
+            yield StateChange("warning", f"{len(lost)} replicas are offline, their disk has failed: {named(lost)}")
+            yield from self._on_replicas_offline(lost)
             yield from self._batch.send()
 
-    def _forget_events(self) -> Steps[None]:
-        """Delete the events of registrations that have ended."""
+    def _delete_obsolete_log_dir_events(self) -> Steps[None]:
+        """Delete the log dir events of registrations that have ended."""
         context = self._context
         old = [
             log_dir_event
             for log_dir_event in context.log_dir_events
-            if log_dir_event.created < context.registered.get(log_dir_event.broker, 0)
+            if log_dir_event.created < context.registration_created.get(log_dir_event.broker, 0)
         ]
         context.log_dir_events = tuple(
             log_dir_event for log_dir_event in context.log_dir_events if log_dir_event not in old
         )
-        for path in (yield from store_reader.existing(one.path for one in old)):
+        for path in (yield from store_reader.existing(event.path for event in old)):
             yield from fencing.fenced(context, [Delete(path)])
 
-    # Brokers that stop
+    # Controlled shutdown
 
     def on_controlled_shutdown(self, broker: int) -> Steps[list[TopicPartition]]:
-        """Move all that a broker leads away from it; returns what it leads still, since nobody else can."""
-        held = self._context.brokers[broker]
-        if not held.stopping:
-            yield StateChange("info", f"broker {broker} is stopping")
-            self._context.brokers[broker] = replace(held, stopping=True)
+        """Move leadership away from a broker; return the partitions that it still leads since no other replica can."""
+        registration = self._context.brokers[broker]
+        if not registration.stopping:
+            yield StateChange("info", f"broker {broker} is shutting down")
+            self._context.brokers[broker] = replace(registration, stopping=True)
             self._batch.add_update_metadata()
-        yield from self._evacuate([broker])
-        return [one for one in self._context.replicas_on.get(broker, ()) if self._leads(broker, one)]
+        yield from self._shut_down([broker])
+        return self._led_by(broker)
 
-    def evacuate_stopping(self) -> Steps[None]:
-        """At a failover: the broker's wish may have been heard by the last controller only."""
-        yield from self._evacuate([broker.id for broker in self._context.brokers.values() if broker.stopping])
+    def resume_controlled_shutdowns(self) -> Steps[None]:
+        """At a failover: a request for controlled shutdown may have reached the last controller only."""
+        yield from self._shut_down([broker.id for broker in self._context.brokers.values() if broker.stopping])
 
-    def _evacuate(self, stopping: Collection[int]) -> Steps[None]:
-        """Leaders move, followers leave the ISR and stop (F15)."""
+    def _shut_down(self, stopping: Collection[int]) -> Steps[None]:
+        """Elect leaders elsewhere; remove followers from the ISR and stop them (F15)."""
         context = self._context
-        there = [
-            Replica(partition, broker)
+        replicas = [
+            PartitionAndReplica(partition, broker)
             for broker in stopping
             for partition in context.replicas_on.get(broker, ())
             if partition in context.states and not context.is_pending_deletion(partition)
         ]
         choose: ElectionPolicy = election_policies.elect_for_shutdown
-        led = dict.fromkeys(partition for partition, _ in there if context.has_leader(partition))
+        led = dict.fromkeys(partition for partition, _ in replicas if context.has_leader(partition))
         yield from self._machines.partitions.handle_state_changes(led, PartitionStatus.ONLINE, choose)
         followers = [
             replica
-            for replica in there
+            for replica in replicas
             if context.states[replica.partition].leader != replica.broker
             and context.replica_status(replica) in (ReplicaStatus.NEW, ReplicaStatus.ONLINE)
         ]
@@ -288,10 +314,10 @@ class BrokerChanges:
         yield from self._batch.send()
 
 
-def _was_handled(registration: RegisteredBroker) -> bool:
-    return registration.handled == registration.broker.epoch
+def _is_handled(registered: RegisteredBroker) -> bool:
+    return registered.handled_epoch == registered.registration.epoch
 
 
-def _still_stopping(said: BrokerRegistration, held: BrokerRegistration) -> BrokerRegistration:
-    """What a broker says of itself; one that asked to be shut down stays marked until it registers anew."""
-    return replace(said, stopping=said.stopping or held.stopping)
+def _still_stopping(read: BrokerRegistration, held: BrokerRegistration) -> BrokerRegistration:
+    """The registration as read, marked as stopping if a ControlledShutdown request was handled for it."""
+    return replace(read, stopping=read.stopping or held.stopping)

@@ -1,8 +1,8 @@
-"""What a controller knows: the cluster as the store tells it, and the state of every replica and partition.
+"""The controller context: the content of the store, and the state of every replica and partition.
 
-Read once when a controller takes over, kept up by every event after that, thrown away when it resigns. Everything in it
-is derived from the store, but for what brokers answered (a disk that failed, a replica that was deleted), which they
-answer again. Sets that are gone through are dicts without values, so that the order never depends on hashing.
+Read once at a failover, updated by every event after that, dropped when the controller resigns. All of it is derived
+from the store, except for what brokers responded (a disk that failed, a replica that was deleted), which they respond
+again. Sets that are iterated are dicts without values, so that the order never depends on hashing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kreplog.core.nodes import Assignment, Topic
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
 
-class Replica(NamedTuple):
+class PartitionAndReplica(NamedTuple):
     """One broker's copy of one partition."""
 
     partition: TopicPartition
@@ -27,8 +27,8 @@ class Replica(NamedTuple):
         return f"{self.partition}@{self.broker}"
 
 
-Observer = Callable[[Replica | TopicPartition, str, str], None]
-"""Called with what has changed its state, its old state and its new one."""
+Observer = Callable[[PartitionAndReplica | TopicPartition, str, str], None]
+"""Called with the replica or partition that has changed its state, the old state and the new one."""
 
 
 class LogDirEvent(NamedTuple):
@@ -44,12 +44,12 @@ class ControllerContext:
     """See the module. Attributes are for reading; put_* and remove_* keep the indexes.
 
     controller_id: this broker. epoch, epoch_version: of /controller_epoch as won at the election.
-    brokers: those registered, that this controller has taken in. registered: the store's transaction of that.
-    failed: replicas on failed disks, by broker, until it registers anew.
+    brokers: registrations that this controller has applied. registration_created: the store's transaction of each.
+    failed_replicas: replicas on failed disks, by broker, until it registers anew.
     topics, configs, states: content of the nodes. replicas_on: partitions assigned to a broker.
-    deleting: topics to be deleted; removing: partitions to be removed. reassignments: the target asked for, () to
+    deleting: topics to be deleted; removing: partitions to be removed. reassignments: the requested target, () to
     cancel. leaderless: partitions New or Offline. touched: partitions whose state was written or read since the last
-    look. unsettled: partitions whose writes were refused too often, for the next Tick. elections: leaders elected.
+    step. to_retry: partitions whose writes were refused too often, for the next Tick. elections: leaders elected.
     """
 
     def __init__(self, controller_id: int, epoch: int, epoch_version: int, observer: Observer | None = None) -> None:
@@ -57,8 +57,8 @@ class ControllerContext:
         self.epoch = epoch
         self.epoch_version = epoch_version
         self.brokers: dict[int, BrokerRegistration] = {}
-        self.registered: dict[int, int] = {}
-        self.failed: dict[int, dict[TopicPartition, None]] = {}
+        self.registration_created: dict[int, int] = {}
+        self.failed_replicas: dict[int, dict[TopicPartition, None]] = {}
         self.log_dir_events: tuple[LogDirEvent, ...] = ()
         self.topics: dict[str, Topic] = {}
         self.configs: dict[str, TopicConfig] = {}
@@ -69,16 +69,16 @@ class ControllerContext:
         self.reassignments: dict[TopicPartition, tuple[int, ...]] = {}
         self.leaderless: dict[TopicPartition, None] = {}
         self.touched: dict[TopicPartition, None] = {}
-        self.unsettled: dict[TopicPartition, None] = {}
+        self.to_retry: dict[TopicPartition, None] = {}
         self.elections = 0
         self.partition_statuses: dict[TopicPartition, PartitionStatus] = {}
-        self.replica_statuses: dict[Replica, ReplicaStatus] = {}
+        self.replica_statuses: dict[PartitionAndReplica, ReplicaStatus] = {}
         self._observer = observer
 
-    # What follows from the facts
+    # Derived
 
-    def knows(self, partition: TopicPartition) -> bool:
-        """Whether its topic's node has it; assignment, replicas and topic_id are for those only."""
+    def has_partition(self, partition: TopicPartition) -> bool:
+        """Whether its topic's node contains it; assignment, replicas and topic_id need that."""
         topic = self.topics.get(partition.topic)
         return topic is not None and partition.partition in topic.partitions
 
@@ -107,17 +107,17 @@ class ControllerContext:
         return self.config(partition.topic).unclean_leader_election_enable
 
     def is_pending_deletion(self, partition: TopicPartition) -> bool:
-        """Whether it is to be deleted, so that nobody shall lead it any more."""
+        """Whether it is to be deleted, so that it gets no leader any more."""
         return partition.topic in self.deleting or partition in self.removing
 
     def is_online(self, partition: TopicPartition, broker: int) -> bool:
-        """Whether the broker is registered and its replica on no failed disk."""
+        """Whether the broker is registered and its replica is not on a failed disk."""
         if broker not in self.brokers:
             return False
-        return not self.failed or partition not in self.failed.get(broker, ())
+        return not self.failed_replicas or partition not in self.failed_replicas.get(broker, ())
 
     def can_lead(self, partition: TopicPartition) -> tuple[int, ...]:
-        """Assigned replicas that may be elected: online, and their broker is not stopping (F15)."""
+        """Assigned replicas that can be elected: online, on a broker that is not shutting down (F15)."""
         replicas = self.replicas(partition)
         return tuple(
             [
@@ -128,21 +128,23 @@ class ControllerContext:
         )
 
     def has_leader(self, partition: TopicPartition) -> bool:
-        """Whether a leader is written down whose replica is online."""
+        """Whether leaderAndISR names a leader, and its replica is online."""
         state = self.states.get(partition)
         return state is not None and state.leader != NO_LEADER and self.is_online(partition, state.leader)
 
-    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[Replica]:
-        return [Replica(partition, broker) for partition in partitions for broker in self.replicas(partition)]
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        return [
+            PartitionAndReplica(partition, broker) for partition in partitions for broker in self.replicas(partition)
+        ]
 
-    def everything(self) -> Iterator[TopicPartition]:
-        """All partitions that have a leaderAndISR and are to stay."""
+    def active_partitions(self) -> Iterator[TopicPartition]:
+        """Partitions that have a leaderAndISR and are not pending deletion."""
         return (partition for partition in self.states if not self.is_pending_deletion(partition))
 
-    # What changes them
+    # Updates
 
     def put_topic(self, name: str, topic: Topic) -> None:
-        """Take in a topic's node; partitions it no longer has are for remove_partition."""
+        """Apply a topic's node; partitions that it no longer has need remove_partition."""
         held = self.topics.get(name)
         before = {} if held is None else held.partitions
         for number, assignment in topic.partitions.items():
@@ -160,8 +162,8 @@ class ControllerContext:
         """Forget a partition whose replicas and status are NonExistent; put_topic the topic without it afterwards."""
         for broker in self.replicas(partition):
             self._unassign(partition, broker)
-            self.failed.get(broker, {}).pop(partition, None)
-        for index in (self.states, self.leaderless, self.touched, self.unsettled, self.removing, self.reassignments):
+            self.failed_replicas.get(broker, {}).pop(partition, None)
+        for index in (self.states, self.leaderless, self.touched, self.to_retry, self.removing, self.reassignments):
             index.pop(partition, None)
 
     def remove_topic(self, name: str) -> None:
@@ -172,20 +174,21 @@ class ControllerContext:
         self.configs.pop(name, None)
         self.deleting.pop(name, None)
 
-    def without(self, partition: TopicPartition) -> Topic:
+    def topic_without(self, partition: TopicPartition) -> Topic:
         """The topic's node once `partition` is gone from it."""
         topic = self.topics[partition.topic]
-        return replace(topic, partitions={n: one for n, one in topic.partitions.items() if n != partition.partition})
+        rest = {number: assigned for number, assigned in topic.partitions.items() if number != partition.partition}
+        return replace(topic, partitions=rest)
 
     def put_state(self, partition: TopicPartition, state: LeaderAndIsr) -> None:
         self.states[partition] = state
         self.touched[partition] = None
 
-    def replica_status(self, replica: Replica) -> ReplicaStatus:
+    def replica_status(self, replica: PartitionAndReplica) -> ReplicaStatus:
         return self.replica_statuses.get(replica, ReplicaStatus.NON_EXISTENT)
 
-    def put_replica_status(self, replica: Replica, status: ReplicaStatus) -> None:
-        """The state machine's alone, and of who starts it."""
+    def put_replica_status(self, replica: PartitionAndReplica, status: ReplicaStatus) -> None:
+        """To be called by the state machine only."""
         old = self.replica_status(replica)
         if status is ReplicaStatus.NON_EXISTENT:
             self.replica_statuses.pop(replica, None)
@@ -198,7 +201,7 @@ class ControllerContext:
         return self.partition_statuses.get(partition, PartitionStatus.NON_EXISTENT)
 
     def put_partition_status(self, partition: TopicPartition, status: PartitionStatus) -> None:
-        """The state machine's alone, and of who starts it."""
+        """To be called by the state machine only."""
         old = self.partition_status(partition)
         if status is PartitionStatus.NON_EXISTENT:
             self.partition_statuses.pop(partition, None)
@@ -220,6 +223,6 @@ class ControllerContext:
 
 
 def named(items: Iterable[object], most: int = 5) -> str:
-    """The first few by name and how many more there are, for the log."""
+    """The first few names and the number of the others, for log lines."""
     names = [str(item) for item in items]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

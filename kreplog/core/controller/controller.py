@@ -1,13 +1,14 @@
 """The controller of a cluster, as one broker runs it: passive until it is elected, then whole, until it resigns.
 
-It is elected by one multi that creates /controller and raises /controller_epoch. Elected, it reads everything once,
-repairs what happened while there was no controller, tells every broker all that it should know, and takes up what was
-under way; from then on it follows the watches of the store and the answers of brokers. It waits for nothing but the
-store. Whatever goes wrong with the store sends it back to the start: it resigns, forgets all, and is elected anew, or
-takes over again under a new epoch if /controller is still its own.
+It is elected by one multi that creates /controller and raises /controller_epoch. Elected, it reads the whole store
+once, elects leaders in place of brokers that failed while the cluster had no controller, sends every broker its full
+state, and continues the operations under way; after that it reacts to watches of the store and responses of brokers. It
+waits for nothing but the store. After any error of the store it starts over: it resigns, drops its context, and is
+elected again, or takes over again under a new epoch if /controller is still its own.
 
-Every broker's first UpdateMetadata of a controller epoch, or of its registration, and a LeaderAndIsr before it, the
-INIT, hold everything. Only what a new controller finds to repair is told before that, as soon as it is written.
+A broker's first LeaderAndIsr of a controller epoch or of its registration, the INIT, and the UpdateMetadata after it
+hold the full state. Only leaders and ISRs that a new controller changes at its failover are sent before that, as soon
+as they are written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.broker_changes import BrokerChanges
-from kreplog.core.controller.context import ControllerContext, Observer, Replica
+from kreplog.core.controller.context import ControllerContext, Observer, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import bump_leader_epoch, elect_offline
 from kreplog.core.controller.fencing import DeposedError
@@ -49,14 +50,14 @@ from kreplog.errors import (
 from kreplog.types import Check, Create, Delete, SetData, StoreOperation
 
 RETRY_MS = 500
-"""How long a controller waits before it starts over after the store failed it."""
+"""Delay before a controller starts over after an error of the store."""
 
-SETTLE_MS = 200
-"""How soon it tries again to write what others kept writing."""
+WRITE_RETRY_MS = 200
+"""Delay before it retries writes that lost every compare-and-set against other writers."""
 
 
 class ControllerTerm:
-    """What one controller epoch works with; gone when the controller resigns."""
+    """The context and the operations of one controller epoch; dropped when the controller resigns."""
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
@@ -71,9 +72,9 @@ class ControllerTerm:
 class Controller:
     """The controller core of one broker; see kreplog.core.effects for how a step is run.
 
-    active: whether it is the controller, as far as it knows. epoch: of its controllership, the last one when passive.
-    context: what it knows, empty when passive. on_transition: called with every change of state of a replica or
-    partition (what, old, new), also with those of the start, from NonExistent; for checkers.
+    active: whether it is the controller, as far as it knows. epoch: its controller epoch, the last one when passive.
+    context: empty when passive. on_transition: called with every change of state (replica or partition, old, new), the
+    first states, from NonExistent, included; for checkers.
     """
 
     def __init__(self, broker_id: int, config: ReplicationConfig, on_transition: Observer | None = None) -> None:
@@ -89,18 +90,18 @@ class Controller:
 
     @property
     def context(self) -> ControllerContext:
-        """What it knows; another object after every election and resignation. For reading only."""
+        """The current context, read-only; another object after every election and resignation."""
         return self._term.context
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
-        """Take one event; see the module for what follows. Never raises a CoordinationError."""
+        """Process one event, as the module describes. Never raises a CoordinationError."""
         try:
-            yield from self._take(event, now_ms)
+            yield from self._dispatch(event, now_ms)
             if self.active:
-                yield from self._settle(now_ms)
+                yield from self._advance_reassignments(now_ms)
         except SessionExpiredError:
             self._resign()
-            yield StateChange("warning", f"broker {self.broker_id}: its session with the store has ended")
+            yield StateChange("warning", f"broker {self.broker_id}: its session with the store has expired")
         except DeposedError as error:
             self._resign()
             self._retry_ms = now_ms  # at once, but in a step of its own
@@ -108,16 +109,16 @@ class Controller:
         except CoordinationError as error:
             self._resign()
             self._retry_ms = now_ms + RETRY_MS
-            yield StateChange("error", f"broker {self.broker_id} starts over: {error}")
+            yield StateChange("error", f"broker {self.broker_id} resigns as controller and starts over: {error}")
         if isinstance(event, Received) and not self.active:
             yield Reply(event.reply_to, ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER))
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When it wants the next Tick, at the latest; None while there is nothing to wait for."""
+        """Latest time of the next Tick; None while nothing is due."""
         times = (self._retry_ms, self._balance_ms if self.active else None)
         return min((time for time in times if time is not None), default=None)
 
-    def _take(self, event: Event, now_ms: int) -> Steps[None]:
+    def _dispatch(self, event: Event, now_ms: int) -> Steps[None]:
         match event:
             case Registered(_, session_id):
                 if not self.active or session_id != self._session:
@@ -136,22 +137,22 @@ class Controller:
             case Tick():
                 yield from self._tick(now_ms)
             case _:
-                raise InvariantError(f"the controller takes no {type(event).__name__}")
+                raise InvariantError(f"the controller does not handle {type(event).__name__}")
 
-    # Being elected, and resigning
+    # Election and resignation
 
     def _elect(self, now_ms: int) -> Steps[None]:
-        """Become the controller if there is none, or if it is this very session (F28); else wait for its end."""
+        """Become the controller if /controller is absent or belongs to this session (F28); otherwise watch it."""
         self._retry_ms = None
         for _ in range(fencing.ATTEMPTS):
             if self._session is None:
                 return
             (holder,) = yield GetNodes((nodes.CONTROLLER,), watch=True)
-            if holder is not None and not self._is_mine(holder.stat.ephemeral_owner):
+            if holder is not None and not self._is_own(holder.stat.ephemeral_owner):
                 return
             (epoch,) = yield GetNodes((nodes.CONTROLLER_EPOCH,))
             if epoch is None:
-                yield from self._found_cluster()
+                yield from self._create_persistent_nodes()
                 continue
             number = nodes.decode_number(nodes.CONTROLLER_EPOCH, epoch) + 1
             content = nodes.encode_controller(self.broker_id)
@@ -172,12 +173,14 @@ class Controller:
             return
         self._retry_ms = now_ms + RETRY_MS
 
-    def _is_mine(self, owner: int) -> bool:
-        """A reply was lost, or this controller starts over: nobody else will act while that node is there (F28)."""
+    def _is_own(self, owner: int) -> bool:
+        """Whether /controller belongs to this session: after a lost reply, or when the controller starts over, no other
+        broker can be elected while that node exists (F28)."""
         return owner == self._session
 
-    def _found_cluster(self) -> Steps[None]:
-        """The nodes that a new cluster needs, each on its own, since others make them at the same time."""
+    def _create_persistent_nodes(self) -> Steps[None]:
+        """Create the nodes that a new cluster needs, one write each, since other brokers create them at the same
+        time."""
         for path in nodes.PERSISTENT:
             yield from _create(path, b"")
         yield from _create(nodes.CONTROLLER_EPOCH, b"0")
@@ -191,31 +194,32 @@ class Controller:
         self._term = ControllerTerm(ControllerContext(self.broker_id, self.epoch, -1, self.on_transition))
 
     def _failover(self, now_ms: int) -> Steps[None]:
-        """Read everything, repair what nobody has seen to, tell everybody, and go on with what was under way."""
+        """Read the store, elect in place of failed brokers, send every broker its INIT, and continue what is under
+        way."""
         term, context = self._term, self._term.context
-        noted, _ = yield from store_reader.isr_changes()  # before the states that they are about are read
+        notifications, _ = yield from store_reader.isr_changes()  # before the states that they are about are read
         registrations = yield from store_reader.brokers()
         events = yield from store_reader.log_dir_events()
         yield from store_reader.fill(context)
         removed = yield from store_reader.tree(nodes.REMOVED)
         reassigned = yield from store_reader.tree(nodes.REASSIGNED)
         added = yield from store_reader.tree(nodes.ADDED)
-        yield from term.deletion.take(context.deleting.copy(), removed)
-        yield from term.brokers.take_over(registrations, events)
-        yield from term.reassignment.take_over(reassigned)
-        yield from term.machines.leader_and_isr.end_eligibility(context.everything())
+        yield from term.deletion.accept(context.deleting.copy(), removed)
+        yield from term.brokers.on_failover(registrations, events)
+        yield from term.reassignment.on_failover(reassigned)
+        yield from term.machines.leader_and_isr.clear_obsolete_elr(context.active_partitions())
         yield from term.machines.batch.send()
-        yield from term.brokers.evacuate_stopping()
-        yield from self._drop_together(noted)
+        yield from term.brokers.resume_controlled_shutdowns()
+        yield from self._delete_notifications(notifications)
         yield from term.deletion.resume()
         yield from term.reassignment.advance(list(context.reassignments))
         yield from term.topics.add(added)
         yield from term.preferred.on_request()
-        yield from term.topics.sweep_all()
+        yield from term.topics.delete_all_empty_directories()
         if self._config.auto_leader_rebalance_enable:
             self._balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
 
-    # Being the controller
+    # The active controller
 
     def _watch_fired(self, path: str, now_ms: int) -> Steps[None]:
         term = self._term
@@ -239,7 +243,7 @@ class Controller:
         elif _under(path, nodes.REASSIGNED):
             yield from term.reassignment.on_requests()
         elif _under(path, nodes.ADDED):
-            yield from term.topics.on_added()
+            yield from term.topics.on_additions()
         elif path == nodes.PREFERRED_ELECTION:
             yield from term.preferred.on_request()
         elif _under(path, nodes.ISR_CHANGES):
@@ -249,67 +253,74 @@ class Controller:
             yield from term.deletion.resume()
 
     def _controller_changed(self, now_ms: int) -> Steps[None]:
-        """/controller came or went. While this one is active its own node must be there."""
+        """/controller was created or deleted. It must be this session's own while this controller is active."""
         if not self.active:
             yield from self._elect(now_ms)
             return
         found: Nodes = yield GetNodes((nodes.CONTROLLER,), watch=True)
-        if found[0] is None or not self._is_mine(found[0].stat.ephemeral_owner):
-            raise DeposedError("/controller is no longer its own", path=nodes.CONTROLLER)
+        if found[0] is None or not self._is_own(found[0].stat.ephemeral_owner):
+            raise DeposedError("/controller does not belong to its session any more", path=nodes.CONTROLLER)
 
     def _isr_changes(self) -> Steps[None]:
-        """Leaders changed ISRs: read them, and tell all brokers."""
+        """Leaders changed ISRs: read the states and send them to all brokers in UpdateMetadata."""
         paths, changed = yield from store_reader.isr_changes()
         if not paths:
             return
         term = self._term
         yield from term.machines.leader_and_isr.refresh(changed)
         term.machines.batch.add_update_metadata(
-            one for one in changed if term.context.knows(one) and not term.context.is_pending_deletion(one)
+            partition
+            for partition in changed
+            if term.context.has_partition(partition) and not term.context.is_pending_deletion(partition)
         )
         yield from term.machines.batch.send()
-        yield from self._drop_together(paths)
+        yield from self._delete_notifications(paths)
 
-    def _drop_together(self, paths: list[str]) -> Steps[None]:
-        for some in fencing.chunks(paths, fencing.MAX_OPERATIONS - 1):
+    def _delete_notifications(self, paths: list[str]) -> Steps[None]:
+        for chunk in fencing.chunks(paths, fencing.MAX_OPERATIONS - 1):
             try:
-                yield from fencing.fenced(self.context, [Delete(path) for path in some])
+                yield from fencing.fenced(self.context, [Delete(path) for path in chunk])
             except NoNodeError:
-                yield from self._term.topics.drop(some)
+                yield from self._term.topics.delete_requests(chunk)
 
     def _control_replied(self, event: ControlReplied) -> Steps[None]:
-        """A broker's answer to this controller, in this epoch; a stale broker epoch is told by a watch."""
+        """A broker's response to a request of this controller epoch. A stale broker epoch needs nothing: the watch of
+        /brokers/ids reports the new registration."""
         if not self.active or event.request.controller_epoch != self.epoch:
             return
         if event.response.error is ErrorCode.STALE_CONTROLLER_EPOCH:
-            yield from self._check_epoch()
+            yield from self._check_controller_epoch()
         registered = self.context.brokers.get(event.broker)
         if registered is None or registered.epoch != event.broker_epoch:
             return
         if event.response.error is not ErrorCode.NONE:
             return
         match event.request, event.response:
-            case LeaderAndIsrRequest() as told, LeaderAndIsrResponse() as answer:
-                yield from self._lead_anew(told, answer)
+            case LeaderAndIsrRequest() as request, LeaderAndIsrResponse() as response:
+                yield from self._bump_refused_epochs(request, response)
                 failed = [
-                    Replica(partition, event.broker)
-                    for partition, error in answer.partitions
+                    PartitionAndReplica(partition, event.broker)
+                    for partition, error in response.partitions
                     if error is ErrorCode.KAFKA_STORAGE_ERROR
                 ]
                 yield from self._term.brokers.on_storage_errors(failed)
                 if failed:
                     yield from self._term.deletion.resume()
-            case StopReplicaRequest() as request, StopReplicaResponse() as answer:
-                yield from self._term.deletion.on_reply(event.broker, request, answer)
+            case StopReplicaRequest() as request, StopReplicaResponse() as response:
+                yield from self._term.deletion.on_response(event.broker, request, response)
 
-    def _lead_anew(self, told: LeaderAndIsrRequest, answer: LeaderAndIsrResponse) -> Steps[None]:
-        """What a broker was told takes a new leader epoch: nobody leads twice in one, and what is promised to a leader
-        holds until its epoch ends."""
+    def _bump_refused_epochs(self, request: LeaderAndIsrRequest, response: LeaderAndIsrResponse) -> Steps[None]:
+        """Bump the leader epoch of partitions that a broker refused with FENCED_LEADER_EPOCH.
+
+        A broker leads only once in an epoch, and flush.messages is fixed for a leader until its epoch ends.
+        """
         context, machines = self.context, self._term.machines
-        epochs = {one.partition: one.state.leader_epoch for one in told.partitions}
+        epochs = {
+            partition_state.partition: partition_state.state.leader_epoch for partition_state in request.partitions
+        }
         refused = [
             partition
-            for partition, error in answer.partitions
+            for partition, error in response.partitions
             if error is ErrorCode.FENCED_LEADER_EPOCH
             and (state := context.states.get(partition)) is not None
             and state.leader_epoch == epochs.get(partition)
@@ -318,8 +329,8 @@ class Controller:
             yield from machines.leader_and_isr.update(refused, bump_leader_epoch)
             yield from machines.batch.send()
 
-    def _check_epoch(self) -> Steps[None]:
-        """A broker has heard of a later controller."""
+    def _check_controller_epoch(self) -> Steps[None]:
+        """A broker has refused this controller epoch as stale: resign if the store has a later one."""
         found: Nodes = yield GetNodes((nodes.CONTROLLER_EPOCH,))
         if found[0] is None or found[0].stat.version != self.context.epoch_version:
             raise DeposedError(f"controller epoch {self.epoch} is over", path=nodes.CONTROLLER_EPOCH)
@@ -346,10 +357,10 @@ class Controller:
             yield from self._term.preferred.on_imbalance(self._config.leader_imbalance_per_broker_percentage)
 
     def _retry_writes(self) -> Steps[None]:
-        """What others kept writing is read, and judged, anew."""
+        """Read again the states of partitions whose writes lost to other writers, and decide on them again."""
         term, context = self._term, self._term.context
-        partitions = [one for one in context.unsettled if context.knows(one)]
-        context.unsettled.clear()
+        partitions = [partition for partition in context.to_retry if context.has_partition(partition)]
+        context.to_retry.clear()
         yield from term.machines.leader_and_isr.refresh(partitions)
         staying = [partition for partition in partitions if not context.is_pending_deletion(partition)]
         yield from term.machines.partitions.handle_state_changes(staying, PartitionStatus.ONLINE, elect_offline)
@@ -357,18 +368,18 @@ class Controller:
         yield from term.reassignment.advance(partitions)
         yield from term.deletion.resume()
 
-    def _settle(self, now_ms: int) -> Steps[None]:
-        """After every event: reassignments whose ISR has grown go on; what could not be written waits for a Tick."""
+    def _advance_reassignments(self, now_ms: int) -> Steps[None]:
+        """After every event: advance reassignments whose ISR has grown, and schedule the retry of refused writes."""
         context = self.context
         touched = [partition for partition in context.touched if partition in context.reassignments]
         context.touched.clear()
         yield from self._term.reassignment.advance(touched)
-        if context.unsettled and self._retry_ms is None:
-            self._retry_ms = now_ms + SETTLE_MS
+        if context.to_retry and self._retry_ms is None:
+            self._retry_ms = now_ms + WRITE_RETRY_MS
 
 
 def _raise_epoch(epoch: int, version: int) -> SetData:
-    """Every controllership has an epoch of its own, by which all that it writes and sends is told from others'."""
+    """Raise /controller_epoch: every election has its own, which all writes and requests of that controller carry."""
     return SetData(nodes.CONTROLLER_EPOCH, str(epoch).encode(), version)
 
 

@@ -1,13 +1,13 @@
-"""Deleting topics, and single partitions: every replica is deleted by its broker before the store forgets them.
+"""Deletion of topics, and of single partitions: the brokers delete all replicas before the store's nodes go.
 
     Online/New/Offline --StopReplica(delete=False)--> Offline --StopReplica(delete=True)--> DeletionStarted
-    DeletionStarted --answered--> DeletionSuccessful; --failed, or the broker died--> DeletionIneligible
+    DeletionStarted --response--> DeletionSuccessful; --error, or broker failed--> DeletionIneligible
     DeletionIneligible --its broker registers anew--> Offline, and so on
     all DeletionSuccessful --the topic's nodes are deleted--> NonExistent
 
-Nothing but the request itself (/admin/delete_topics, /admin/partitions_remove) says that a deletion is under way: the
-next controller begins again, and brokers that have deleted a replica already say so. The nodes go in several multis,
-the request and the topic's node in the last, so that whoever follows a controller that dies in between goes on.
+The only record of a deletion under way is its request (/admin/delete_topics, /admin/partitions_remove): the next
+controller starts over, and brokers that have deleted a replica already respond so. The nodes go in several multis, the
+request and the topic's node in the last, so that the next controller continues after one that fails in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, store_reader
-from kreplog.core.controller.context import Replica, named
+from kreplog.core.controller.context import PartitionAndReplica, named
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.topic_changes import TopicChanges
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
@@ -29,36 +29,36 @@ _DONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Deletion:
-    """See the module."""
+    """Carries out the deletion of topics and partitions, as the module describes."""
 
     def __init__(self, machines: StateMachines, topics: TopicChanges) -> None:
         self._machines = machines
         self._context = machines.context
         self._batch = machines.batch
         self._topics = topics
-        self._begun: dict[TopicPartition, None] = {}
+        self._started: dict[TopicPartition, None] = {}
 
     def on_requests(self) -> Steps[None]:
-        """Somebody wants topics or partitions deleted."""
+        """An administrator requests the deletion of topics or partitions."""
         context = self._context
-        asked = yield from store_reader.children(nodes.DELETED_TOPICS)
+        requests = yield from store_reader.children(nodes.DELETED_TOPICS)
         removed = yield from store_reader.tree(nodes.REMOVED)
-        if any(name not in context.topics for name in [*asked, *(partition.topic for partition in removed)]):
+        if any(name not in context.topics for name in [*requests, *(partition.topic for partition in removed)]):
             yield from self._topics.on_topics()
-        yield from self.take(asked, removed)
+        yield from self.accept(requests, removed)
         yield from self.resume()
 
-    def take(self, asked: Iterable[str], removed: Iterable[TopicPartition]) -> Steps[None]:
-        """Note what is to be deleted, and refuse what is not there."""
+    def accept(self, requests: Iterable[str], removed: Iterable[TopicPartition]) -> Steps[None]:
+        """Record the requested deletions in the context, and delete requests that cannot be fulfilled."""
         context = self._context
         unknown, refused = [], []
-        for name in asked:
+        for name in requests:
             if name in context.topics:
                 context.deleting[name] = None
             else:
                 context.deleting.pop(name, None)
                 unknown.append(f"{nodes.DELETED_TOPICS}/{name}")
-                yield StateChange("warning", f"topic {name} is to be deleted, but there is none")
+                yield StateChange("warning", f"topic {name} is to be deleted, but does not exist")
         for partition in removed:
             reason = self._refusal(partition)
             if reason:
@@ -66,60 +66,67 @@ class Deletion:
                 yield StateChange("error", f"{partition} is not removed: {reason}")
             else:
                 context.removing[partition] = None
-        yield from self._topics.drop(unknown)
-        yield from self._topics.refuse(nodes.REMOVED, refused)
+        yield from self._topics.delete_requests(unknown)
+        yield from self._topics.reject(nodes.REMOVED, refused)
 
     def _refusal(self, partition: TopicPartition) -> str:
         context = self._context
-        if not context.knows(partition):
+        if not context.has_partition(partition):
             return "there is no such partition"
         if partition.topic in context.deleting:
             return "its whole topic is being deleted"
-        others = [one for one in context.partitions_of(partition.topic) if one != partition]
+        others = [other for other in context.partitions_of(partition.topic) if other != partition]
         if all(other in context.removing for other in others):
-            return "a topic keeps one partition at least; delete the topic instead"
+            return "a topic has at least one partition; delete the topic instead"
         return ""
 
     def resume(self) -> Steps[None]:
-        """Do what can be done now: begin, tell brokers, forget what is deleted everywhere."""
-        partitions = self._condemned()
+        """Take the next steps of all deletions: send StopReplica, and forget what all brokers have deleted."""
+        partitions = self._pending_deletion()
         if not partitions:
             return
-        yield from self._begin([partition for partition in partitions if partition not in self._begun])
-        waiting = [replica for replica in self._context.replicas_of(partitions) if self._is_waiting(replica)]
+        yield from self._start([partition for partition in partitions if partition not in self._started])
+        waiting = [replica for replica in self._context.replicas_of(partitions) if self._is_not_started(replica)]
         yield from self.fail(self._unreachable(waiting))
-        told = [replica for replica in waiting if self._is_waiting(replica)]
-        offline = [one for one in told if self._context.replica_status(one) is not ReplicaStatus.OFFLINE]
-        yield from self._machines.replicas.handle_state_changes(offline, ReplicaStatus.OFFLINE)
+        reachable = [replica for replica in waiting if self._is_not_started(replica)]
+        running = [
+            replica for replica in reachable if self._context.replica_status(replica) is not ReplicaStatus.OFFLINE
+        ]
+        yield from self._machines.replicas.handle_state_changes(running, ReplicaStatus.OFFLINE)
         yield from self._batch.send()
-        yield from self._machines.replicas.handle_state_changes(told, ReplicaStatus.DELETION_STARTED)
+        yield from self._machines.replicas.handle_state_changes(reachable, ReplicaStatus.DELETION_STARTED)
         yield from self._batch.send()
-        yield from self._finish()
+        yield from self._forget_deleted()
 
-    def _begin(self, partitions: Collection[TopicPartition]) -> Steps[None]:
-        """Nobody leads them any more, and clients are not told of them."""
-        self._begun.update(dict.fromkeys(partitions))
+    def _start(self, partitions: Collection[TopicPartition]) -> Steps[None]:
+        """Take the partitions offline, and out of the metadata that clients get."""
+        self._started.update(dict.fromkeys(partitions))
         for partition in partitions:
             self._context.reassignments.pop(partition, None)
         yield from self._machines.partitions.handle_state_changes(partitions, PartitionStatus.OFFLINE)
         if partitions:
             self._batch.add_update_metadata(deleted=partitions)
 
-    def _condemned(self) -> list[TopicPartition]:
+    def _pending_deletion(self) -> list[TopicPartition]:
         context = self._context
-        found = [one for name in context.deleting if name in context.topics for one in context.partitions_of(name)]
-        return found + [one for one in context.removing if one.topic not in context.deleting]
+        of_topics = [
+            partition
+            for name in context.deleting
+            if name in context.topics
+            for partition in context.partitions_of(name)
+        ]
+        return of_topics + [partition for partition in context.removing if partition.topic not in context.deleting]
 
-    def _is_waiting(self, replica: Replica) -> bool:
+    def _is_not_started(self, replica: PartitionAndReplica) -> bool:
         status = self._context.replica_status(replica)
         return status in (ReplicaStatus.NEW, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE)
 
-    def _unreachable(self, replicas: Iterable[Replica]) -> list[Replica]:
-        """Those that cannot be deleted now; they are remembered until they can."""
+    def _unreachable(self, replicas: Iterable[PartitionAndReplica]) -> list[PartitionAndReplica]:
+        """Replicas that are offline, so that they cannot be deleted now."""
         return [replica for replica in replicas if not self._context.is_online(*replica)]
 
-    def fail(self, replicas: Collection[Replica]) -> Steps[None]:
-        """These replicas of what is being deleted cannot be deleted before their brokers register anew."""
+    def fail(self, replicas: Collection[PartitionAndReplica]) -> Steps[None]:
+        """Mark replicas pending deletion as ineligible until their brokers register again."""
         machine = self._machines.replicas
         status = self._context.replica_status
         early = [replica for replica in replicas if status(replica) in (ReplicaStatus.NEW, ReplicaStatus.ONLINE)]
@@ -131,35 +138,43 @@ class Deletion:
         ]
         yield from machine.handle_state_changes(failed, ReplicaStatus.DELETION_INELIGIBLE)
 
-    def retry(self, replicas: Collection[Replica]) -> Steps[None]:
-        """The brokers of these have registered anew; resume() goes on with them."""
+    def retry(self, replicas: Collection[PartitionAndReplica]) -> Steps[None]:
+        """Make ineligible replicas deletable again, since their brokers have registered; `resume` continues."""
         status = self._context.replica_status
         ineligible = [replica for replica in replicas if status(replica) is ReplicaStatus.DELETION_INELIGIBLE]
         yield from self._machines.replicas.handle_state_changes(ineligible, ReplicaStatus.OFFLINE)
 
-    def on_reply(self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse) -> Steps[None]:
-        """A broker has deleted replicas, or could not."""
-        ours = {stop.partition for stop in request.partitions if stop.delete and self._is_ours(broker, stop.partition)}
-        answers = [(Replica(one, broker), error) for one, error in response.partitions if one in ours]
-        deleted = [replica for replica, error in answers if error in _DONE]
+    def on_response(self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse) -> Steps[None]:
+        """The response to StopReplica with delete: the broker has deleted replicas, or failed to."""
+        started = {
+            stop.partition
+            for stop in request.partitions
+            if stop.delete and self._is_deletion_started(broker, stop.partition)
+        }
+        results = [
+            (PartitionAndReplica(partition, broker), error)
+            for partition, error in response.partitions
+            if partition in started
+        ]
+        deleted = [replica for replica, error in results if error in _DONE]
         yield from self._machines.replicas.handle_state_changes(deleted, ReplicaStatus.DELETION_SUCCESSFUL)
-        failed = [replica for replica, error in answers if error not in _DONE]
+        failed = [replica for replica, error in results if error not in _DONE]
         if failed:
             yield StateChange("warning", f"{len(failed)} replicas could not be deleted yet: {named(failed)}")
             yield from self.fail(failed)
-        if answers:
-            yield from self._finish()
+        if results:
+            yield from self._forget_deleted()
 
-    def _is_ours(self, broker: int, partition: TopicPartition) -> bool:
-        status = self._context.replica_status(Replica(partition, broker))
+    def _is_deletion_started(self, broker: int, partition: TopicPartition) -> bool:
+        status = self._context.replica_status(PartitionAndReplica(partition, broker))
         return self._context.is_pending_deletion(partition) and status is ReplicaStatus.DELETION_STARTED
 
-    def is_deleted(self, replica: Replica) -> bool:
-        """Whether its broker has said so."""
+    def is_deleted(self, replica: PartitionAndReplica) -> bool:
+        """Whether its broker has responded that it is deleted."""
         return self._context.replica_status(replica) is ReplicaStatus.DELETION_SUCCESSFUL
 
-    def _finish(self) -> Steps[None]:
-        """Forget what no broker has any more."""
+    def _forget_deleted(self) -> Steps[None]:
+        """Forget topics and partitions whose replicas are all deleted."""
         context = self._context
         for name in list(context.deleting):
             if name in context.topics and all(map(self.is_deleted, context.replicas_of(context.partitions_of(name)))):
@@ -174,15 +189,15 @@ class Deletion:
             yield StateChange("error", f"topic {name}: its nodes under {nodes.topic(name)} cannot be deleted")
             return
         partitions = context.partitions_of(name)
-        yield from self._gone(partitions)
+        yield from self._set_non_existent(partitions)
         context.remove_topic(name)
         yield StateChange("info", f"topic {name} is deleted")
 
     def _delete_nodes(self, name: str) -> Steps[bool]:
-        """Delete a topic's nodes, leaves first and the request last; False when others keep adding to them."""
+        """Delete a topic's nodes, leaves first and the request last; False if other writers added nodes each time."""
         for _ in range(fencing.ATTEMPTS):
             numbers: list[str] = (yield GetChildren(nodes.topic(name))) or []
-            inner = [path for number in numbers for path in _of_partition(name, number)]
+            inner = [path for number in numbers for path in _nodes_of_partition(name, number)]
             for under in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
                 requests: list[str] = (yield GetChildren(f"{under}/{name}")) or []
                 inner += [*(f"{under}/{name}/{number}" for number in requests), f"{under}/{name}"]
@@ -190,8 +205,8 @@ class Deletion:
             inner = yield from store_reader.existing(inner)
             ends = yield from store_reader.existing(last)
             try:
-                for some in fencing.chunks(inner, fencing.MAX_OPERATIONS - 1):
-                    yield from fencing.fenced(self._context, [Delete(path) for path in some])
+                for chunk in fencing.chunks(inner, fencing.MAX_OPERATIONS - 1):
+                    yield from fencing.fenced(self._context, [Delete(path) for path in chunk])
                 yield from fencing.fenced(self._context, [Delete(path) for path in ends])
             except (NoNodeError, NotEmptyError):
                 continue
@@ -199,12 +214,15 @@ class Deletion:
         return False
 
     def _forget_partition(self, partition: TopicPartition) -> Steps[None]:
-        """Its directory stays as long as the topic, with the leader epoch that one of that number would begin with: its
-        topic id will be the same, so only the epoch tells late requests about this one from its own (F26)."""
+        """Delete the nodes of a removed partition, except for its directory, which holds the next leader epoch.
+
+        A partition added later under the same number has the same topic id: only the leader epoch distinguishes late
+        requests about the removed partition from those about the new one (F26).
+        """
         context = self._context
         request = nodes.partition(partition, nodes.REMOVED)
         for _ in range(fencing.ATTEMPTS):
-            rest = context.without(partition)
+            rest = context.topic_without(partition)
             leaves = (nodes.leader_and_isr(partition), request, nodes.partition(partition, nodes.REASSIGNED))
             operations: list[StoreOperation] = [Delete(path) for path in (yield from store_reader.existing(leaves))]
             operations.append(SetData(nodes.topic(partition.topic), nodes.encode_topic(rest), rest.version))
@@ -216,23 +234,23 @@ class Deletion:
             except (NoNodeError, BadVersionError):
                 yield from self._topics.reread(partition.topic)
                 continue
-            yield from self._gone([partition])
+            yield from self._set_non_existent([partition])
             context.remove_partition(partition)
             context.put_topic(partition.topic, nodes.Topic(rest.topic_id, rest.partitions, rest.version + 1))
             for under in (nodes.REMOVED, nodes.REASSIGNED):
-                yield from self._topics.sweep(under, [partition.topic])
+                yield from self._topics.delete_empty_directories(under, [partition.topic])
             yield StateChange("info", f"{partition} is removed")
             return
-        context.unsettled[partition] = None
+        context.to_retry[partition] = None
 
-    def _gone(self, partitions: Collection[TopicPartition]) -> Steps[None]:
+    def _set_non_existent(self, partitions: Collection[TopicPartition]) -> Steps[None]:
         replicas = self._context.replicas_of(partitions)
         yield from self._machines.replicas.handle_state_changes(replicas, ReplicaStatus.NON_EXISTENT)
         yield from self._machines.partitions.handle_state_changes(partitions, PartitionStatus.NON_EXISTENT)
         for partition in partitions:
-            self._begun.pop(partition, None)
+            self._started.pop(partition, None)
 
 
-def _of_partition(topic: str, number: str) -> tuple[str, str]:
+def _nodes_of_partition(topic: str, number: str) -> tuple[str, str]:
     directory = f"{nodes.topic(topic)}/{number}"
     return f"{directory}/leaderAndISR", directory

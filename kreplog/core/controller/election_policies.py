@@ -20,11 +20,11 @@ ElectionPolicy = Callable[[ControllerContext, TopicPartition, LeaderAndIsr], Ele
 def elect_offline(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
     """After brokers or disks have failed: another leader, or an ISR without the failed replicas.
 
-    While no replica can lead, the ISR stays as it is: its members are those whose return is awaited.
+    While no replica can lead, the ISR stays as it is: its members are the brokers whose return restores the partition.
     """
     if context.has_leader(partition):
-        gone = [broker for broker in current.isr if not context.is_online(partition, broker)]
-        return shrink_isr(context, partition, current, gone)
+        failed = [broker for broker in current.isr if not context.is_online(partition, broker)]
+        return shrink_isr(context, partition, current, failed)
     return selectors.offline(
         current,
         context.replicas(partition),
@@ -36,10 +36,10 @@ def elect_offline(context: ControllerContext, partition: TopicPartition, current
 
 
 def shrink_isr(
-    context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, gone: Collection[int]
+    context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, failed: Collection[int]
 ) -> Election | None:
     """Remove followers from the ISR."""
-    isr, eligible = shrink(current, gone, context.min_isr(partition))
+    isr, eligible = shrink(current, failed, context.min_isr(partition))
     if isr == current.isr:
         return None
     return Election(next_epoch(context, current)._replace(isr=isr, eligible=eligible))

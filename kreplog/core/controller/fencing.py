@@ -1,4 +1,4 @@
-"""How a controller writes to the store: never without showing that it is still the controller (F27)."""
+"""Fenced writes: every multi of a controller checks that /controller_epoch is still its own (F27)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kreplog.errors import BadVersionError, CoordinationError, NoNodeError
 from kreplog.types import Check, StoreOperation
 
 MAX_OPERATIONS = 500
-"""The most operations of one multi, the check of the controller epoch included."""
+"""Maximum of operations in one multi, the check of the controller epoch included."""
 
 ATTEMPTS = 10
-"""How often a write is tried that others keep overtaking; then it waits for the next Tick."""
+"""Attempts of a write that loses against other writers, before it waits for the next Tick."""
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class DeposedError(CoordinationError):
 
 
 def fence(context: ControllerContext) -> tuple[StoreOperation, ...]:
-    """What every write of a controller begins with, so that one that was followed by another writes nothing (F27)."""
+    """The check that begins every multi of a controller, so that a deposed one writes nothing (F27)."""
     return (Check(nodes.CONTROLLER_EPOCH, context.epoch_version),)
 
 
@@ -43,7 +43,7 @@ def fenced(context: ControllerContext, operations: Sequence[StoreOperation]) -> 
             raise
         if error.index < len(guard) and isinstance(error, BadVersionError | NoNodeError):
             raise DeposedError(
-                f"controller {context.controller_id} of epoch {context.epoch} has been followed by another",
+                f"controller {context.controller_id} of epoch {context.epoch} has been deposed",
                 path=nodes.CONTROLLER_EPOCH,
             ) from error
         error.index -= len(guard)

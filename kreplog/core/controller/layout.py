@@ -1,9 +1,8 @@
-"""Replicas over brokers, and how to even them out: what creating topics and moving replicas have in common.
+"""Layout of replicas over brokers, and the balancing that topic creation and replica moves share.
 
-`level` evens out anything that brokers hold (replicas, leaderships, the place of the first follower) by shifting items
-one at a time, and along chains where no single shift will do. It ends at the most even state that its options allow:
-the options of a Layout, and of an order within a partition, are exchanges in a matroid, where no better state hides
-behind a worse one.
+`level` balances anything that brokers hold (replicas, leaderships, the place of the first follower) by shifting items
+one at a time, and along chains where no single shift helps. It ends at the most even state that its options allow: the
+options of a Layout, and of an order within a partition, are exchanges in a matroid, where a local optimum is global.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 Held = dict[int, dict[int, None]]
-"""What each broker holds: items in the order in which they came."""
+"""Items of each broker, in the order in which it got them."""
 
 Options = Callable[[int, int, Iterable[int]], list[int]]
-"""(item, the broker that holds it, brokers) -> those of the brokers that may hold it instead, the best first."""
+"""(item, the broker that holds it, brokers) -> the brokers of these that may hold it instead, the best first."""
 
 Shift = Callable[[int, int, int], None]
-"""(item, source, target): hand it over, in Held too."""
+"""(item, source, target): move it, in Held too."""
 
 
 def racks_of(brokers: Mapping[int, str | None]) -> dict[int, str | int]:
-    """The rack of each broker, by rising id; one without a rack counts as a rack of its own, named by its id."""
+    """The rack of each broker, by rising id; a broker without a rack counts as a rack of its own, named by its id."""
     return {broker: broker if (rack := brokers[broker]) is None else rack for broker in sorted(brokers)}
 
 
 class Layout:
     """The replicas of partitions 0 to n - 1, preferred leader first, and which partitions each broker has.
 
-    As a broker without a rack is a rack of its own, "different racks" means no more than "different brokers" without
-    racks. Replicas on brokers that are not given take part in nothing.
+    As a broker without a rack is a rack of its own, "different racks" means "different brokers" where racks are not
+    configured. Replicas on brokers that are not given are ignored.
     """
 
     def __init__(self, brokers: Mapping[int, str | None], replicas: Iterable[Iterable[int]]) -> None:
@@ -45,7 +44,8 @@ class Layout:
                     self.held[broker][item] = None
 
     def options(self, item: int, source: int, among: Iterable[int]) -> list[int]:
-        """Brokers that may take over the replica of `source`: no second one, and no fewer racks than there can be."""
+        """Brokers that may take the replica of `source`: without a replica already, and without loss of rack
+        diversity."""
         replicas = self.replicas[item]
         others = {self.racks[b] for b in replicas if b != source and b in self.racks}
         wanted = min(len(replicas), self.rack_count)
@@ -54,7 +54,7 @@ class Layout:
         return [b for b in among if b not in replicas]
 
     def move(self, item: int, source: int, target: int) -> None:
-        """Put `target` in the place of `source`."""
+        """Replace `source` by `target`."""
         replicas = self.replicas[item]
         replicas[replicas.index(source)] = target
         self.held[target][item] = None
@@ -64,7 +64,7 @@ class Layout:
         """How many replicas each broker should have: as even as racks allow, and near to what it has now.
 
         A rack that is small for its share gets at most one replica of each partition, and at least one where there are
-        no more racks than replicas; what it cannot take the others share. A hint only: `level` ends right without.
+        no more racks than replicas; the other racks share the rest. A hint only: `level` is correct without it.
         """
         sizes = Counter(map(len, self.replicas))
         members = Counter(self.racks.values())
@@ -82,7 +82,7 @@ class Layout:
         return shares
 
     def _deal(self, shares: dict[int, int], count: int, room: dict[str | int, int], among: Iterable[int]) -> None:
-        """Add `count` to the shares, always to the smallest, of equal ones to the broker that has the most now."""
+        """Add `count` to the shares, always to the smallest; among equal ones to the broker that has the most now."""
         heap = [(shares[broker], -len(self.held[broker]), broker) for broker in among]
         heapq.heapify(heap)
         while count > 0 and heap:
@@ -110,7 +110,7 @@ def level_leaders(layout: Layout) -> None:
 
 
 def level_successors(layout: Layout, first: int = 0) -> None:
-    """Spread the load of each broker, should it die, over the others: even out who comes second where it leads.
+    """Spread the load of each broker, if it fails, over the others: balance the second replicas of what it leads.
 
     Only partitions from `first` on are reordered.
     """
@@ -142,10 +142,10 @@ def _swap_into(layout: Layout, held: Held, place: int) -> Shift:
 
 
 def level(held: Held, options: Options, shift: Shift, shares: Mapping[int, int] | None = None) -> None:
-    """Even out how many items brokers hold, by few shifts; of the items those held last go first, each once if it can.
+    """Balance how many items brokers hold, with few shifts; the latest items move first, each only once if possible.
 
-    shares: what each should hold in the end, if that can be; by default the same, within one, the larger to those that
-    hold more. First every shift that takes from a broker above its share to one below it: without obstacles these are
+    shares: what each should hold in the end, if possible; by default the same, within 1, the larger to those that hold
+    more. First every shift that takes from a broker above its share to one below it: without obstacles these are
     the fewest possible. Then the shortest chains from the fullest broker to one that holds at least two less.
     """
     shares = _equal_shares(held) if shares is None else shares
@@ -173,7 +173,7 @@ def _equal_shares(held: Held) -> dict[int, int]:
 
 
 def _level_by_chains(held: Held, options: Options, shift: Shift) -> None:
-    """Shift along chains until no broker can hand anything down to one that holds at least two less."""
+    """Shift along chains until no broker can pass an item to a broker that holds at least two less."""
     rest = sorted(held)
     while len(rest) > 1:
         source = max(rest, key=lambda broker: len(held[broker]))
@@ -183,14 +183,14 @@ def _level_by_chains(held: Held, options: Options, shift: Shift) -> None:
         for item, giver, taker in chain:
             shift(item, giver, taker)
         if not chain:
-            # Nor will any of these ever reach one that holds much less: all they reach is among them.
+            # None of these ever reaches a broker that holds much less: all that they reach is among them.
             rest = [broker for broker in rest if broker not in reached]
 
 
 def _chain(
     held: Held, options: Options, source: int, among: Sequence[int]
 ) -> tuple[list[tuple[int, int, int]], Collection[int]]:
-    """The shortest chain of shifts from `source` down, last link first, or none; and the brokers seen on the way."""
+    """The shortest chain of shifts from `source` down, last link first, or none; and the brokers visited."""
     goal = len(held[source]) - 2
     unseen = sorted((broker for broker in among if broker != source), key=lambda broker: len(held[broker]))
     came: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""The leaderAndISR nodes: reading them, and writing them in few multis, each only if nobody wrote it in between."""
+"""Reads and writes of leaderAndISR nodes: conditional on the version that was read, and batched into few multis."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from kreplog.types import NO_LEADER, LeaderAndIsr, SetData, TopicPartition
 
 
 def expected_version(state: LeaderAndIsr) -> int:
-    """The version that a write of leaderAndISR is conditional on: what was read, for leaders change their ISR too."""
+    """The version that a write of leaderAndISR is conditional on: the one that was read, since leaders write ISRs
+    too."""
     return state.partition_epoch
 
 
 def write_of(partition: TopicPartition, state: LeaderAndIsr) -> SetData:
-    """The conditional write that puts `state` in place of the one it was made from."""
+    """The conditional write that replaces the state that `state` was made from."""
     return SetData(nodes.leader_and_isr(partition), nodes.encode_leader_and_isr(state), expected_version(state))
 
 
 class LeaderAndIsrWriter:
-    """Reads and writes the states of partitions, in the context and in the store alike."""
+    """Reads and writes the states of partitions, in the store and in the context together."""
 
     def __init__(self, context: ControllerContext, batch: ControllerBrokerRequestBatch) -> None:
         self._context = context
@@ -35,8 +36,8 @@ class LeaderAndIsrWriter:
     def update(self, partitions: Iterable[TopicPartition], policy: ElectionPolicy) -> Steps[list[TopicPartition]]:
         """Write what `policy` makes of each state and queue LeaderAndIsr for its brokers; return those written.
 
-        Where a leader was faster the state is read anew and `policy` applied again, ATTEMPTS times; then those
-        partitions are left to the next Tick. Raises DeposedError and ConnectionLossError.
+        Where a leader wrote first the state is read again and `policy` applied again, ATTEMPTS times; then those
+        partitions wait for the next Tick. Raises DeposedError and ConnectionLossError.
         """
         written: list[TopicPartition] = []
         waiting = [partition for partition in partitions if partition in self._context.states]
@@ -46,32 +47,38 @@ class LeaderAndIsrWriter:
                 return written
             yield from self.refresh(refused)
             waiting = [partition for partition in refused if partition in self._context.states]
-        self._context.unsettled.update(dict.fromkeys(waiting))
-        yield StateChange("warning", f"{len(waiting)} partitions are written by others all the time: {named(waiting)}")
+        self._context.to_retry.update(dict.fromkeys(waiting))
+        yield StateChange(
+            "warning", f"{len(waiting)} partitions could not be written, other writers were first: {named(waiting)}"
+        )
         return written
 
     def _write(
         self, partitions: Iterable[TopicPartition], policy: ElectionPolicy, written: list[TopicPartition]
     ) -> Steps[list[TopicPartition]]:
-        """One try; returns the partitions of those multis that were refused."""
+        """One attempt; returns the partitions of refused multis."""
         context = self._context
-        elections = [(one, policy(context, one, context.states[one])) for one in partitions]
+        elections = [(partition, policy(context, partition, context.states[partition])) for partition in partitions]
         chosen = [(partition, election) for partition, election in elections if election is not None]
         refused: list[TopicPartition] = []
-        for some in fencing.chunks(chosen, fencing.MAX_OPERATIONS - 1):
+        for chunk in fencing.chunks(chosen, fencing.MAX_OPERATIONS - 1):
             try:
-                yield from fencing.fenced(context, [write_of(one, election.state) for one, election in some])
+                yield from fencing.fenced(
+                    context, [write_of(partition, election.state) for partition, election in chunk]
+                )
             except (BadVersionError, NoNodeError):
-                refused += [partition for partition, _ in some]
+                refused += [partition for partition, _ in chunk]
                 continue
-            for partition, election in some:
+            for partition, election in chunk:
                 yield from self.written(partition, election)
                 written.append(partition)
-            yield StateChange("info", f"{len(some)} leaders or ISRs are written: {named(one for one, _ in some)}")
+            yield StateChange(
+                "info", f"{len(chunk)} leaders or ISRs are written: {named(partition for partition, _ in chunk)}"
+            )
         return refused
 
     def written(self, partition: TopicPartition, election: Election) -> Steps[None]:
-        """Take in what a multi has written."""
+        """Apply to the context what a multi has written, and queue LeaderAndIsr."""
         state = election.state._replace(partition_epoch=election.state.partition_epoch + 1)
         before = self._context.states.get(partition)
         if state.leader != NO_LEADER and (before is None or before.leader != state.leader):
@@ -82,29 +89,30 @@ class LeaderAndIsrWriter:
             yield UncleanElection(partition, state.leader, state.leader_epoch)
             yield StateChange(
                 "error",
-                f"{partition}: broker {state.leader} leads epoch {state.leader_epoch} although it was not in sync: "
+                f"{partition}: broker {state.leader} leads epoch {state.leader_epoch} although it was out of sync: "
                 "committed records may be lost",
             )
 
-    def end_eligibility(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Before leaders receive a lower min.insync.replicas: with that many in sync they commit without the eligible
-        replicas, which could then be elected without committed records (KIP-966).
+    def clear_obsolete_elr(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Clear the eligible leader replicas of partitions whose ISR is large enough for a lowered min.insync.replicas,
+        before
+        their leaders receive it: they then commit without the eligible replicas, which must not be elected (KIP-966).
 
         Raises CoordinationError when that cannot be written: then no leader may receive the setting.
         """
-        late = [partition for partition in partitions if self._is_eligibility_over(partition)]
-        yield from self.update(late, clear_elr)
-        for partition in late:
-            if self._is_eligibility_over(partition):
+        obsolete = [partition for partition in partitions if self._is_elr_obsolete(partition)]
+        yield from self.update(obsolete, clear_elr)
+        for partition in obsolete:
+            if self._is_elr_obsolete(partition):
                 raise CoordinationError(f"{partition}: its eligible replicas could not be written")
 
-    def _is_eligibility_over(self, partition: TopicPartition) -> bool:
+    def _is_elr_obsolete(self, partition: TopicPartition) -> bool:
         state = self._context.states.get(partition)
         return state is not None and bool(state.eligible) and len(state.isr) >= self._context.min_isr(partition)
 
     def refresh(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Read states anew; one that is gone or unreadable is forgotten."""
-        wanted = [partition for partition in partitions if self._context.knows(partition)]
+        """Read states again. A deleted one is dropped from the context; an unreadable one is reported."""
+        wanted = [partition for partition in partitions if self._context.has_partition(partition)]
         if not wanted:
             return
         found: Nodes = yield GetNodes(tuple(map(nodes.leader_and_isr, wanted)))

@@ -60,14 +60,14 @@ class PartitionLimits:
         more = Counter(broker for replicas in new for broker in replicas)
         if self._partitions + len(new) > self._max_partitions:
             raise InvalidPartitionsError(
-                f"{len(new)} new partitions and the {self._partitions} that there are would be more than the "
+                f"{len(new)} new partitions and the {self._partitions} existing ones would exceed the "
                 f"{self._max_partitions} of max.partitions: delete topics, or raise it on every broker"
             )
         for broker, count in sorted(more.items()):
             if self._replicas[broker] + count > self._max_broker_partitions:
                 raise InvalidPartitionsError(
-                    f"{count} new replicas and the {self._replicas[broker]} that broker {broker} has would be more "
-                    f"than the {self._max_broker_partitions} of max.broker.partitions: add brokers, or raise it"
+                    f"{count} new replicas and the {self._replicas[broker]} that broker {broker} has would exceed "
+                    f"the {self._max_broker_partitions} of max.broker.partitions: add brokers, or raise it"
                 )
         self._count(new)
         number = next(self._numbers)

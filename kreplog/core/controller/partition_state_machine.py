@@ -1,4 +1,4 @@
-"""The partition state machine: which of its four states each partition is in, and who is made to lead it."""
+"""The partition state machine: the four states of a partition, and the election of its leaders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kreplog.types import Create, LeaderAndIsr, TopicPartition
 
 
 class PartitionStateMachine:
-    """Moves partitions between the states of `transitions`; what brokers are to be told is collected in the batch."""
+    """Moves partitions between the states of `transitions`; requests to brokers are collected in the batch."""
 
     def __init__(
         self, context: ControllerContext, batch: ControllerBrokerRequestBatch, writer: LeaderAndIsrWriter
@@ -27,7 +27,7 @@ class PartitionStateMachine:
         self._writer = writer
 
     def startup(self) -> None:
-        """Give every partition its first state: Online where its leader lives, New where it never had one."""
+        """Give every partition its first state: Online if its leader is online, New if it never had a leader."""
         for name in self._context.topics:
             for partition in self._context.partitions_of(name):
                 self._context.put_partition_status(partition, self._first_status(partition))
@@ -40,17 +40,17 @@ class PartitionStateMachine:
     def handle_state_changes(
         self, partitions: Iterable[TopicPartition], target: PartitionStatus, choose: ElectionPolicy | None = None
     ) -> Steps[None]:
-        """Move all `partitions` to `target`; those that may not go there from where they are stay as they are.
+        """Move all `partitions` to `target`; an illegal transition is reported and not made.
 
-        OnlinePartition: a new one gets its leaderAndISR, any other the leader that `choose` (by default what the death
-        of brokers asks for) gives it. Those whom nobody can lead stay as they are, or become Offline.
-        The other states are known to the controller alone.
+        OnlinePartition: creates the leaderAndISR of a new partition, and elects a leader of any other by `choose`, by
+        default elect_offline. A partition that no replica can lead keeps its state, or becomes Offline.
+        The other states send and write nothing.
         """
         valid = yield from self._valid(partitions, target)
         if target is PartitionStatus.ONLINE:
-            yield from self._create([one for one in valid if one not in self._context.states])
+            yield from self._create([partition for partition in valid if partition not in self._context.states])
             yield from self._writer.update(
-                [one for one in valid if not self._context.has_leader(one) or choose is not None],
+                [partition for partition in valid if not self._context.has_leader(partition) or choose is not None],
                 choose or election_policies.elect_offline,
             )
             yield from self._follow_leaders(valid)
@@ -61,22 +61,22 @@ class PartitionStateMachine:
             yield StateChange("info", f"{len(valid)} partitions are now {target}: {named(valid)}")
 
     def trigger_online(self) -> Steps[None]:
-        """Try to have every partition led that is not, for one of its replicas may have returned."""
+        """Elect leaders of all leaderless partitions that can have one now, as after the return of a broker."""
         waiting = [
             partition for partition in self._context.leaderless if not self._context.is_pending_deletion(partition)
         ]
         yield from self.handle_state_changes(waiting, PartitionStatus.ONLINE)
 
     def _follow_leaders(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Online with a leader that lives, Offline without, New without a state."""
+        """Set Online for partitions whose leader is online, New for those without a state, Offline for the others."""
         moved: dict[PartitionStatus, list[TopicPartition]] = {}
         for partition in partitions:
             status = self._first_status(partition)
             if status is not self._context.partition_status(partition):
                 self._context.put_partition_status(partition, status)
                 moved.setdefault(status, []).append(partition)
-        for status, some in moved.items():
-            yield StateChange("info", f"{len(some)} partitions are now {status}: {named(some)}")
+        for status, changed in moved.items():
+            yield StateChange("info", f"{len(changed)} partitions are now {status}: {named(changed)}")
 
     def _valid(self, partitions: Iterable[TopicPartition], target: PartitionStatus) -> Steps[list[TopicPartition]]:
         allowed = PARTITION_TRANSITIONS[target]
@@ -90,17 +90,20 @@ class PartitionStateMachine:
         return valid
 
     def _create(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Give new partitions their first leader, where a replica lives: the first, and all that live are in sync.
+        """Create the leaderAndISR of new partitions: the first live replica leads, all live replicas are in sync.
 
-        A partition may have been created by a controller that failed then, or whose reply was lost: it is taken over.
-        One whose number was removed earlier goes on with its leader epochs.
+        The node of a partition may exist, written by a controller that failed then, or whose reply was lost: it is
+        adopted. A partition whose number was removed earlier continues its leader epochs.
         """
         waiting = [partition for partition in partitions if self._context.can_lead(partition)]
-        directories: dict[TopicPartition, int] = {}  # those that are there, with their first leader epoch
+        directories: dict[TopicPartition, int] = {}  # existing ones, with their first leader epoch
         for _ in range(fencing.ATTEMPTS):
             refused: list[TopicPartition] = []
-            for some in fencing.chunks(waiting, (fencing.MAX_OPERATIONS - 1) // 2):
-                states = [(one, self._first_state(one, directories.get(one, FIRST_LEADER_EPOCH))) for one in some]
+            for chunk in fencing.chunks(waiting, (fencing.MAX_OPERATIONS - 1) // 2):
+                states = [
+                    (partition, self._first_state(partition, directories.get(partition, FIRST_LEADER_EPOCH)))
+                    for partition in chunk
+                ]
                 operations = [
                     create
                     for partition, state in states
@@ -109,12 +112,12 @@ class PartitionStateMachine:
                 try:
                     yield from fencing.fenced(self._context, operations)
                 except (NodeExistsError, NoNodeError):
-                    refused += some
+                    refused += chunk
                     continue
                 for partition, state in states:
                     self._context.put_state(partition, state)
                     self._batch.add_leader_and_isr(partition, is_created=True)
-                yield StateChange("info", f"{len(some)} partitions created: {named(some)}")
+                yield StateChange("info", f"{len(chunk)} partitions created: {named(chunk)}")
             if not refused:
                 return
             found: Nodes = yield GetNodes(tuple(nodes.partition(partition) for partition in refused))
@@ -128,7 +131,7 @@ class PartitionStateMachine:
                 if partition in self._context.states:
                     self._batch.add_leader_and_isr(partition, is_created=True)
             waiting = [partition for partition in refused if partition not in self._context.states]
-        self._context.unsettled.update(dict.fromkeys(waiting))
+        self._context.to_retry.update(dict.fromkeys(waiting))
         yield StateChange("warning", f"{len(waiting)} partitions could not be created: {named(waiting)}")
 
     def _first_state(self, partition: TopicPartition, leader_epoch: int) -> LeaderAndIsr:

@@ -1,4 +1,4 @@
-"""Giving leadership back to the preferred replicas: when asked, and where too much of a broker's is led elsewhere."""
+"""Preferred leader elections: on request, and where too many of a broker's partitions are led by others."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class PreferredElections:
         if found[0] is None:
             return
         try:
-            asked = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found[0])
+            requested = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found[0])
         except CoordinationError as error:
             yield StateChange("error", str(error))
         else:
-            yield from self._elect(asked or self._context.everything())
-        yield from self._topics.drop([nodes.PREFERRED_ELECTION])
+            yield from self._elect(requested or self._context.active_partitions())
+        yield from self._topics.delete_requests([nodes.PREFERRED_ELECTION])
 
     def on_imbalance(self, percentage: int) -> Steps[None]:
         """Elect where more than `percentage` of the partitions that prefer a broker are led by others."""
         preferring: dict[int, list[TopicPartition]] = {}
-        for partition in self._context.everything():
+        for partition in self._context.active_partitions():
             if not is_under_way(self._context.assignment(partition)):
                 preferring.setdefault(self._context.replicas(partition)[0], []).append(partition)
         for broker, partitions in sorted(preferring.items()):
-            elsewhere = [one for one in partitions if self._context.states[one].leader != broker]
+            elsewhere = [partition for partition in partitions if self._context.states[partition].leader != broker]
             if len(elsewhere) * 100 > percentage * len(partitions):
                 yield from self._elect(elsewhere)
 
@@ -52,7 +52,7 @@ class PreferredElections:
             partition
             for partition in partitions
             if self._context.has_leader(partition)
-            and self._context.knows(partition)
+            and self._context.has_partition(partition)
             and not self._context.is_pending_deletion(partition)
         ]
         yield from self._machines.partitions.handle_state_changes(

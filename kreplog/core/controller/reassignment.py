@@ -1,18 +1,19 @@
-"""Moving a partition to other brokers, in two writes, each of them one multi and so wholly done or not at all.
+"""Partition reassignment: moves a partition to other brokers in two atomic writes, each one multi.
 
-    asked    /admin/partitions_reassigned/[topic]/[partition] names the target
-    joining  the topic's node lists adding and removing; assigned replicas are the old ones and then the new; the leader
-             gets a new epoch with them, and takes the new ones into the ISR as they catch up
-    done     when all of the target are in the ISR: one of them leads, the ISR and the assigned replicas are the target,
-             and the request is deleted; then the old replicas are told to delete themselves
+    requested  /admin/partitions_reassigned/[topic]/[partition] names the target
+    joining    the topic's node lists adding and removing; the assigned replicas are the old ones, then the new ones;
+    the
+               leader gets a new epoch with them, and adds the new ones to the ISR as they catch up
+    complete   when the whole target is in the ISR: one of the target leads, the ISR and the assigned replicas are the
+               target, and the request is deleted; then the old replicas get StopReplica with delete
 
-Whoever leaves, nobody is taken out of an ISR that has fewer than min.insync.replicas left then: a request to cancel, or
-for another target, waits until those who stay have caught up.
+No write removes a replica from an ISR that would then be smaller than min.insync.replicas: a cancellation, or a request
+for another target, waits until the replicas that stay have caught up.
 
-Where a reassignment stands can be read from the store alone, so it goes on after any failover. An old replica whose
-broker does not hear of it is deleted by the INIT that it gets when it returns, or from the next controller.
+The store alone says where a reassignment stands, so it continues after any failover. An old replica whose broker does
+not get StopReplica is deleted by the INIT that the broker gets when it returns, or from the next controller.
 
-The old replicas come first while it lasts, unlike Kafka's, so that what a cancellation leads back to is exact.
+The old replicas come first meanwhile, unlike Kafka's, so that a cancellation restores the old assignment exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, selectors
 from kreplog.core.controller.assignment import check_replicas
-from kreplog.core.controller.context import Replica
+from kreplog.core.controller.context import PartitionAndReplica
 from kreplog.core.controller.election_policies import bump_leader_epoch, next_epoch
 from kreplog.core.controller.leader_and_isr_writer import write_of
 from kreplog.core.controller.selectors import Election
@@ -40,8 +41,8 @@ from kreplog.types import Delete, LeaderAndIsr, Node, SetData, StoreOperation, T
 _PARTITIONS_OF_A_MULTI = (fencing.MAX_OPERATIONS - 2) // 2
 
 
-class Move(NamedTuple):
-    """The next write for one partition. state: None where it never had a leader. last: the request is fulfilled."""
+class ReassignmentStep(NamedTuple):
+    """The next write of one reassignment. state: None if it never had a leader. last: the request is completed."""
 
     assignment: Assignment
     state: LeaderAndIsr | None
@@ -49,7 +50,7 @@ class Move(NamedTuple):
 
 
 class Reassignment:
-    """See the module. The context's `reassignments` say what is asked for."""
+    """Advances the reassignments that the context's `reassignments` name."""
 
     def __init__(self, machines: StateMachines, topics: TopicChanges) -> None:
         self._machines = machines
@@ -58,17 +59,17 @@ class Reassignment:
         self._versions: dict[TopicPartition, int] = {}
 
     def on_requests(self) -> Steps[None]:
-        """Somebody asks for a reassignment, changes one, or cancels it."""
-        asked = yield from tree(nodes.REASSIGNED)
-        if any(partition.topic not in self._context.topics for partition in asked):
+        """An administrator requests, changes or cancels a reassignment."""
+        requests = yield from tree(nodes.REASSIGNED)
+        if any(partition.topic not in self._context.topics for partition in requests):
             yield from self._topics.on_topics()
-        yield from self.take(asked)
-        yield from self.advance(list(asked))
+        yield from self.accept(requests)
+        yield from self.advance(list(requests))
 
-    def take_over(self, asked: Mapping[TopicPartition, Node]) -> Steps[None]:
-        """At a failover: what is asked for, and what is under way though nobody asks for it any more.
+    def on_failover(self, requests: Mapping[TopicPartition, Node]) -> Steps[None]:
+        """At a failover: resume requested reassignments, and those under way whose request is gone.
 
-        The leaders of those under way get a new epoch, since they may not have heard of the replicas that join.
+        The leaders of those under way get a new epoch, since they may not have received the replicas that join.
         """
         context = self._context
         under_way = [
@@ -78,14 +79,15 @@ class Reassignment:
             if not context.is_pending_deletion(partition) and is_under_way(context.assignment(partition))
         ]
         context.reassignments.update((partition, context.assignment(partition).target) for partition in under_way)
-        yield from self.take(asked)
+        yield from self.accept(requests)
         yield from self._machines.leader_and_isr.update(under_way, bump_leader_epoch)
 
-    def take(self, asked: Mapping[TopicPartition, Node]) -> Steps[None]:
-        """Note what is asked for; refuse what cannot be done, whereupon a reassignment under way goes on."""
-        known = yield from self._topics.known_brokers(asked.values())
+    def accept(self, requests: Mapping[TopicPartition, Node]) -> Steps[None]:
+        """Record the requested targets in the context; reject illegal ones, so that a reassignment under way
+        continues."""
+        known = yield from self._topics.known_brokers(requests.values())
         refused = []
-        for partition, node in asked.items():
+        for partition, node in requests.items():
             try:
                 target = nodes.decode_replicas(nodes.partition(partition, nodes.REASSIGNED), node)
                 self._check(partition, target, known)
@@ -95,10 +97,10 @@ class Reassignment:
             else:
                 self._context.reassignments[partition] = target
                 self._versions[partition] = node.stat.version
-        yield from self._topics.refuse(nodes.REASSIGNED, refused)
+        yield from self._topics.reject(nodes.REASSIGNED, refused)
 
     def _check(self, partition: TopicPartition, target: Sequence[int], known: Iterable[int]) -> None:
-        if not self._context.knows(partition):
+        if not self._context.has_partition(partition):
             raise UsageError("there is no such partition")
         if self._context.is_pending_deletion(partition):
             raise UsageError("it is being deleted")
@@ -106,47 +108,47 @@ class Reassignment:
             check_replicas(partition, target, {*known, *self._context.replicas(partition)})
 
     def advance(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Take every next step that can be taken now."""
+        """Take every step that is possible now."""
         partitions = list(partitions)
         for _ in range(fencing.ATTEMPTS):
-            moves: dict[str, dict[TopicPartition, Move]] = {}
+            steps: dict[str, dict[TopicPartition, ReassignmentStep]] = {}
             for partition in partitions:
-                move = self._plan(partition)
-                if move is not None:
-                    moves.setdefault(partition.topic, {})[partition] = move
-            if not moves:
+                step = self._next_step(partition)
+                if step is not None:
+                    steps.setdefault(partition.topic, {})[partition] = step
+            if not steps:
                 return
-            for topic, some in moves.items():
-                for part in fencing.chunks(list(some), _PARTITIONS_OF_A_MULTI):
-                    yield from self._carry_out(topic, {partition: some[partition] for partition in part})
+            for topic, by_partition in steps.items():
+                for piece in fencing.chunks(list(by_partition), _PARTITIONS_OF_A_MULTI):
+                    yield from self._write(topic, {partition: by_partition[partition] for partition in piece})
             yield from self._machines.batch.send()
-        self._context.unsettled.update(dict.fromkeys(partitions))
+        self._context.to_retry.update(dict.fromkeys(partitions))
 
-    def _plan(self, partition: TopicPartition) -> Move | None:
-        """The next step, None while it cannot be taken."""
+    def _next_step(self, partition: TopicPartition) -> ReassignmentStep | None:
+        """The next step, None while none is possible."""
         context = self._context
         if (
             partition not in context.reassignments
-            or not context.knows(partition)
+            or not context.has_partition(partition)
             or context.is_pending_deletion(partition)
         ):
             return None
-        current, asked = context.assignment(partition), context.reassignments[partition]
+        current, requested = context.assignment(partition), context.reassignments[partition]
         old = tuple(replica for replica in current.replicas if replica not in current.adding)
-        target = asked or old
+        target = requested or old
         if partition not in context.states:
-            return Move(Assignment(target), None, last=True)
-        if not asked or set(current.target) != set(target):
+            return ReassignmentStep(Assignment(target), None, last=True)
+        if not requested or set(current.target) != set(target):
             adding = tuple(replica for replica in target if replica not in old)
             removing = tuple(replica for replica in old if replica not in target)
-            return self._move(partition, Assignment(old + adding, adding, removing), last=not asked)
+            return self._step(partition, Assignment(old + adding, adding, removing), last=not requested)
         if has_caught_up(context.states[partition], target):
-            return self._move(partition, Assignment(target), last=True)
+            return self._step(partition, Assignment(target), last=True)
         return None
 
-    def _move(self, partition: TopicPartition, assignment: Assignment, last: bool) -> Move | None:
-        """A step that leaves nobody in the ISR who is no longer assigned; None while nobody who stays can lead, or
-        while too few who stay hold what is committed."""
+    def _step(self, partition: TopicPartition, assignment: Assignment, last: bool) -> ReassignmentStep | None:
+        """A step after which the ISR contains assigned replicas only; None while no replica that stays can lead, or
+        while fewer than min.insync.replicas of them are in the ISR."""
         context, current = self._context, self._context.states[partition]
         min_isr = context.config(partition.topic).min_isr(len(assignment.replicas))
         state = selectors.reassigned(current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr)
@@ -155,44 +157,46 @@ class Reassignment:
             state = next_epoch(context, current) if staying else None
         if state is None or (state.isr != current.isr and len(state.isr) < min_isr):
             return None
-        return Move(assignment, state, last)
+        return ReassignmentStep(assignment, state, last)
 
-    def _carry_out(self, name: str, moves: dict[TopicPartition, Move]) -> Steps[None]:
-        """Write the moves of one topic; if somebody else wrote in between, only read anew."""
+    def _write(self, name: str, steps: dict[TopicPartition, ReassignmentStep]) -> Steps[None]:
+        """Write the steps of one topic; if another writer was first, only read again."""
         context = self._context
         topic = context.topics[name]
-        moved = {partition.partition: move.assignment for partition, move in moves.items()}
-        topic = replace(topic, partitions={**topic.partitions, **moved})
+        assignments = {partition.partition: step.assignment for partition, step in steps.items()}
+        topic = replace(topic, partitions={**topic.partitions, **assignments})
         operations: list[StoreOperation] = [SetData(nodes.topic(name), nodes.encode_topic(topic), topic.version)]
-        operations += [write_of(one, move.state) for one, move in moves.items() if move.state is not None]
+        operations += [write_of(partition, step.state) for partition, step in steps.items() if step.state is not None]
         operations += [
-            Delete(nodes.partition(one, nodes.REASSIGNED), self._versions[one])
-            for one, move in moves.items()
-            if move.last and one in self._versions
+            Delete(nodes.partition(partition, nodes.REASSIGNED), self._versions[partition])
+            for partition, step in steps.items()
+            if step.last and partition in self._versions
         ]
         try:
             yield from fencing.fenced(context, operations)
         except (BadVersionError, NoNodeError):
-            yield from self._read_anew(name, list(moves))
+            yield from self._read_again(name, list(steps))
             return
-        before = {partition: context.replicas(partition) for partition in moves}
+        before = {partition: context.replicas(partition) for partition in steps}
         context.put_topic(name, replace(topic, version=topic.version + 1))
-        for partition, move in moves.items():
-            yield from self._moved(partition, before[partition], move)
-        yield from self._topics.sweep(nodes.REASSIGNED, [name] if any(move.last for move in moves.values()) else [])
+        for partition, step in steps.items():
+            yield from self._on_written(partition, before[partition], step)
+        yield from self._topics.delete_empty_directories(
+            nodes.REASSIGNED, [name] if any(step.last for step in steps.values()) else []
+        )
 
-    def _moved(self, partition: TopicPartition, before: tuple[int, ...], move: Move) -> Steps[None]:
-        """Replicas join and leave, as has just been written."""
-        now = move.assignment.replicas
-        if move.state is not None:
-            yield from self._machines.leader_and_isr.written(partition, Election(move.state))
-        if move.last:
+    def _on_written(self, partition: TopicPartition, before: tuple[int, ...], step: ReassignmentStep) -> Steps[None]:
+        """Apply a step that has been written: start the replicas that join, delete those that leave."""
+        now = step.assignment.replicas
+        if step.state is not None:
+            yield from self._machines.leader_and_isr.written(partition, Election(step.state))
+        if step.last:
             self._context.reassignments.pop(partition, None)
             self._versions.pop(partition, None)
-        joined = [Replica(partition, broker) for broker in now if broker not in before]
+        joined = [PartitionAndReplica(partition, broker) for broker in now if broker not in before]
         yield from self._machines.replicas.handle_state_changes(joined, ReplicaStatus.NEW)
-        yield from self._topics.settle_new(joined)
-        left = [Replica(partition, broker) for broker in before if broker not in now]
+        yield from self._topics.start_new_replicas(joined)
+        left = [PartitionAndReplica(partition, broker) for broker in before if broker not in now]
         for status in (
             ReplicaStatus.OFFLINE,
             ReplicaStatus.DELETION_STARTED,
@@ -200,18 +204,21 @@ class Reassignment:
             ReplicaStatus.NON_EXISTENT,
         ):
             yield from self._machines.replicas.handle_state_changes(left, status)
-        if move.state is None:
+        if step.state is None:
             yield from self._machines.partitions.handle_state_changes([partition], PartitionStatus.ONLINE)
-        text = "is reassigned" if move.last else "is being reassigned"
+        text = "is reassigned" if step.last else "is being reassigned"
         yield StateChange("info", f"{partition} {text}: replicas {list(before)} become {list(now)}")
 
-    def _read_anew(self, name: str, partitions: Sequence[TopicPartition]) -> Steps[None]:
+    def _read_again(self, name: str, partitions: Sequence[TopicPartition]) -> Steps[None]:
         yield from self._topics.reread(name)
         yield from self._machines.leader_and_isr.refresh(partitions)
-        found: Nodes = yield GetNodes(tuple(nodes.partition(one, nodes.REASSIGNED) for one in partitions))
+        paths = tuple(nodes.partition(partition, nodes.REASSIGNED) for partition in partitions)
+        found: Nodes = yield GetNodes(paths)
         for partition in partitions:
             self._versions.pop(partition, None)
-        yield from self.take({one: node for one, node in zip(partitions, found, strict=True) if node is not None})
+        yield from self.accept(
+            {partition: node for partition, node in zip(partitions, found, strict=True) if node is not None}
+        )
 
 
 def is_under_way(assignment: Assignment) -> bool:
@@ -220,5 +227,5 @@ def is_under_way(assignment: Assignment) -> bool:
 
 
 def has_caught_up(state: LeaderAndIsr, target: Iterable[int]) -> bool:
-    """Whether all of the target hold what is committed, so that the others may go."""
+    """Whether the whole target is in the ISR, so that the old replicas may go."""
     return all(replica in state.isr for replica in target)

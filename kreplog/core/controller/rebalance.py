@@ -1,7 +1,7 @@
-"""Moving replicas when brokers come or go: the fewest moves that restore balance, shown before anything moves.
+"""Rebalance plans for added or leaving brokers: the fewest moves that restore balance, computed before any move.
 
-A plan says what to change; carrying it out is reassignment's business. Assignments map partitions to their brokers,
-preferred leader first; brokers map ids to racks, or to None. The same facts give the same plan, whatever their order.
+A plan lists the changes; `reassignment` carries them out. Assignments map partitions to their brokers, preferred leader
+first; brokers map ids to racks, or to None. The same input gives the same plan, in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kreplog.core.controller.layout import Layout, level, level_leaders, level_s
 from kreplog.errors import InvalidReplicationFactorError, UsageError
 from kreplog.types import TopicPartition
 
-Assignment = Mapping[TopicPartition, tuple[int, ...]]
+ClusterAssignment = Mapping[TopicPartition, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a broker has: replicas, and how many of them are preferred leaders."""
+    """Load of a broker: its replicas, and how many of them are preferred leaders."""
 
     replicas: int
     leaders: int
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What would change, nothing of it done yet.
+class RebalancePlan:
+    """The changes of a rebalance, none of them carried out.
 
-    changed: the new replicas of every partition that changes, some in their order only, which moves no data.
+    changed: the new replicas of every partition that changes; a change of their order only moves no data.
     moves: the replicas to copy, by partition. before, after: the load of every broker concerned.
     """
 
@@ -49,7 +49,9 @@ class Plan:
     after: dict[int, Load]
 
 
-def add_brokers(assignment: Assignment, brokers: Mapping[int, str | None], new: Mapping[int, str | None]) -> Plan:
+def add_brokers(
+    assignment: ClusterAssignment, brokers: Mapping[int, str | None], new: Mapping[int, str | None]
+) -> RebalancePlan:
     """Rebalance onto `brokers` and `new` together.
 
     Raises UsageError when a new broker is among `brokers`, and as `rebalance` does.
@@ -57,20 +59,21 @@ def add_brokers(assignment: Assignment, brokers: Mapping[int, str | None], new: 
     """
     known = sorted(set(brokers) & set(new))
     if known:
-        raise UsageError(f"brokers {known} are in the cluster already: name only those that are new, or rebalance")
+        raise UsageError(f"brokers {known} are in the cluster already: name new ones only, or rebalance")
     return rebalance(assignment, {**brokers, **new})
 
 
-def rebalance(assignment: Assignment, brokers: Mapping[int, str | None]) -> Plan:
+def rebalance(assignment: ClusterAssignment, brokers: Mapping[int, str | None]) -> RebalancePlan:
     """Restore balance over `brokers` with few moves.
 
-    Afterwards every partition is in as many racks as it can be; replicas per broker are within 1 of each other, or as
-    near to that as racks allow; preferred leaders are as even as that allows, and so are those who come second.
-    Without racks no plan with that balance has fewer moves: for T replicas on n brokers, the larger of what exceeds
-    ceil(T / n) and what is missing to floor(T / n), over all brokers. With racks it may take more, by chains of moves.
+    Afterwards every partition is in as many racks as possible; replicas per broker are within 1 of each other, or as
+    near to that as racks allow; preferred leaders are as even as that allows, and so are second replicas.
+    Without racks no plan with that balance has fewer moves: for T replicas on n brokers, the larger of the excess over
+    ceil(T / n) and the deficit to floor(T / n), over all brokers. With racks it may take more, by chains of moves.
 
-    Raises InvalidReplicaAssignmentError when a partition has a replica elsewhere than on `brokers` (drain that broker,
-    or give all that are registered), or is no assignment at all.
+    Raises InvalidReplicaAssignmentError for an invalid assignment, or a replica on a broker outside `brokers` (drain
+    that
+    broker, or give all registered brokers).
     """
     partitions = _in_turn(assignment)
     for partition in partitions:
@@ -82,10 +85,11 @@ def rebalance(assignment: Assignment, brokers: Mapping[int, str | None]) -> Plan
     return _plan(assignment, partitions, layout, brokers)
 
 
-def drain(assignment: Assignment, brokers: Mapping[int, str | None], leaving: Collection[int]) -> Plan:
-    """Move every replica off the brokers in `leaving`, each once and nothing else, to where it evens out the others.
+def drain(assignment: ClusterAssignment, brokers: Mapping[int, str | None], leaving: Collection[int]) -> RebalancePlan:
+    """Move every replica off the brokers in `leaving`, each once and no others, so that the remaining brokers are
+    balanced.
 
-    brokers: all, those that leave included. Raises InvalidReplicationFactorError when a partition has more replicas
+    brokers: all, the leaving ones included. Raises InvalidReplicationFactorError when a partition has more replicas
     than brokers stay, and InvalidReplicaAssignmentError as `rebalance` does.
     """
     staying = {broker: rack for broker, rack in brokers.items() if broker not in leaving}
@@ -119,13 +123,14 @@ def drain(assignment: Assignment, brokers: Mapping[int, str | None], leaving: Co
     return _plan(assignment, partitions, layout, brokers)
 
 
-def _in_turn(assignment: Assignment) -> list[TopicPartition]:
-    """Topics taking turns: what comes last moves first, so that each topic gives up its share and not one all of it."""
+def _in_turn(assignment: ClusterAssignment) -> list[TopicPartition]:
+    """Topics in turn: the last partitions move first, so that each topic gives up its share and not one topic all of
+    it."""
     return sorted(assignment, key=lambda partition: (partition.partition, partition.topic))
 
 
 def _spread_over_racks(layout: Layout, item: int) -> None:
-    """Move replicas out of racks that have several, until the partition is in as many racks as it can be."""
+    """Move replicas out of racks that have several, until the partition is in as many racks as possible."""
     replicas, racks = layout.replicas[item], layout.racks
     for _ in range(min(len(replicas), layout.rack_count) - len({racks[broker] for broker in replicas})):
         counts = Counter(racks[broker] for broker in replicas)
@@ -136,8 +141,8 @@ def _spread_over_racks(layout: Layout, item: int) -> None:
 
 
 def _plan(
-    assignment: Assignment, partitions: list[TopicPartition], layout: Layout, brokers: Mapping[int, str | None]
-) -> Plan:
+    assignment: ClusterAssignment, partitions: list[TopicPartition], layout: Layout, brokers: Mapping[int, str | None]
+) -> RebalancePlan:
     level_leaders(layout)
     level_successors(layout)
     changed = {}
@@ -150,10 +155,10 @@ def _plan(
             targets = [broker for broker in replicas if broker not in before]
             moves += [Move(partition, *pair) for pair in zip(sources, targets, strict=True)]
     after = {**assignment, **changed}
-    return Plan(changed, tuple(moves), _loads(assignment, brokers), _loads(after, brokers))
+    return RebalancePlan(changed, tuple(moves), _loads(assignment, brokers), _loads(after, brokers))
 
 
-def _loads(assignment: Assignment, brokers: Iterable[int]) -> dict[int, Load]:
+def _loads(assignment: ClusterAssignment, brokers: Iterable[int]) -> dict[int, Load]:
     replicas = Counter(broker for partition in assignment.values() for broker in partition)
     leaders = Counter(partition[0] for partition in assignment.values())
     return {broker: Load(replicas[broker], leaders[broker]) for broker in sorted(brokers)}

@@ -1,11 +1,11 @@
-"""The replica state machine: which of its seven states each replica is in, and what entering one sets off."""
+"""The replica state machine: the seven states of a replica, and the requests and writes that entering one causes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from kreplog.core.controller import election_policies
-from kreplog.core.controller.context import ControllerContext, Replica, named
+from kreplog.core.controller.context import ControllerContext, PartitionAndReplica, named
 from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
 from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
 from kreplog.core.controller.selectors import Election
@@ -15,7 +15,7 @@ from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 
 class ReplicaStateMachine:
-    """Moves replicas between the states of `transitions`; what brokers are to be told is collected in the batch."""
+    """Moves replicas between the states of `transitions`; requests to brokers are collected in the batch."""
 
     def __init__(
         self, context: ControllerContext, batch: ControllerBrokerRequestBatch, writer: LeaderAndIsrWriter
@@ -27,7 +27,8 @@ class ReplicaStateMachine:
     def startup(self) -> None:
         """Give every replica its first state, from the store alone, so that it is the same for every controller.
 
-        Replicas are online where their broker lives and their disk works. Those to be deleted that are not wait.
+        A replica is online if its broker is registered and its disk works. One pending deletion that is not waits,
+        ineligible.
         """
         context = self._context
         for name in context.topics:
@@ -39,14 +40,14 @@ class ReplicaStateMachine:
                 )
                 for broker in context.replicas(partition):
                     status = ReplicaStatus.ONLINE if context.is_online(partition, broker) else offline
-                    context.put_replica_status(Replica(partition, broker), status)
+                    context.put_replica_status(PartitionAndReplica(partition, broker), status)
 
-    def handle_state_changes(self, replicas: Iterable[Replica], target: ReplicaStatus) -> Steps[None]:
-        """Move all `replicas` to `target`; those that may not go there from where they are stay as they are.
+    def handle_state_changes(self, replicas: Iterable[PartitionAndReplica], target: ReplicaStatus) -> Steps[None]:
+        """Move all `replicas` to `target`; an illegal transition is reported and not made.
 
-        NewReplica, OnlineReplica: the broker is told of the partition, once that has a leader.
-        OfflineReplica: the broker is told to stop it, if it lives; a follower leaves the ISR, in the store.
-        ReplicaDeletionStarted: the broker is told to delete it. The other states are known to the controller alone.
+        NewReplica, OnlineReplica: sends LeaderAndIsr to the broker, once the partition has a leader.
+        OfflineReplica: sends StopReplica to the broker, if it is registered; removes a follower from the ISR.
+        ReplicaDeletionStarted: sends StopReplica with delete. The other states send and write nothing.
         """
         valid = yield from self._valid(replicas, target)
         match target:
@@ -68,7 +69,9 @@ class ReplicaStateMachine:
         if valid:
             yield StateChange("info", f"{len(valid)} replicas are now {target}: {named(valid)}")
 
-    def _valid(self, replicas: Iterable[Replica], target: ReplicaStatus) -> Steps[list[Replica]]:
+    def _valid(
+        self, replicas: Iterable[PartitionAndReplica], target: ReplicaStatus
+    ) -> Steps[list[PartitionAndReplica]]:
         allowed = REPLICA_TRANSITIONS[target]
         valid = []
         for replica in dict.fromkeys(replicas):
@@ -79,8 +82,8 @@ class ReplicaStateMachine:
                 yield StateChange("error", f"replica {replica} cannot become {target}: it is {status}")
         return valid
 
-    def _leave_isr(self, replicas: Iterable[Replica]) -> Steps[None]:
-        """Followers leave the ISR; a leader does by the election of another."""
+    def _leave_isr(self, replicas: Iterable[PartitionAndReplica]) -> Steps[None]:
+        """Remove followers from the ISR; a leader leaves it by the election of another."""
         leaving: dict[TopicPartition, list[int]] = {}
         for partition, broker in replicas:
             state = self._context.states.get(partition)

@@ -1,14 +1,14 @@
-"""Who leads a partition next: the four leader selectors, and what an unclean return costs a replica.
+"""Leader selectors: the next leader and ISR of a partition in four situations, and after an unclean broker restart.
 
-| selector            | asked when                          | takes, of the live                         | else      |
+| selector            | used when                           | elects, of the live replicas               | else      |
 |---------------------|-------------------------------------|--------------------------------------------|-----------|
-| offline             | the leader is gone                  | ISR, then eligible, then (if allowed) any  | NO_LEADER |
+| offline             | the leader has failed               | ISR, then eligible, then (if allowed) any  | NO_LEADER |
 | reassigned          | the target replicas have caught up  | the leader if it stays, else target in ISR | no change |
-| preferred           | leadership is to go back home       | the first assigned replica, if in the ISR  | no change |
-| controlled_shutdown | a broker has announced that it goes | ISR without those that go                  | no change |
+| preferred           | the preferred leader is to lead     | the first assigned replica, if in the ISR  | no change |
+| controlled_shutdown | a broker is shutting down           | ISR without the brokers shutting down      | no change |
 
-Each looks at the assigned replicas in their order, preferred first, and at nothing but its arguments: the same facts
-give the same leader, whoever the controller is. Each returns what to write, or None when there is nothing to write:
+Each goes through the assigned replicas in their order, preferred first, and depends on its arguments only: the same
+facts give the same leader on any controller. Each returns the state to write, or None when there is nothing to write:
 leader_epoch is one higher, controller_epoch is the caller's, and partition_epoch stays the version to compare with.
 
 `live`: brokers that are registered and not stopping (F15), whose replica of this partition is not offline.
@@ -26,7 +26,7 @@ from kreplog.types import NO_LEADER, LeaderAndIsr
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What to write, and whether committed records may be lost by it; log and count an unclean one (F19)."""
+    """The state to write. unclean: committed records may be lost; such an election is logged and counted (F19)."""
 
     state: LeaderAndIsr
     unclean: bool = False
@@ -40,14 +40,15 @@ def offline(
     controller_epoch: int,
     min_isr: int,
 ) -> Election | None:
-    """Elect in place of a leader that is gone.
+    """Elect in place of a failed leader.
 
     The first assigned replica that is live and
     - in the ISR: the ISR keeps its live members;
-    - else eligible, so it still holds all that is committed: it alone is the ISR (KIP-966);
+    - else eligible, so it still holds all committed records: it alone is the ISR (KIP-966);
     - else, with unclean_allowed, any: it alone is the ISR, none is eligible, and the election is unclean (KIP-106).
-    With no such replica the partition has NO_LEADER, and ISR and eligible stay, for they say whose return is waited
-    for: when A dies and then B, the ISR is B whoever the controller was. None: it has NO_LEADER already.
+    Without such a replica the partition has NO_LEADER, and keeps ISR and eligible, the brokers whose return restores
+    it:
+    when A fails and then B, the ISR is B under any controller. None: it has NO_LEADER already.
     Source: the v3 design's on_broker_change, its last resort off by default.
     """
     leader = _first(assigned, live, current.isr)
@@ -74,11 +75,12 @@ def reassigned(
     controller_epoch: int,
     min_isr: int,
 ) -> LeaderAndIsr | None:
-    """Hand the partition over to its `target` replicas: the leader if it stays and lives, else the first in the ISR.
+    """Complete a reassignment to `target`: the leader stays if it is live and in the target, else the first in the ISR
+    leads.
 
-    Whoever is not in the target leaves the ISR and the eligible replicas in the same write, so that no later election
-    can choose a replica that is about to be deleted. Where that leaves too few for min.insync.replicas the caller
-    waits. None: no live replica of the target is in the ISR. Source: the v3 design, section F.
+    Replicas outside the target leave the ISR and the eligible replicas in the same write, so that no later election
+    can choose a replica that is about to be deleted. The caller waits while that leaves fewer than
+    min.insync.replicas. None: no live replica of the target is in the ISR. Source: the v3 design, section F.
     """
     order = (current.leader, *target) if current.leader in target else target
     leader = _first(order, live, current.isr)
@@ -93,7 +95,7 @@ def reassigned(
 def preferred(
     current: LeaderAndIsr, assigned: Sequence[int], live: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Give leadership to the first assigned replica; ISR and eligible stay.
+    """Elect the first assigned replica; ISR and eligible stay.
 
     None: it leads already, is not live, or is not in the ISR. Source: the v2 design's checkLoadBalancing.
     """
@@ -111,11 +113,11 @@ def controlled_shutdown(
     controller_epoch: int,
     min_isr: int,
 ) -> LeaderAndIsr | None:
-    """Take brokers that stop out of leadership and out of the ISR; a leader that stays goes on leading.
+    """Move leadership and ISR membership away from brokers that are shutting down; any other leader keeps leading.
 
     `stopping` may still be among `live`. A broker that leaves an ISR thereby smaller than min_isr stays eligible.
-    None: no other member of the ISR can lead, so the partition stays until the broker is really gone; or the partition
-    has nothing to do with those that stop. Source: F15; Kafka's ControlledShutdownLeaderSelector.
+    None: no other member of the ISR can lead, so the state stays until the broker exits; or no broker of the ISR is
+    shutting down. Source: F15; Kafka's ControlledShutdownLeaderSelector.
     """
     if current.leader not in stopping and not any(broker in stopping for broker in current.isr):
         return None
@@ -128,10 +130,10 @@ def controlled_shutdown(
 
 
 def drop_unclean(current: LeaderAndIsr, broker_id: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """What is left once `broker_id` came back from a crash that may have cost it unflushed records (F17, KIP-966).
+    """The state after `broker_id` returned from a crash that may have lost unflushed records (F17, KIP-966).
 
-    It is neither in the ISR nor eligible any more, and no longer leads: then NO_LEADER, and `offline` is asked next.
-    None: it was neither; or it is the only replica left in both, so that nobody is known to hold more than it does.
+    It is removed from the ISR and the eligible replicas. If it was the leader, the result is NO_LEADER, and `offline`
+    elects next. None: it was in neither; or it is the only replica in both, so that no replica is known to hold more.
     """
     isr = tuple(broker for broker in current.isr if broker != broker_id)
     eligible = tuple(broker for broker in current.eligible if broker != broker_id)

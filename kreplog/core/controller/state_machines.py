@@ -1,4 +1,5 @@
-"""The two state machines over one context, and the requests that they give rise to: what every flow works with."""
+"""The two state machines over one context, with the writer of leaderAndISR and the batch of requests that they
+share."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
 
 
 class StateMachines:
-    """Made when a controller takes over, and thrown away with its context."""
+    """Made at a failover and dropped with the context."""
 
     def __init__(self, context: ControllerContext) -> None:
         self.context = context

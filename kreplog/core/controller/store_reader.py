@@ -1,7 +1,7 @@
-"""Reading the store: in bulk, and leaving a watch before anything is done about what was read.
+"""Reads of the store by the controller: in bulk, and with a watch wherever later changes matter.
 
-Each function reads one kind of node. Nodes under /admin that hold what nobody can read are reported and passed over; a
-broken topic or leaderAndISR node stops the controller, for to go on without it would have its replicas deleted.
+Each function reads one kind of node. Malformed nodes under /admin are reported and skipped; a malformed topic or
+leaderAndISR node stops the controller, since without the topic its replicas would be deleted as strays.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr,
 
 
 class RegisteredBroker(NamedTuple):
-    """A registered broker. created: the store's transaction. handled: the broker epoch that a controller last took in,
-    None for none."""
+    """A registered broker. created: the store's transaction. handled_epoch: the last broker epoch that a controller has
+    applied, None for none."""
 
-    broker: BrokerRegistration
+    registration: BrokerRegistration
     created: int
-    handled: int | None
+    handled_epoch: int | None
 
 
 TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 100, 500
-"""So many are read and decoded at a time where others are to be served between."""
+"""Topics, and partitions, per read of `metadata`, so that its caller serves other work in between."""
 
 STRICTEST = TopicConfig(min_insync_replicas=2**31 - 1, unclean_leader_election_enable=False, flush_messages=1)
-"""In place of settings that nobody can read: no promise that was asked for is broken under it."""
+"""Replaces unreadable topic settings: no durability that the topic was configured for is lost under it."""
 
 
 def children(path: str) -> Steps[list[str]]:
-    """The names of the children, none where there is no such node; a watch is left."""
+    """The names of the children, empty where the node does not exist; leaves a watch."""
     found: list[str] | None = yield GetChildren(path, watch=True)
     return found or []
 
 
 def brokers() -> Steps[dict[int, RegisteredBroker]]:
-    """All registered brokers. Epochs are read before registrations: if one is replaced in between, the watch left on
-    the children tells of it, and the epoch held then differs from the true one."""
+    """All registered brokers. Epochs are read before registrations: if a registration is replaced in between, the watch
+    on the children fires, and the epoch returned here differs from the new one."""
     ids = sorted(number for name in (yield from children(nodes.BROKER_IDS)) if (number := _number(name)) is not None)
     if not ids:
         return {}
-    noted: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(nodes.handled_epoch, ids)))
+    epochs: Nodes = yield GetNodes((*map(nodes.broker_epoch, ids), *map(nodes.handled_epoch, ids)))
     registered: Nodes = yield GetNodes(tuple(map(nodes.broker, ids)), watch=True)
     found = {}
-    for broker, epoch, handled, node in zip(ids, noted[: len(ids)], noted[len(ids) :], registered, strict=True):
+    for broker, epoch, handled, node in zip(ids, epochs[: len(ids)], epochs[len(ids) :], registered, strict=True):
         if node is None or epoch is None:
             continue
         try:
@@ -58,14 +58,15 @@ def brokers() -> Steps[dict[int, RegisteredBroker]]:
         except CoordinationError as error:
             yield StateChange("error", str(error))
             continue
-        noted_epoch = None if handled is None else nodes.decode_number(nodes.handled_epoch(broker), handled)
-        found[broker] = RegisteredBroker(content, node.stat.created, noted_epoch)
+        handled_epoch = None if handled is None else nodes.decode_number(nodes.handled_epoch(broker), handled)
+        found[broker] = RegisteredBroker(content, node.stat.created, handled_epoch)
     return found
 
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
-    """Those of `names` that exist, watching all of them and their settings. What cannot be a topic, by its name or its
-    partitions' numbers, is reported and passed over: no replica of it can be on any disk."""
+    """Those of `names` that exist, with watches on all of them and their settings. An illegal topic name is reported
+    and
+    skipped: no disk can hold a replica of it."""
     names = yield from _legal(names)
     if not names:
         return {}
@@ -85,12 +86,12 @@ def _legal(names: Iterable[str]) -> Steps[list[str]]:
         try:
             legal.append(check_topic(name))
         except InvalidTopicError as error:
-            yield StateChange("error", f"a node below {nodes.TOPICS} is passed over: {error}")
+            yield StateChange("error", f"a node below {nodes.TOPICS} is skipped: {error}")
     return legal
 
 
 def topic_config(name: str) -> Steps[TopicConfig]:
-    """A topic's settings, watched."""
+    """A topic's settings, with a watch."""
     found: Nodes = yield GetNodes((nodes.topic_config(name),), watch=True)
     return (yield from _config(name, found[0]))
 
@@ -99,12 +100,12 @@ def _config(name: str, node: Node | None) -> Steps[TopicConfig]:
     try:
         return nodes.decode_topic_config(nodes.topic_config(name), node)
     except CoordinationError as error:
-        yield StateChange("error", f"{error}; the strictest settings hold meanwhile")
+        yield StateChange("error", f"{error}; the strictest settings apply until it is repaired")
         return STRICTEST
 
 
 def states(partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, LeaderAndIsr]]:
-    """leaderAndISR of those that have one. Unwatched: leaders tell of changes."""
+    """leaderAndISR of those that have one, without watches: leaders write a notification after they change an ISR."""
     if not partitions:
         return {}
     found: Nodes = yield GetNodes(tuple(map(nodes.leader_and_isr, partitions)))
@@ -116,25 +117,25 @@ def states(partitions: Sequence[TopicPartition]) -> Steps[dict[TopicPartition, L
 
 
 def tree(under: str) -> Steps[dict[TopicPartition, Node]]:
-    """The nodes [under]/[topic]/[partition], with watches all the way down."""
+    """The nodes [under]/[topic]/[partition], with watches on every level."""
     partitions = []
     for topic in (yield from children(under)):
         for name in (yield from children(f"{under}/{topic}")):
             number = _number(name)
             if number is None:
-                yield StateChange("error", f"{under}/{topic}/{name} is passed over: {name!r} is no partition number")
+                yield StateChange("error", f"{under}/{topic}/{name} is skipped: {name!r} is no partition number")
             else:
                 partitions.append(TopicPartition(topic, number))
     if not partitions:
         return {}
     partitions.sort()
     found: Nodes = yield GetNodes(tuple(nodes.partition(partition, under) for partition in partitions), watch=True)
-    return {one: node for one, node in zip(partitions, found, strict=True) if node is not None}
+    return {partition: node for partition, node in zip(partitions, found, strict=True) if node is not None}
 
 
 def isr_changes() -> Steps[tuple[list[str], list[TopicPartition]]]:
-    """Paths of the notes that leaders left, and the partitions that they name."""
-    found = yield from _notes(nodes.ISR_CHANGES)
+    """Paths of the ISR change notifications that leaders wrote, and the partitions in them."""
+    found = yield from _notifications(nodes.ISR_CHANGES)
     named: dict[TopicPartition, None] = {}
     for path, node in found:
         try:
@@ -145,9 +146,9 @@ def isr_changes() -> Steps[tuple[list[str], list[TopicPartition]]]:
 
 
 def log_dir_events() -> Steps[tuple[LogDirEvent, ...]]:
-    """What brokers wrote when a disk failed."""
+    """The log dir events that brokers wrote when a disk failed."""
     events = []
-    for path, node in (yield from _notes(nodes.LOG_DIR_EVENTS)):
+    for path, node in (yield from _notifications(nodes.LOG_DIR_EVENTS)):
         try:
             broker, lost = nodes.decode_log_dir_event(path, node)
         except CoordinationError as error:
@@ -158,7 +159,7 @@ def log_dir_events() -> Steps[tuple[LogDirEvent, ...]]:
 
 
 def fill(context: ControllerContext) -> Steps[None]:
-    """Topics with their settings, states and deletions: all of the context but brokers and reassignments."""
+    """Read topics with their settings, states and deletions: all of the context except brokers and reassignments."""
     context.deleting = dict.fromkeys((yield from children(nodes.DELETED_TOPICS)))
     for name, (topic, config) in (yield from topics((yield from children(nodes.TOPICS)))).items():
         context.put_topic(name, topic)
@@ -168,11 +169,11 @@ def fill(context: ControllerContext) -> Steps[None]:
 
 
 def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
-    """All that a controller's UpdateMetadata would say, in pieces, for a broker that none reaches. A partition that has
-    no state yet has no leader."""
-    live = [registration.broker for registration in (yield from brokers()).values()]
+    """Content of a controller's UpdateMetadata, for a broker that no controller reaches; read in pieces. A partition
+    without a state has no leader."""
+    live = [registered.registration for registered in (yield from brokers()).values()]
     names = yield from children(nodes.TOPICS)
-    told: list[PartitionState] = []
+    partition_states: list[PartitionState] = []
     for start in range(0, len(names), TOPICS_AT_ONCE):
         found = yield from topics(names[start : start + TOPICS_AT_ONCE])
         partitions = [TopicPartition(name, number) for name, (topic, _) in found.items() for number in topic.partitions]
@@ -181,17 +182,23 @@ def metadata() -> Steps[tuple[list[BrokerRegistration], list[PartitionState]]]:
             known = yield from states(piece)
             for partition in piece:
                 topic, config = found[partition.topic]
-                one = topic.partitions[partition.partition]
+                assigned = topic.partitions[partition.partition]
                 state = known.get(partition, LeaderAndIsr(NO_LEADER, NO_EPOCH, ()))
-                told.append(
+                partition_states.append(
                     PartitionState(
-                        partition, topic.topic_id, state, one.replicas, one.adding, one.removing, config=config
+                        partition,
+                        topic.topic_id,
+                        state,
+                        assigned.replicas,
+                        assigned.adding,
+                        assigned.removing,
+                        config=config,
                     )
                 )
-    return live, told
+    return live, partition_states
 
 
-def _notes(directory: str) -> Steps[list[tuple[str, Node]]]:
+def _notifications(directory: str) -> Steps[list[tuple[str, Node]]]:
     paths = [f"{directory}/{name}" for name in (yield from children(directory))]
     if not paths:
         return []
@@ -204,7 +211,7 @@ def _number(name: str) -> int | None:
 
 
 def existing(paths: Iterable[str]) -> Steps[list[str]]:
-    """Those of `paths` that have a node."""
+    """Those of `paths` that exist."""
     wanted = tuple(paths)
     if not wanted:
         return []

@@ -1,4 +1,4 @@
-"""Topics and partitions that appear in the store, and settings that change."""
+"""Topic changes: new topics and partitions, changed settings, and the requests under /admin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from kreplog.core import nodes
 from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.assignment import check_replicas
-from kreplog.core.controller.context import Replica, named
+from kreplog.core.controller.context import PartitionAndReplica, named
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
@@ -18,7 +18,7 @@ from kreplog.types import Delete, Node, SetData, StoreOperation, TopicPartition
 
 
 class TopicChanges:
-    """See the module."""
+    """Handlers of topic nodes, topic settings and /admin/partitions_add."""
 
     def __init__(self, machines: StateMachines) -> None:
         self._machines = machines
@@ -26,11 +26,11 @@ class TopicChanges:
         self._batch = machines.batch
 
     def on_topics(self) -> Steps[None]:
-        """Topics have been created, or deleted by a hand that did not ask the controller."""
+        """Topics were created; or their nodes were deleted by hand, without a request to the controller."""
         context = self._context
         names = yield from store_reader.children(nodes.TOPICS)
         for name in [name for name in context.topics if name not in names]:
-            yield from self._vanished(name)
+            yield from self._on_vanished(name)
         found = yield from store_reader.topics([name for name in names if name not in context.topics])
         partitions: list[TopicPartition] = []
         for name, (topic, config) in found.items():
@@ -39,10 +39,12 @@ class TopicChanges:
             partitions += context.partitions_of(name)
         yield from self.create(partitions)
 
-    def _vanished(self, name: str) -> Steps[None]:
-        """Its replicas are stopped. Their files stay until their brokers are told again what they should have."""
+    def _on_vanished(self, name: str) -> Steps[None]:
+        """Stop the replicas of a topic whose node was deleted by hand. Their files stay until the next INIT."""
         context = self._context
-        yield StateChange("warning", f"topic {name} has vanished from the store; its replicas are stopped")
+        yield StateChange(
+            "warning", f"topic {name} is missing in the store: its node was deleted by hand; its replicas are stopped"
+        )
         for replica in context.replicas_of(context.partitions_of(name)):
             self._batch.add_stop_replica(replica, delete=False)
             context.replica_statuses.pop(replica, None)
@@ -53,7 +55,7 @@ class TopicChanges:
         yield from self._batch.send()
 
     def on_topic(self, name: str) -> Steps[None]:
-        """A topic's node was written: by this controller, or by somebody who adds partitions."""
+        """A topic's node was written: by this controller, or by an administrator who adds partitions."""
         if name not in self._context.topics:
             yield from self.on_topics()
             return
@@ -64,26 +66,27 @@ class TopicChanges:
         yield from self._merge(name, found[name][0])
 
     def reread(self, name: str) -> Steps[None]:
-        """A write of the topic's node was refused: take in what somebody else wrote there."""
+        """Read a topic's node again, after a write of it was refused since another writer was first."""
         found: Nodes = yield GetNodes((nodes.topic(name),))
         if found[0] is not None and name in self._context.topics:
             yield from self._merge(name, nodes.decode_topic(nodes.topic(name), found[0]))
 
     def _merge(self, name: str, topic: Topic) -> Steps[None]:
-        """Partitions may be added; replicas of those that are there change by reassignment only."""
+        """Apply added partitions; the replicas of existing ones change by reassignment only."""
         context = self._context
         held = context.topics[name]
         if topic.topic_id != held.topic_id:
-            yield StateChange("error", f"topic {name} has another id now, {topic.topic_id} after {held.topic_id}")
+            yield StateChange("error", f"topic {name}: its id changed from {held.topic_id} to {topic.topic_id}")
             return
-        changed = [number for number, one in held.partitions.items() if topic.partitions.get(number) != one]
+        changed = [number for number, assigned in held.partitions.items() if topic.partitions.get(number) != assigned]
         if changed:
-            yield StateChange("error", f"topic {name}: somebody rewrote the replicas of partitions {changed[:5]}")
+            text = f"topic {name}: the replicas of partitions {changed[:5]} were changed without a reassignment"
+            yield StateChange("error", text)
         context.put_topic(name, replace(topic, partitions={**topic.partitions, **held.partitions}))
         yield from self.create([TopicPartition(name, n) for n in topic.partitions if n not in held.partitions])
 
     def create(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Take new partitions, whose assignment the context has, from nothing to being led."""
+        """Bring new partitions, whose assignment the context has, online."""
         if not partitions:
             return
         context, machines = self._context, self._machines
@@ -92,18 +95,18 @@ class TopicChanges:
         yield from machines.partitions.handle_state_changes(partitions, PartitionStatus.NEW)
         wanted = [partition for partition in partitions if not context.is_pending_deletion(partition)]
         yield from machines.partitions.handle_state_changes(wanted, PartitionStatus.ONLINE)
-        yield from self.settle_new(context.replicas_of(wanted))
+        yield from self.start_new_replicas(context.replicas_of(wanted))
         yield from self._batch.send()
 
-    def settle_new(self, replicas: Collection[Replica]) -> Steps[None]:
-        """New replicas take part, or are offline with their brokers."""
+    def start_new_replicas(self, replicas: Collection[PartitionAndReplica]) -> Steps[None]:
+        """Set new replicas Online, or Offline where their broker is offline."""
         online = [replica for replica in replicas if self._context.is_online(*replica)]
         offline = [replica for replica in replicas if not self._context.is_online(*replica)]
         yield from self._machines.replicas.handle_state_changes(online, ReplicaStatus.ONLINE)
         yield from self._machines.replicas.handle_state_changes(offline, ReplicaStatus.OFFLINE)
 
     def on_config(self, name: str) -> Steps[None]:
-        """A topic's settings were written: its replicas are told, under the leader epoch that they know."""
+        """A topic's settings were written: send them in LeaderAndIsr, under the current leader epochs."""
         context = self._context
         config = yield from store_reader.topic_config(name)
         if name not in context.topics or config == context.config(name):
@@ -113,26 +116,26 @@ class TopicChanges:
         staying = [partition for partition in context.partitions_of(name) if not context.is_pending_deletion(partition)]
         for partition in staying:
             self._batch.add_leader_and_isr(partition)
-        yield from self._machines.leader_and_isr.end_eligibility(staying)
+        yield from self._machines.leader_and_isr.clear_obsolete_elr(staying)
         yield from self._machines.partitions.trigger_online()  # an unclean election may be allowed now
         yield from self._batch.send()
 
     # /admin/partitions_add
 
-    def on_added(self) -> Steps[None]:
-        """Somebody asks for more partitions."""
+    def on_additions(self) -> Steps[None]:
+        """An administrator requests more partitions."""
         context = self._context
-        asked = yield from store_reader.tree(nodes.ADDED)
-        if any(partition.topic not in context.topics for partition in asked):
+        requests = yield from store_reader.tree(nodes.ADDED)
+        if any(partition.topic not in context.topics for partition in requests):
             yield from self.on_topics()
-        yield from self.add(asked)
+        yield from self.add(requests)
 
-    def add(self, asked: dict[TopicPartition, Node]) -> Steps[None]:
-        """Write the partitions asked for into the topics' nodes and delete the requests, at once for each topic."""
+    def add(self, requests: dict[TopicPartition, Node]) -> Steps[None]:
+        """Add the requested partitions to the topics' nodes and delete the requests, in one multi for each topic."""
         by_topic: dict[str, dict[TopicPartition, tuple[int, ...]]] = {}
         refused = []
-        known = yield from self.known_brokers(asked.values())
-        for partition, node in asked.items():
+        known = yield from self.known_brokers(requests.values())
+        for partition, node in requests.items():
             try:
                 replicas = nodes.decode_replicas(nodes.partition(partition, nodes.ADDED), node)
                 check_replicas(partition, replicas, known)
@@ -142,27 +145,29 @@ class TopicChanges:
                 refused.append(partition)
             else:
                 by_topic.setdefault(partition.topic, {})[partition] = replicas
-        yield from self.refuse(nodes.ADDED, refused)
+        yield from self.reject(nodes.ADDED, refused)
         for topic, additions in by_topic.items():
-            for some in fencing.chunks(list(additions), fencing.MAX_OPERATIONS - 2):
-                yield from self._add(topic, {partition: additions[partition] for partition in some})
-        yield from self.sweep(nodes.ADDED, by_topic)
+            for chunk in fencing.chunks(list(additions), fencing.MAX_OPERATIONS - 2):
+                yield from self._add(topic, {partition: additions[partition] for partition in chunk})
+        yield from self.delete_empty_directories(nodes.ADDED, by_topic)
 
     def _check_addition(self, partition: TopicPartition) -> None:
         if partition.topic not in self._context.topics:
             raise UsageError(f"there is no topic {partition.topic}")
         if partition.topic in self._context.deleting:
             raise UsageError("its topic is being deleted")
-        if self._context.knows(partition):
-            raise UsageError("it is there already")
+        if self._context.has_partition(partition):
+            raise UsageError("it exists already")
 
     def _add(self, name: str, additions: dict[TopicPartition, tuple[int, ...]]) -> Steps[None]:
         context = self._context
         for _ in range(fencing.ATTEMPTS):
-            new = {one: replicas for one, replicas in additions.items() if not context.knows(one)}
+            new = {
+                partition: replicas for partition, replicas in additions.items() if not context.has_partition(partition)
+            }
             topic = context.topics[name]
-            grown = {**topic.partitions, **{one.partition: Assignment(replicas) for one, replicas in new.items()}}
-            topic = replace(topic, partitions=grown)
+            added = {partition.partition: Assignment(replicas) for partition, replicas in new.items()}
+            topic = replace(topic, partitions={**topic.partitions, **added})
             operations: list[StoreOperation] = [SetData(nodes.topic(name), nodes.encode_topic(topic), topic.version)]
             requests = yield from store_reader.existing(
                 nodes.partition(addition, nodes.ADDED) for addition in additions
@@ -178,41 +183,41 @@ class TopicChanges:
             yield from self.create(list(new))
             return
 
-    # For all kinds of requests under /admin
+    # Requests under /admin of all kinds
 
-    def known_brokers(self, asked: Iterable[Node]) -> Steps[set[int]]:
-        """Brokers named in `asked` that live, or have registered at some time: a fact that outlives controllers."""
-        named_ones: dict[int, None] = {}
-        for node in asked:
+    def known_brokers(self, requests: Iterable[Node]) -> Steps[set[int]]:
+        """Live brokers, and brokers named in `requests` that have registered at any time, which the store remembers."""
+        requested: dict[int, None] = {}
+        for node in requests:
             try:
-                named_ones.update(dict.fromkeys(nodes.decode_replicas("", node)))
+                requested.update(dict.fromkeys(nodes.decode_replicas("", node)))
             except CoordinationError:
                 continue
-        absent = [broker for broker in named_ones if broker not in self._context.brokers and broker >= 0]
+        absent = [broker for broker in requested if broker not in self._context.brokers and broker >= 0]
         found = yield from store_reader.existing(map(nodes.broker_epoch, absent))
         return {*self._context.brokers, *(broker for broker in absent if nodes.broker_epoch(broker) in found)}
 
-    def drop(self, paths: Sequence[str]) -> Steps[None]:
-        """Delete requests that have been dealt with, or never can be."""
+    def delete_requests(self, paths: Sequence[str]) -> Steps[None]:
+        """Delete requests that are completed or can never be fulfilled."""
         for path in paths:
             try:
                 yield from fencing.fenced(self._context, [Delete(path)])
             except NoNodeError:
                 continue
 
-    def refuse(self, under: str, partitions: Collection[TopicPartition]) -> Steps[None]:
-        """Delete requests that cannot be fulfilled, and directories that are empty then."""
-        yield from self.drop([nodes.partition(partition, under) for partition in partitions])
-        yield from self.sweep(under, dict.fromkeys(partition.topic for partition in partitions))
+    def reject(self, under: str, partitions: Collection[TopicPartition]) -> Steps[None]:
+        """Delete requests that cannot be fulfilled, and their directories if these are empty then."""
+        yield from self.delete_requests([nodes.partition(partition, under) for partition in partitions])
+        yield from self.delete_empty_directories(under, dict.fromkeys(partition.topic for partition in partitions))
 
-    def sweep_all(self) -> Steps[None]:
-        """At a failover: the last controller may have died before it swept."""
+    def delete_all_empty_directories(self) -> Steps[None]:
+        """At a failover: the last controller may have failed before it deleted empty directories."""
         for under in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):
             topics: list[str] = (yield GetChildren(under)) or []
-            yield from self.sweep(under, topics)
+            yield from self.delete_empty_directories(under, topics)
 
-    def sweep(self, under: str, topics: Iterable[str]) -> Steps[None]:
-        """Delete the directories of topics without requests."""
+    def delete_empty_directories(self, under: str, topics: Iterable[str]) -> Steps[None]:
+        """Delete the request directories of topics that have no request left."""
         paths = [f"{under}/{topic}" for topic in topics]
         if not paths:
             return

@@ -2,20 +2,20 @@
 
 A replica, which is one broker's copy of one partition:
 
-    NewReplica                  just assigned, takes part at its next step  from Non
-    OnlineReplica               its broker lives and was told of it         from New, Online, Offline, Ineligible
-    OfflineReplica              broker gone, disk failed, or stopped        from New, Online, Offline, Ineligible
-    ReplicaDeletionStarted      its broker was told to delete it            from Offline
-    ReplicaDeletionSuccessful   and has done so                             from Started
+    NewReplica                  just assigned, online at its next step      from Non
+    OnlineReplica               its broker is registered and hosts it       from New, Online, Offline, Ineligible
+    OfflineReplica              broker or disk failed, or stopped           from New, Online, Offline, Ineligible
+    ReplicaDeletionStarted      StopReplica with delete was sent            from Offline
+    ReplicaDeletionSuccessful   its broker has deleted it                   from Started
     ReplicaDeletionIneligible   cannot be deleted before its broker returns from Offline, Started
     NonExistentReplica          no longer assigned                          from Successful
 
 A partition:
 
-    NonExistentPartition        not there, or deleted                       from Offline
+    NonExistentPartition        not created yet, or deleted                 from Offline
     NewPartition                assigned, without a leader so far           from Non
-    OnlinePartition             has a leader that lives                     from New, Online, Offline
-    OfflinePartition            had one; nobody can lead it now             from New, Online, Offline
+    OnlinePartition             has a leader that is online                 from New, Online, Offline
+    OfflinePartition            had a leader; no replica can lead it now    from New, Online, Offline
 
 Source: the replica state machine study, and Kafka's ReplicaState and PartitionState.
 """
@@ -27,7 +27,7 @@ from enum import StrEnum
 
 
 class ReplicaStatus(StrEnum):
-    """See the module."""
+    """A state of the table above."""
 
     NEW = "NewReplica"
     ONLINE = "OnlineReplica"
@@ -39,7 +39,7 @@ class ReplicaStatus(StrEnum):
 
 
 class PartitionStatus(StrEnum):
-    """See the module."""
+    """A state of the table above."""
 
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"

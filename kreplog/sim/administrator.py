@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
 
 
-class Admin:
+class Administrator:
     """Requests to the controller, by way of the store. Each method says whether the store took it."""
 
     def __init__(self, cluster: Cluster) -> None:

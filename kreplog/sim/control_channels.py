@@ -14,7 +14,7 @@ from kreplog.sim.scheduler import MS, Scheduler
 TIMEOUT_US = 800 * MS
 
 
-class ControlSender:
+class VirtualControlSender:
     """`put_back(event)` hands a response to the controller. may_send: the process is neither dead nor paused."""
 
     def __init__(
