@@ -159,15 +159,15 @@ class LeaderAndIsr(NamedTuple):
     made at once.
 
     leader: broker id or NO_LEADER. leader_epoch: rises with every write by a controller. isr: in-sync replicas, sorted.
-    eligible: replicas that left while the ISR was below min.insync.replicas and so still hold all that is committed,
-    sorted, disjoint from isr (KIP-966). controller_epoch: of the controller that last wrote it. partition_epoch: the
-    node's version, for compare-and-set; not part of the content.
+    elr: eligible leader replicas, which left while the ISR was below min.insync.replicas and so still hold all that is
+    committed; sorted, disjoint from isr (KIP-966). controller_epoch: of the controller that last wrote it.
+    partition_epoch: the node's version, for compare-and-set; not part of the content.
     """
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
-    eligible: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
     controller_epoch: int = 0
     partition_epoch: int = 0
 

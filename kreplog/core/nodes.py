@@ -141,7 +141,7 @@ def encode_leader_and_isr(state: LeaderAndIsr) -> bytes:
             "leader": state.leader,
             "leader_epoch": state.leader_epoch,
             "isr": list(state.isr),
-            "eligible": list(state.eligible),
+            "eligible": list(state.elr),
             "controller_epoch": state.controller_epoch,
         }
     )

@@ -387,7 +387,7 @@ class Checkers:
 
     def _state_changed(self, line: PartitionHistory, state: LeaderAndIsr) -> None:
         before, line.state = line.state, state
-        line.members = tuple(sorted({*state.isr, *state.eligible}))
+        line.members = tuple(sorted({*state.isr, *state.elr}))
         self._one_leader(line, state.leader_epoch, state.leader)
         assigned = self._assigned.get(line.partition, ())
         if not line.members:
@@ -402,12 +402,12 @@ class Checkers:
             if state.leader_epoch < before.leader_epoch:
                 text = f"its leader epoch fell from {before.leader_epoch} to {state.leader_epoch}"
                 self.violate("two leaders", text, line)
-            if state.leader not in (NO_LEADER, *before.isr, *before.eligible):
+            if state.leader not in (NO_LEADER, *before.isr, *before.elr):
                 self._unclean(line, state.leader, state.leader_epoch)
             else:
                 # A leader takes in followers. A controller may elect who was eligible by what it knew: epochs fence it.
                 by_leader = state.leader_epoch == before.leader_epoch
-                known = before.isr if by_leader else (*before.isr, *before.eligible)
+                known = before.isr if by_leader else (*before.isr, *before.elr)
                 self._joined(line, [broker for broker in state.isr if broker not in known])
         self._check_members(line)
 

@@ -144,7 +144,7 @@ class Cluster:
             return False
         for partition in self.partitions():
             state = self.state_of(partition)
-            if state is None or {*state.isr, *state.eligible} == {machine.id}:
+            if state is None or {*state.isr, *state.elr} == {machine.id}:
                 return False  # nobody else is known to hold what was committed, if anything was
         assigned = {name for name, topic in self.topics().items() if _has_replica(topic, machine.id)}
         assigned.update(partition.topic for partition in machine.disk.on_disk())

@@ -77,7 +77,7 @@ class Injector:
             missing = {} if machine.process is None else machine.process.manager.missing
             for partition in sorted(missing):
                 state = cluster.state_of(partition)
-                if state is not None and {*state.isr, *state.eligible} == {machine.id}:
+                if state is not None and {*state.isr, *state.elr} == {machine.id}:
                     cluster.trace.note("fault", f"{partition} was lost with the disk of broker {machine.id}", partition)
                     cluster.admin.delete_topic(partition.topic)
             if missing:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kreplog.core import eligible, failures
+from kreplog.core import elr, failures
 from kreplog.core.broker import control_channel
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
@@ -311,7 +311,7 @@ def _stale_registration_joins() -> list[Patch]:
     return [
         (LeaderRole, "_is_old_registration", lambda self, replica, broker_epoch: False),
         (IsrProposer, "_isr_operations", operations),
-        (MetadataCache, "eligible", lambda self, broker_id, broker_epoch: True),
+        (MetadataCache, "can_join_isr", lambda self, broker_id, broker_epoch: True),
     ]
 
 
@@ -541,8 +541,8 @@ def _unclean_election_by_default() -> list[Patch]:
 def _eligible_forgotten() -> list[Patch]:
     """Nobody who left the ISR may lead, and the last one left is trusted after a power cut (KIP-966, F17)."""
     return [
-        (eligible, "eligible_after", lambda old_isr, old_eligible, new_isr, min_isr: ()),
-        (selectors, "eligible_after", lambda old_isr, old_eligible, new_isr, min_isr: ()),
+        (elr, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
+        (selectors, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
         (selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
         (isr, "has_min_isr", lambda members, min_insync_replicas, assigned_replicas: True),
     ]

@@ -105,7 +105,7 @@ class Facts:
                 partition = TopicPartition.parse(of[0])
                 for word in of[1:]:
                     yield f"{partition} on b{word}", self._replica_fact(kind, int(word), partition)
-            case "leader" | "epoch" | "isr" | "eligible" | "replicas":
+            case "leader" | "epoch" | "isr" | "elr" | "replicas":
                 for word in of:
                     yield word, self._partition_fact(kind, TopicPartition.parse(word))
             case "load" | "leads":
@@ -160,7 +160,7 @@ class Facts:
             case "isr":
                 return shown(one.isr)
             case _:
-                return shown(one.eligible)
+                return shown(one.elr)
 
     def _log(self, broker: int, partition: TopicPartition) -> list[str]:
         log = self.cluster.machines[broker].disk.log(partition)

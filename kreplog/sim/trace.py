@@ -368,9 +368,9 @@ def _fetched(one: m.FetchedPartition) -> str:
 
 def _state(state: LeaderAndIsr) -> str:
     leader = "none" if state.leader == NO_LEADER else str(state.leader)
-    eligible = f", eligible {list(state.eligible)}" if state.eligible else ""
+    elr = f", elr {list(state.elr)}" if state.elr else ""
     return (
-        f"leader {leader}, epoch {state.leader_epoch}, isr {list(state.isr)}{eligible}, "
+        f"leader {leader}, epoch {state.leader_epoch}, isr {list(state.isr)}{elr}, "
         f"partition epoch {state.partition_epoch}"
     )
 

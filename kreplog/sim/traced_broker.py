@@ -249,8 +249,8 @@ def numbers(values: Iterable[int]) -> str:
 def state(one: LeaderAndIsr) -> str:
     """What the store says of a partition, in words."""
     leader = "none" if one.leader == NO_LEADER else str(one.leader)
-    eligible = f", eligible {numbers(one.eligible)}" if one.eligible else ""
-    return f"leader {leader}, epoch {one.leader_epoch}, isr {numbers(one.isr)}{eligible}"
+    elr = f", elr {numbers(one.elr)}" if one.elr else ""
+    return f"leader {leader}, epoch {one.leader_epoch}, isr {numbers(one.isr)}{elr}"
 
 
 def assignment(one: nodes.Assignment) -> str:

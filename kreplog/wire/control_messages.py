@@ -106,9 +106,9 @@ def _write_leader_and_isr(request: LeaderAndIsrRequest) -> dict[str, Any]:
         "topic_states": _topic_states(request.partitions, _leader_and_isr_state),
         "live_leaders": [],
         "eligible_replicas": [
-            (position, partition_state.state.eligible)
+            (position, partition_state.state.elr)
             for position, partition_state in enumerate(request.partitions)
-            if partition_state.state.eligible
+            if partition_state.state.elr
         ],
         "topic_configs": _topic_configs(request.partitions),
     }
@@ -140,9 +140,9 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
         "topic_states": _topic_states(request.partitions, _update_metadata_state),
         "live_brokers": [(broker.id, list(_endpoints(broker)), broker.rack) for broker in request.brokers],
         "partition_extras": [
-            (position, added.state.eligible, added.adding, added.removing, added.is_new)
+            (position, added.state.elr, added.adding, added.removing, added.is_new)
             for position, added in enumerate(request.partitions)
-            if added.state.eligible or added.adding or added.removing or added.is_new
+            if added.state.elr or added.adding or added.removing or added.is_new
         ],
         "topic_configs": _topic_configs(request.partitions),
         "registrations": [(broker.epoch, broker.stopping, broker.unclean) for broker in request.brokers],

@@ -486,11 +486,11 @@ class Cluster:
             assert now.leader_epoch == was.leader_epoch + 1
             assert now.controller_epoch == box.core.epoch
             assert now.leader == NO_LEADER or now.leader in now.isr
-            assert not set(now.isr) & set(now.eligible)
-            assert now.isr or now.eligible, "no replica is left that holds all committed records"
+            assert not set(now.isr) & set(now.elr)
+            assert now.isr or now.elr, "no replica is left that holds all committed records"
             if not self.unclean_allowed:
-                assert set(now.isr) <= set(was.isr) or (len(now.isr) == 1 and now.isr[0] in was.eligible)
-                assert set(now.eligible) <= {*was.isr, *was.eligible}
+                assert set(now.isr) <= set(was.isr) or (len(now.isr) == 1 and now.isr[0] in was.elr)
+                assert set(now.elr) <= {*was.isr, *was.elr}
 
     def errors(self) -> list[str]:
         return [text for level, text in self.log if level == "error"]
@@ -503,7 +503,7 @@ class Cluster:
                 continue
             if path.endswith("leaderAndISR"):
                 state = nodes.decode_leader_and_isr(path, node)
-                tree[path] = (state.leader, state.isr, state.eligible)
+                tree[path] = (state.leader, state.isr, state.elr)
             else:
                 tree[path] = json.loads(node.data) if node.data else None
         context = self.controller.context

@@ -64,13 +64,13 @@ def test_who_leaves_an_isr_that_becomes_too_small_stays_eligible() -> None:
     cluster.brokers[2].stop()
     cluster.run()
     state = cluster.state(T0)
-    assert (state.isr, state.eligible) == ((1,), (2,))
+    assert (state.isr, state.elr) == ((1,), (2,))
     cluster.brokers[1].stop()
     cluster.brokers[2].start()
     cluster.catching_up = False
     cluster.run()
     state = cluster.state(T0)
-    assert (state.leader, state.isr, state.eligible) == (2, (2,), (1,))
+    assert (state.leader, state.isr, state.elr) == (2, (2,), (1,))
 
 
 @pytest.mark.parametrize("failover", [False, True])
@@ -79,7 +79,7 @@ def test_a_lower_min_insync_replicas_ends_eligibility_before_the_leader_hears_of
     cluster = cluster_with(1, 2, config=TWO)
     cluster.brokers[2].stop()
     cluster.run()
-    assert cluster.state(T0).eligible == (2,)
+    assert cluster.state(T0).elr == (2,)
     if failover:
         cluster.controllers[0].die()
     cluster.write(SetData(nodes.topic_config("t"), nodes.encode_topic_config(TopicConfig())))
@@ -87,8 +87,8 @@ def test_a_lower_min_insync_replicas_ends_eligibility_before_the_leader_hears_of
         cluster.start_controller()
     cluster.run()
     told = cluster.brokers[1].replicas[T0]
-    assert (told.config.min_insync_replicas, told.state.eligible) == (1, ())
-    assert cluster.state(T0).eligible == ()
+    assert (told.config.min_insync_replicas, told.state.elr) == (1, ())
+    assert cluster.state(T0).elr == ()
     cluster.brokers[1].stop()
     cluster.brokers[2].start()
     cluster.run()
@@ -223,7 +223,7 @@ def test_f17_an_unclean_return_costs_the_place_in_the_isr(seen: bool) -> None:
     cluster.run()
     cluster.brokers[2].stop()
     cluster.run()
-    assert (cluster.state(T0).isr, cluster.state(T0).eligible) == ((1,), (2,))
+    assert (cluster.state(T0).isr, cluster.state(T0).elr) == ((1,), (2,))
     if not seen:
         cluster.controllers[0].die()
     cluster.brokers[1].stop()
@@ -234,7 +234,7 @@ def test_f17_an_unclean_return_costs_the_place_in_the_isr(seen: bool) -> None:
         cluster.start_controller()
     cluster.run()
     state = cluster.state(T0)
-    assert (state.leader, state.isr, state.eligible) == (NO_LEADER, (), (2,))
+    assert (state.leader, state.isr, state.elr) == (NO_LEADER, (), (2,))
     cluster.brokers[2].start()
     cluster.run()
     assert cluster.state(T0).leader == 2

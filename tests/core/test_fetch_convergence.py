@@ -13,7 +13,7 @@ from kreplog.core.effects import Send, StateChange, Steps
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import epochs
-from kreplog.core.replication.fetcher import Fetcher, FetchOutcome, FetchPosition, State
+from kreplog.core.replication.fetcher import Fetcher, FetchOutcome, FetchPosition, FetchState
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, EpochEndOffset
@@ -152,7 +152,7 @@ class World:
                 self.disturb()  # while the answer is under way
             self.run(self.fetcher.on_fetched(event, self.now_ms, BROKER_EPOCH))
         for follower in self.followers:
-            if self.fetcher.state(follower.topic_partition) is State.AWAITING_FLUSH and (calm or chance() < 0.3):
+            if self.fetcher.state(follower.topic_partition) is FetchState.AWAITING_FLUSH and (calm or chance() < 0.3):
                 self.fetcher.resume(follower.topic_partition)
         due = self.fetcher.next_wakeup(self.now_ms)
         if due is not None and calm:

@@ -12,7 +12,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Effect, Send, StateChange, Steps
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from kreplog.core.replication.fetcher import AFTER, Fetcher, FetchOutcome, FetchPosition, State
+from kreplog.core.replication.fetcher import AFTER, Fetcher, FetchOutcome, FetchPosition, FetchState
 from kreplog.errors import ErrorCode, InvariantError, LogFailedError
 from kreplog.types import EpochEndOffset, TopicPartition
 
@@ -177,18 +177,18 @@ def test_a_leader_without_sessions_is_asked_for_everything() -> None:
 @pytest.mark.parametrize(
     ("outcome", "state", "is_listed", "is_forgotten"),
     [
-        (FetchOutcome.PROGRESS, State.FETCHING, True, False),
-        (FetchOutcome.IDLE, State.FETCHING, False, False),
-        (FetchOutcome.TRUNCATED, State.TRUNCATING, True, False),
-        (FetchOutcome.AWAIT_FLUSH, State.AWAITING_FLUSH, False, True),
-        (FetchOutcome.BACK_OFF, State.DELAYED, False, True),
+        (FetchOutcome.PROGRESS, FetchState.FETCHING, True, False),
+        (FetchOutcome.IDLE, FetchState.FETCHING, False, False),
+        (FetchOutcome.TRUNCATED, FetchState.TRUNCATING, True, False),
+        (FetchOutcome.AWAIT_FLUSH, FetchState.AWAITING_FLUSH, False, True),
+        (FetchOutcome.BACK_OFF, FetchState.DELAYED, False, True),
         (FetchOutcome.REMOVE, None, False, True),
     ],
 )
-def test_every_outcome(outcome: FetchOutcome, state: State | None, is_listed: bool, is_forgotten: bool) -> None:
+def test_every_outcome(outcome: FetchOutcome, state: FetchState | None, is_listed: bool, is_forgotten: bool) -> None:
     other = Scripted(1, [FetchOutcome.PROGRESS])
     shell = Shell(Scripted(0, [outcome]), other)
-    assert shell.fetcher.state(tp(0)) is State.TRUNCATING
+    assert shell.fetcher.state(tp(0)) is FetchState.TRUNCATING
     shell.poll()
     request = shell.answer(data(0), data(1))
     assert shell.fetcher.state(tp(0)) is state is AFTER[outcome]
@@ -206,7 +206,7 @@ def test_a_delayed_partition_comes_back() -> None:
     assert forgotten(shell.answer(data(0))) == [0]
     shell.now_ms += BACK_OFF
     back = shell.answer()
-    assert (listed(back), shell.fetcher.state(tp(0))) == ([0], State.TRUNCATING)
+    assert (listed(back), shell.fetcher.state(tp(0))) == ([0], FetchState.TRUNCATING)
 
 
 def test_when_all_are_delayed_nothing_is_sent_before_the_time() -> None:
@@ -226,7 +226,7 @@ def test_a_delayed_partition_that_is_removed_or_added_again() -> None:
     assert shell.wakeup == 1000 + BACK_OFF
     shell.fetcher.add(Scripted(1), shell.now_ms)
     assert shell.wakeup == 1000
-    assert (listed(shell.poll()), shell.fetcher.state(tp(1))) == ([1], State.TRUNCATING)
+    assert (listed(shell.poll()), shell.fetcher.state(tp(1))) == ([1], FetchState.TRUNCATING)
     shell.now_ms += BACK_OFF
     assert listed(shell.answer()) == []
 
@@ -258,7 +258,7 @@ def test_a_flush_that_runs_holds_back_a_request_with_nothing_else_to_tell() -> N
     shell.fetcher.resume(tp(0))
     assert shell.wakeup == 1000
     request = shell.poll()
-    assert (listed(request), forgotten(request), shell.fetcher.state(tp(0))) == ([0], [], State.FETCHING)
+    assert (listed(request), forgotten(request), shell.fetcher.state(tp(0))) == ([0], [], FetchState.FETCHING)
     assert request is not None
     assert (request.max_wait_ms, request.partitions[0].fetch_offset) == (WAIT, 6)
 
@@ -384,7 +384,7 @@ def test_f5_added_again_where_it_stood_is_listed_again() -> None:
     shell.poll()
     shell.answer(data(0), data(1))
     shell.fetcher.add(Scripted(0), shell.now_ms)
-    assert shell.fetcher.state(tp(0)) is State.TRUNCATING
+    assert shell.fetcher.state(tp(0)) is FetchState.TRUNCATING
     request = shell.answer(data(0))
     assert (listed(request), forgotten(request)) == ([0], [])
 
@@ -403,7 +403,7 @@ def test_f10_an_error_of_one_partition_stops_no_other() -> None:
     shell = Shell(failing, fine)
     shell.poll()
     assert listed(shell.answer(data(0), data(1))) == [1]
-    assert shell.fetcher.state(tp(0)) is State.DELAYED
+    assert shell.fetcher.state(tp(0)) is FetchState.DELAYED
     assert any(isinstance(effect, StateChange) and effect.level == "error" for effect in shell.effects)
 
 
@@ -496,7 +496,7 @@ def test_f7_what_was_asked_ahead_of_an_append_that_fails_is_dropped() -> None:
     shell.poll()
     assert shell.answer(data(0, b"x")) is not None
     assert shell.answer(data(0, b"y")) is None
-    assert (len(partition.taken), shell.fetcher.state(tp(0))) == (1, State.DELAYED)
+    assert (len(partition.taken), shell.fetcher.state(tp(0))) == (1, FetchState.DELAYED)
     request = shell.poll(1000 + BACK_OFF)
     assert request is not None
     assert [one.fetch_offset for one in request.partitions] == [5]
@@ -542,7 +542,7 @@ def test_an_answer_that_names_a_partition_twice_breaks_nothing() -> None:
     shell.poll()
     shell.answer(data(0, b"x"), data(0))
     assert [got.records for _, got in partition.taken] == [b""]
-    assert shell.fetcher.state(tp(0)) is State.DELAYED
+    assert shell.fetcher.state(tp(0)) is FetchState.DELAYED
 
 
 def test_kip_227_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:

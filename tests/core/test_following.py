@@ -576,14 +576,14 @@ def test_a_replica_that_is_missing_is_not_made_empty_while_it_counts_as_in_sync(
     brokers[2].manager = ReplicaManager(2, brokers[2].config, {}, disk_lost=True)
     brokers[2].step(Registered(2, 2))
     state = LeaderAndIsr(1, 2, (1,), (2,))
-    for isr in (state._replace(isr=(1, 2), eligible=()), state):
+    for isr in (state._replace(isr=(1, 2), elr=()), state):
         told = LeaderAndIsrRequest(9, 1, 2, (PartitionState(TP, "id", isr, (1, 2)),))
         assert brokers[2].ask(told).partitions == ((TP, ErrorCode.KAFKA_STORAGE_ERROR),)
     again = LeaderAndIsrRequest(9, 1, 2, (PartitionState(TP, "id", state, (1, 2)),), True)
     for _ in range(2):
         assert brokers[2].ask(again).partitions == ((TP, ErrorCode.KAFKA_STORAGE_ERROR),), "after the INIT as well"
     assert brokers[2].manager.missing == {TP: "id"}
-    anew = PartitionState(TP, "id", state._replace(leader_epoch=3, eligible=()), (1, 2))
+    anew = PartitionState(TP, "id", state._replace(leader_epoch=3, elr=()), (1, 2))
     assert brokers[2].ask(LeaderAndIsrRequest(9, 1, 2, (anew,))).partitions == ((TP, ErrorCode.NONE),)
 
 

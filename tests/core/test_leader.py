@@ -173,7 +173,7 @@ def test_f18_f23_a_shrink_below_the_minimum_answers_those_that_wait_and_not_with
     shell.request(produce("a", timeout_ms=10**6))
     shell.now_ms = 1001
     shell.step(Tick())
-    assert proposed(shell).isr == (1,) and proposed(shell).eligible == (2,)
+    assert proposed(shell).isr == (1,) and proposed(shell).elr == (2,)
     assert answers(shell) == []
     confirm(shell, 1)
     assert [one.error for one in answers(shell)] == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
@@ -453,7 +453,7 @@ def test_f14_a_refused_write_is_followed_by_a_read_and_the_stores_word_counts() 
     fetched(shell, 3, 0)
     read = only(shell.step(StoreReplied(wrote(shell).tag, error=BadVersionError("moved", index=0))), SubmitRead)
     shell.step(StoreReplied(read.tag, (node(LeaderAndIsr(1, 1, (1,), (2,), 1), 4),)))
-    assert (shell.partition.isr, shell.partition.eligible, shell.partition.partition_epoch) == ((1,), (2,), 4)
+    assert (shell.partition.isr, shell.partition.elr, shell.partition.partition_epoch) == ((1,), (2,), 4)
     assert role(shell) is Role.LEADER
 
 
@@ -636,14 +636,14 @@ def test_while_the_store_says_that_others_are_eligible_nothing_is_committed_with
     shell.request(produce("a", timeout_ms=10**6))
     shell.now_ms = 2000
     shell.step(Tick())
-    assert proposed(shell).eligible == (2,)
+    assert proposed(shell).elr == (2,)
     confirm(shell, 2)
     shell.tell(1, 2, (1,), version=2, config=TopicConfig())
     shell.request(produce("b", acks=1))
     assert shell.partition.high_watermark == 0
     shell.now_ms = 4000
     shell.step(Tick())
-    assert (proposed(shell).isr, proposed(shell).eligible) == ((1,), ())
+    assert (proposed(shell).isr, proposed(shell).elr) == ((1,), ())
     confirm(shell, 3)
     assert shell.partition.high_watermark == 2
 

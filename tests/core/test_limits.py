@@ -16,7 +16,7 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
 )
-from kreplog.core.replication import fetches
+from kreplog.core.replication import fetch_purgatory
 from kreplog.core.replication.sessions import ACCOUNT, PARTITION_BYTES, SESSION_BYTES, FetchContext, FetchSessions
 from kreplog.errors import ErrorCode, InvalidPartitionsError
 from kreplog.types import TopicPartition
@@ -85,7 +85,7 @@ FETCH_BYTES = 2500
 
 def parked_fetches(shell: Shell) -> int:
     assert shell.memory is not None
-    return shell.memory.held[fetches.ACCOUNT]
+    return shell.memory.held[fetch_purgatory.ACCOUNT]
 
 
 def park(shell: Shell, reply_to: str, replica_id: int = CONSUMER) -> Reply | None:

@@ -16,7 +16,7 @@ from kreplog.core.controller.selectors import (
     preferred,
     reassigned,
 )
-from kreplog.core.eligible import eligible_after, shrink
+from kreplog.core.elr import elr_after, shrink
 from kreplog.types import NO_LEADER, LeaderAndIsr
 
 A, B, C, D = 1, 2, 3, 4
@@ -24,13 +24,13 @@ ABC = (A, B, C)
 EPOCH, CONTROLLER, VERSION = 7, 3, 41
 
 
-def state(leader: int, isr: tuple[int, ...], eligible: tuple[int, ...] = ()) -> LeaderAndIsr:
-    return LeaderAndIsr(leader, EPOCH, isr, eligible, controller_epoch=2, partition_epoch=VERSION)
+def state(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> LeaderAndIsr:
+    return LeaderAndIsr(leader, EPOCH, isr, elr, controller_epoch=2, partition_epoch=VERSION)
 
 
-def written(leader: int, isr: tuple[int, ...], eligible: tuple[int, ...] = ()) -> LeaderAndIsr:
+def written(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> LeaderAndIsr:
     """What a controller of epoch CONTROLLER makes of a `state`; the version to compare with is the one it read."""
-    return LeaderAndIsr(leader, EPOCH + 1, isr, eligible, controller_epoch=CONTROLLER, partition_epoch=VERSION)
+    return LeaderAndIsr(leader, EPOCH + 1, isr, elr, controller_epoch=CONTROLLER, partition_epoch=VERSION)
 
 
 Want = tuple[int, tuple[int, ...], tuple[int, ...]] | None
@@ -40,7 +40,7 @@ Want = tuple[int, tuple[int, ...], tuple[int, ...]] | None
 
 
 @pytest.mark.parametrize(
-    ("why", "old_isr", "old_eligible", "new_isr", "min_isr", "eligible"),
+    ("why", "old_isr", "old_elr", "new_isr", "min_isr", "elr"),
     [
         ("large enough without the one that left", ABC, (), (A, B), 2, ()),
         ("the one that made it too small", (A, B), (), (A,), 2, (B,)),
@@ -59,16 +59,16 @@ Want = tuple[int, tuple[int, ...], tuple[int, ...]] | None
 def test_kip_966_eligible_after(
     why: str,
     old_isr: tuple[int, ...],
-    old_eligible: tuple[int, ...],
+    old_elr: tuple[int, ...],
     new_isr: tuple[int, ...],
     min_isr: int,
-    eligible: tuple[int, ...],
+    elr: tuple[int, ...],
 ) -> None:
-    assert eligible_after(old_isr, old_eligible, new_isr, min_isr) == eligible, why
+    assert elr_after(old_isr, old_elr, new_isr, min_isr) == elr, why
 
 
 @pytest.mark.parametrize(
-    ("why", "isr", "eligible", "removed", "min_isr", "want"),
+    ("why", "isr", "elr", "removed", "min_isr", "want"),
     [
         ("one leaves", ABC, (), {C}, 2, ((A, B), ())),
         ("one leaves and is eligible", (A, B), (C,), {B}, 3, ((A,), (B, C))),
@@ -81,12 +81,12 @@ def test_kip_966_eligible_after(
 def test_kip_966_shrink(
     why: str,
     isr: tuple[int, ...],
-    eligible: tuple[int, ...],
+    elr: tuple[int, ...],
     removed: set[int],
     min_isr: int,
     want: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
-    assert shrink(state(A, isr, eligible), removed, min_isr) == want, why
+    assert shrink(state(A, isr, elr), removed, min_isr) == want, why
 
 
 # --- offline --------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_drop_unclean(why: str, current: LeaderAndIsr, broker: int, want: Want) 
 def test_f17_the_last_replica_standing_does_not_lead_after_a_power_cut() -> None:
     """ISR {A}, min.insync.replicas 2: A loses unflushed records; B, eligible, has all that is committed and leads."""
     shrunk = offline(state(B, (A, B)), (A, B), {A}, False, CONTROLLER, 2)
-    assert shrunk and shrunk.state.eligible == (B,)
+    assert shrunk and shrunk.state.elr == (B,)
     dead = offline(shrunk.state, (A, B), set(), False, CONTROLLER, 2)
     assert dead
     dropped = drop_unclean(dead.state, A, CONTROLLER)
@@ -285,9 +285,9 @@ def partitions(draw: st.DrawFn) -> tuple[LeaderAndIsr, tuple[int, ...]]:
     """Any state that may lie in the store, and the assignment it belongs to."""
     assigned = tuple(draw(st.lists(st.sampled_from(BROKERS), min_size=1, unique=True)))
     isr = tuple(sorted(draw(st.sets(st.sampled_from(assigned)))))
-    eligible = tuple(sorted(draw(st.sets(st.sampled_from(assigned))) - set(isr)))
+    elr = tuple(sorted(draw(st.sets(st.sampled_from(assigned))) - set(isr)))
     leader = draw(st.sampled_from((NO_LEADER, *isr)))
-    return LeaderAndIsr(leader, EPOCH, isr, eligible, 2, VERSION), assigned
+    return LeaderAndIsr(leader, EPOCH, isr, elr, 2, VERSION), assigned
 
 
 brokers = st.sets(st.sampled_from(BROKERS))
@@ -296,10 +296,10 @@ min_isrs = st.integers(1, 4)
 
 def check_state(before: LeaderAndIsr, after: LeaderAndIsr, assigned: tuple[int, ...]) -> None:
     assert after.leader == NO_LEADER or after.leader in after.isr
-    assert {*after.isr, *after.eligible} <= set(assigned)
-    assert not set(after.isr) & set(after.eligible)
+    assert {*after.isr, *after.elr} <= set(assigned)
+    assert not set(after.isr) & set(after.elr)
     assert list(after.isr) == sorted(set(after.isr))
-    assert list(after.eligible) == sorted(set(after.eligible))
+    assert list(after.elr) == sorted(set(after.elr))
     assert after.leader_epoch == before.leader_epoch + 1
     assert (after.controller_epoch, after.partition_epoch) == (CONTROLLER, before.partition_epoch)
 
@@ -310,7 +310,7 @@ def test_offline_holds(
 ) -> None:
     current, assigned = partition
     election = offline(current, assigned, live, unclean_allowed, CONTROLLER, min_isr)
-    trusted = {*current.isr, *(current.eligible if len(current.isr) < min_isr else ())}
+    trusted = {*current.isr, *(current.elr if len(current.isr) < min_isr else ())}
     hopeful = trusted & live
     if election is None:
         assert current.leader == NO_LEADER and not hopeful and not (unclean_allowed and live & set(assigned))
@@ -322,11 +322,11 @@ def test_offline_holds(
     if hopeful:
         assert after.leader in hopeful
     if after.leader == NO_LEADER:
-        assert (after.isr, after.eligible) == (current.isr, current.eligible)
+        assert (after.isr, after.elr) == (current.isr, current.elr)
     elif not election.unclean:
-        assert set(after.isr) <= set(current.isr) or (set(after.isr) <= set(current.eligible) and len(after.isr) == 1)
+        assert set(after.isr) <= set(current.isr) or (set(after.isr) <= set(current.elr) and len(after.isr) == 1)
         if len(after.isr) < min_isr:  # KIP-966: who held all that is committed is still known
-            assert {*after.isr, *after.eligible} == {*current.isr, *current.eligible}
+            assert {*after.isr, *after.elr} == {*current.isr, *current.elr}
 
 
 @given(partitions(), brokers, brokers, min_isrs)
@@ -347,19 +347,19 @@ def test_the_other_selectors_hold(
     if stopped:
         assert not others & {stopped.leader, *stopped.isr}
     if handed_over:
-        assert {*handed_over.isr, *handed_over.eligible} <= others
+        assert {*handed_over.isr, *handed_over.elr} <= others
 
 
 @given(partitions(), st.sampled_from(BROKERS))
 def test_drop_unclean_holds(partition: tuple[LeaderAndIsr, tuple[int, ...]], broker: int) -> None:
     current, assigned = partition
     after = drop_unclean(current, broker, CONTROLLER)
-    known = {*current.isr, *current.eligible}
+    known = {*current.isr, *current.elr}
     if after is None:
         assert known <= {broker} or broker not in known
         return
     check_state(current, after, assigned)
-    assert {*after.isr, *after.eligible} == known - {broker}
+    assert {*after.isr, *after.elr} == known - {broker}
 
 
 @given(partitions(), min_isrs, st.data())
@@ -378,7 +378,7 @@ def test_any_order_of_deaths_one_at_a_time_leaves_the_last_alive(
             assert election and not election.unclean
             now = election.state
         else:
-            isr, eligible = shrink(now, {broker}, min_isr)
-            now = LeaderAndIsr(now.leader, now.leader_epoch + 1, isr, eligible, controller)
+            isr, elr = shrink(now, {broker}, min_isr)
+            now = LeaderAndIsr(now.leader, now.leader_epoch + 1, isr, elr, controller)
     assert (now.leader, now.isr) == (NO_LEADER, order[-1:])
-    assert now.eligible == tuple(sorted(order[-min_isr:-1]))
+    assert now.elr == tuple(sorted(order[-min_isr:-1]))

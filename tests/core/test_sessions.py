@@ -377,9 +377,9 @@ def test_deleted_and_made_again_in_one_request() -> None:
 def test_f15_f16_who_may_join_an_isr(why: str, broker: tuple[int, int], eligible: bool) -> None:
     metadata = MetadataCache()
     metadata.apply(Update(1, 4, 10, BROKERS))
-    assert metadata.eligible(*broker) is eligible, why
+    assert metadata.can_join_isr(*broker) is eligible, why
     metadata.apply(Update(1, 4, 10, tuple(replace(one, stopping=True) for one in BROKERS)))
-    assert not metadata.eligible(*broker)
+    assert not metadata.can_join_isr(*broker)
 
 
 def test_what_a_new_controller_tells_first_is_all_there_is() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from kreplog.core.controller import selectors
 from kreplog.core.controller.context import ControllerContext
 from kreplog.core.controller.selectors import Election
-from kreplog.core.eligible import shrink
+from kreplog.core.elr import shrink
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 ElectionPolicy = Callable[[ControllerContext, TopicPartition, LeaderAndIsr], Election | None]
@@ -39,10 +39,10 @@ def shrink_isr(
     context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr, failed: Collection[int]
 ) -> Election | None:
     """Remove followers from the ISR."""
-    isr, eligible = shrink(current, failed, context.min_isr(partition))
+    isr, elr = shrink(current, failed, context.min_isr(partition))
     if isr == current.isr:
         return None
-    return Election(next_epoch(context, current)._replace(isr=isr, eligible=eligible))
+    return Election(next_epoch(context, current)._replace(isr=isr, elr=elr))
 
 
 def elect_preferred(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
@@ -73,7 +73,7 @@ def bump_leader_epoch(context: ControllerContext, _: TopicPartition, current: Le
 
 def clear_elr(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
     """Empty the eligible leader replicas (KIP-966)."""
-    return Election(next_epoch(context, current)._replace(eligible=())) if current.eligible else None
+    return Election(next_epoch(context, current)._replace(elr=())) if current.elr else None
 
 
 def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:

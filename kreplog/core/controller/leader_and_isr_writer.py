@@ -108,7 +108,7 @@ class LeaderAndIsrWriter:
 
     def _is_elr_obsolete(self, partition: TopicPartition) -> bool:
         state = self._context.states.get(partition)
-        return state is not None and bool(state.eligible) and len(state.isr) >= self._context.min_isr(partition)
+        return state is not None and bool(state.elr) and len(state.isr) >= self._context.min_isr(partition)
 
     def refresh(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Read states again. A deleted one is dropped from the context; an unreadable one is reported."""

@@ -153,7 +153,7 @@ class Reassignment:
         min_isr = context.config(partition.topic).min_isr(len(assignment.replicas))
         state = selectors.reassigned(current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr)
         if state is None and assignment.adding:
-            staying = {*current.isr, *current.eligible, current.leader}.issubset({*assignment.replicas, -1})
+            staying = {*current.isr, *current.elr, current.leader}.issubset({*assignment.replicas, -1})
             state = next_epoch(context, current) if staying else None
         if state is None or (state.isr != current.isr and len(state.isr) < min_isr):
             return None

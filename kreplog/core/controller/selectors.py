@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from kreplog.core.eligible import eligible_after, shrink
+from kreplog.core.elr import elr_after, shrink
 from kreplog.types import NO_LEADER, LeaderAndIsr
 
 
@@ -56,16 +56,16 @@ def offline(
         isr = tuple(broker for broker in current.isr if broker in live)
         return Election(_elected(current, leader, isr, controller_epoch, min_isr))
     # An ISR that became large enough when min.insync.replicas was lowered may have committed without the eligible ones.
-    leader = _first(assigned, live, current.eligible) if len(current.isr) < min_isr else None
+    leader = _first(assigned, live, current.elr) if len(current.isr) < min_isr else None
     if leader is not None:
         return Election(_elected(current, leader, (leader,), controller_epoch, min_isr))
     leader = _first(assigned, live, assigned) if unclean_allowed else None
     if leader is not None:
-        state = _next(current, controller_epoch, leader=leader, isr=(leader,), eligible=())
+        state = _next(current, controller_epoch, leader=leader, isr=(leader,), elr=())
         return Election(state, unclean=True)
     if current.leader == NO_LEADER:
         return None
-    return Election(_next(current, controller_epoch, leader=NO_LEADER, isr=current.isr, eligible=current.eligible))
+    return Election(_next(current, controller_epoch, leader=NO_LEADER, isr=current.isr, elr=current.elr))
 
 
 def reassigned(
@@ -87,9 +87,9 @@ def reassigned(
     if leader is None:
         return None
     isr = tuple(broker for broker in current.isr if broker in target)
-    eligible = eligible_after(current.isr, current.eligible, isr, min_isr)
-    eligible = tuple(broker for broker in eligible if broker in target)
-    return _next(current, controller_epoch, leader=leader, isr=isr, eligible=eligible)
+    elr = elr_after(current.isr, current.elr, isr, min_isr)
+    elr = tuple(broker for broker in elr if broker in target)
+    return _next(current, controller_epoch, leader=leader, isr=isr, elr=elr)
 
 
 def preferred(
@@ -102,7 +102,7 @@ def preferred(
     leader = _first(assigned[:1], live, current.isr)
     if leader is None or leader == current.leader:
         return None
-    return _next(current, controller_epoch, leader=leader, isr=current.isr, eligible=current.eligible)
+    return _next(current, controller_epoch, leader=leader, isr=current.isr, elr=current.elr)
 
 
 def controlled_shutdown(
@@ -125,8 +125,8 @@ def controlled_shutdown(
     leader = _first((current.leader, *assigned), live, staying)
     if leader is None:
         return None
-    isr, eligible = shrink(current, stopping, min_isr)
-    return _next(current, controller_epoch, leader=leader, isr=isr, eligible=eligible)
+    isr, elr = shrink(current, stopping, min_isr)
+    return _next(current, controller_epoch, leader=leader, isr=isr, elr=elr)
 
 
 def drop_unclean(current: LeaderAndIsr, broker_id: int, controller_epoch: int) -> LeaderAndIsr | None:
@@ -136,11 +136,11 @@ def drop_unclean(current: LeaderAndIsr, broker_id: int, controller_epoch: int) -
     elects next. None: it was in neither; or it is the only replica in both, so that no replica is known to hold more.
     """
     isr = tuple(broker for broker in current.isr if broker != broker_id)
-    eligible = tuple(broker for broker in current.eligible if broker != broker_id)
-    if not (isr or eligible) or (isr, eligible) == (current.isr, current.eligible):
+    elr = tuple(broker for broker in current.elr if broker != broker_id)
+    if not (isr or elr) or (isr, elr) == (current.isr, current.elr):
         return None
     leader = NO_LEADER if current.leader == broker_id else current.leader
-    return _next(current, controller_epoch, leader=leader, isr=isr, eligible=eligible)
+    return _next(current, controller_epoch, leader=leader, isr=isr, elr=elr)
 
 
 def _first(order: Iterable[int], live: Collection[int], among: Collection[int]) -> int | None:
@@ -150,11 +150,11 @@ def _first(order: Iterable[int], live: Collection[int], among: Collection[int]) 
 def _elected(
     current: LeaderAndIsr, leader: int, isr: tuple[int, ...], controller_epoch: int, min_isr: int
 ) -> LeaderAndIsr:
-    eligible = eligible_after(current.isr, current.eligible, isr, min_isr)
-    return _next(current, controller_epoch, leader=leader, isr=isr, eligible=eligible)
+    elr = elr_after(current.isr, current.elr, isr, min_isr)
+    return _next(current, controller_epoch, leader=leader, isr=isr, elr=elr)
 
 
 def _next(
-    current: LeaderAndIsr, controller_epoch: int, *, leader: int, isr: tuple[int, ...], eligible: tuple[int, ...]
+    current: LeaderAndIsr, controller_epoch: int, *, leader: int, isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> LeaderAndIsr:
-    return LeaderAndIsr(leader, current.leader_epoch + 1, isr, eligible, controller_epoch, current.partition_epoch)
+    return LeaderAndIsr(leader, current.leader_epoch + 1, isr, elr, controller_epoch, current.partition_epoch)

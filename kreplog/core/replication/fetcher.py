@@ -49,7 +49,7 @@ NOT_READY_MOST_MS = 160
 Where it tells them of thousands, those who ask all the time keep the leader from hearing of the rest."""
 
 
-class State(Enum):
+class FetchState(Enum):
     """Of one partition; see the module."""
 
     TRUNCATING = "truncating"
@@ -71,12 +71,12 @@ class FetchOutcome(Enum):
 
 
 AFTER = {
-    FetchOutcome.PROGRESS: State.FETCHING,
-    FetchOutcome.IDLE: State.FETCHING,
-    FetchOutcome.TRUNCATED: State.TRUNCATING,
-    FetchOutcome.AWAIT_FLUSH: State.AWAITING_FLUSH,
-    FetchOutcome.BACK_OFF: State.DELAYED,
-    FetchOutcome.LEADER_NOT_READY: State.DELAYED,
+    FetchOutcome.PROGRESS: FetchState.FETCHING,
+    FetchOutcome.IDLE: FetchState.FETCHING,
+    FetchOutcome.TRUNCATED: FetchState.TRUNCATING,
+    FetchOutcome.AWAIT_FLUSH: FetchState.AWAITING_FLUSH,
+    FetchOutcome.BACK_OFF: FetchState.DELAYED,
+    FetchOutcome.LEADER_NOT_READY: FetchState.DELAYED,
     FetchOutcome.REMOVE: None,
 }
 """The first table; None: removed."""
@@ -127,14 +127,14 @@ class _Entry:
 
     def __init__(self, partition: FollowerPartition, now_ms: int) -> None:
         self.partition = partition
-        self.state = State.TRUNCATING
+        self.state = FetchState.TRUNCATING
         self.listed = False
         self.not_ready_ms = NOT_READY_MS
         self.due_ms = now_ms
 
     @property
     def is_active(self) -> bool:
-        return self.state in (State.TRUNCATING, State.FETCHING)
+        return self.state in (FetchState.TRUNCATING, FetchState.FETCHING)
 
 
 Ahead = Mapping[TopicPartition, FetchPosition]
@@ -179,7 +179,7 @@ class Fetcher:
         """The correlation of the request that is under way."""
         return self._in_flight
 
-    def state(self, topic_partition: TopicPartition) -> State | None:
+    def state(self, topic_partition: TopicPartition) -> FetchState | None:
         """None for one that is not fetched here."""
         entry = self._entries.get(topic_partition)
         return None if entry is None else entry.state
@@ -190,7 +190,7 @@ class Fetcher:
         self.remove(topic_partition)
         entry = self._entries[topic_partition] = _Entry(partition, now_ms)
         if partition.awaits_flush:
-            entry.state = State.AWAITING_FLUSH
+            entry.state = FetchState.AWAITING_FLUSH
             self._awaiting[topic_partition] = None
         else:
             self._activate(topic_partition, entry)
@@ -203,8 +203,8 @@ class Fetcher:
     def resume(self, topic_partition: TopicPartition) -> None:
         """Its flush is done; does nothing unless it waits for one."""
         entry = self._entries.get(topic_partition)
-        if entry is not None and entry.state is State.AWAITING_FLUSH:
-            entry.state = State.FETCHING
+        if entry is not None and entry.state is FetchState.AWAITING_FLUSH:
+            entry.state = FetchState.FETCHING
             self._activate(topic_partition, entry)
 
     def moved(self, topic_partition: TopicPartition) -> None:
@@ -275,14 +275,16 @@ class Fetcher:
 
     def _is_delayed(self, due_ms: int, _: int, topic_partition: TopicPartition, entry: _Entry) -> bool:
         """Whether this item of the heap still counts."""
-        return self._entries.get(topic_partition) is entry and entry.state is State.DELAYED and entry.due_ms == due_ms
+        return (
+            self._entries.get(topic_partition) is entry and entry.state is FetchState.DELAYED and entry.due_ms == due_ms
+        )
 
     def _end_delays(self, now_ms: int) -> None:
         while self._delayed and self._delayed[0][0] <= now_ms:
             item = heappop(self._delayed)
             if self._is_delayed(*item):
                 _, _, topic_partition, entry = item
-                entry.state = State.TRUNCATING
+                entry.state = FetchState.TRUNCATING
                 entry.listed = False  # what it was told may have been lost with the error
                 self._activate(topic_partition, entry)
 
@@ -445,7 +447,7 @@ class Fetcher:
         entry.state = state
         if not entry.is_active:
             self._deactivate(topic_partition)
-            if state is State.AWAITING_FLUSH:
+            if state is FetchState.AWAITING_FLUSH:
                 self._awaiting[topic_partition] = None
             else:
                 self._delay(topic_partition, entry, now_ms + self._delay_ms(entry, outcome))

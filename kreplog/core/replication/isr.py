@@ -58,7 +58,7 @@ def record_fetch(replica: RemoteReplica, fetch_offset: int, leader_end: int, now
     """The follower asked for `fetch_offset`: it is at RemoteReplica.leo. leader_end: the leader's LEO now.
 
     Under a steady load it is never quite at the leader's end; having what the leader had at its last fetch, it was
-    caught up then. Source: Kafka, RemoteReplica.updateFetchState.
+    caught up then. Source: Kafka, Replica.updateFetchState.
     """
     if fetch_offset >= leader_end:
         replica.last_caught_up_ms = now_ms

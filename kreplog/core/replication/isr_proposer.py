@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol, Self
 
 from kreplog.config import ReplicationConfig
-from kreplog.core import eligible, nodes
+from kreplog.core import elr, nodes
 from kreplog.core.effects import SizeFrom, StateChange, Steps, SubmitMulti, SubmitRead
 from kreplog.core.events import StoreReplied
 from kreplog.core.replication import isr
@@ -28,17 +28,17 @@ from kreplog.types import LeaderAndIsr, StoreOperation, TopicPartition
 class LiveBrokers(Protocol):
     """The registered brokers, and which of them may join an ISR; MetadataCache in a broker."""
 
-    def lives(self, broker_id: int) -> bool: ...
+    def is_alive(self, broker_id: int) -> bool: ...
 
     def epoch_of(self, broker_id: int) -> int: ...
 
-    def eligible(self, broker_id: int, broker_epoch: int) -> bool: ...
+    def can_join_isr(self, broker_id: int, broker_epoch: int) -> bool: ...
 
 
 class IsrProposer(LocalReplica):
     """The part of a Partition that maintains the ISR while this broker leads.
 
-    isr, eligible, partition_epoch: as the store has them, as far as this broker knows. replicas: the followers' state
+    isr, elr, partition_epoch: as the store has them, as far as this broker knows. replicas: the followers' state
     in this leader epoch, by broker id; empty unless it leads. pending: the ISR change in flight.
     """
 
@@ -56,7 +56,7 @@ class IsrProposer(LocalReplica):
         self.controller_epoch = -1
         self.assigned_replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
-        self.eligible: tuple[int, ...] = ()
+        self.elr: tuple[int, ...] = ()
         self.replicas: dict[int, RemoteReplica] = {}
         self.pending: IsrChange | None = None
         self._settings = config
@@ -81,7 +81,7 @@ class IsrProposer(LocalReplica):
             return self.role is not Role.OFFLINE
         if self.role is not Role.LEADER:
             return False
-        if self.pending is not None or (self.eligible and self.has_min_isr()):
+        if self.pending is not None or (self.elr and self.has_min_isr()):
             return True
         for replica in self.replicas.values():
             if self._is_behind(replica) if replica.broker_id in self.isr else self._may_join(replica):
@@ -122,7 +122,7 @@ class IsrProposer(LocalReplica):
     def _adopt(self, state: LeaderAndIsr) -> None:
         """Take over the ISR that the store has; a change of ours that is still in flight fails on its version."""
         self.isr = state.isr
-        self.eligible = state.eligible
+        self.elr = state.elr
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
         self.pending = None
@@ -141,7 +141,7 @@ class IsrProposer(LocalReplica):
         """Advance the leader's high watermark as far as the maximal ISR allows; not while the ISR is below
         min.insync.replicas, nor while the store has eligible leader replicas, which hold all that is committed
         (KIP-966)."""
-        if self.role is not Role.LEADER or not self.has_min_isr() or self._has_eligible():
+        if self.role is not Role.LEADER or not self.has_min_isr() or self._has_elr():
             return
         watermark = isr.high_watermark(
             self.high_watermark, self._local_end(), self.broker_id, self.maximal_isr, self.replicas
@@ -149,8 +149,8 @@ class IsrProposer(LocalReplica):
         if watermark > self.high_watermark:
             yield from self._set_high_watermark(watermark)
 
-    def _has_eligible(self) -> bool:
-        return bool(self.eligible)
+    def _has_elr(self) -> bool:
+        return bool(self.elr)
 
     # Who leaves and who joins
 
@@ -163,7 +163,7 @@ class IsrProposer(LocalReplica):
             if self.pending.tag is None and now_ms >= self.pending.retry_ms:
                 yield from self._submit(self.pending)
             return
-        if self.eligible and self.has_min_isr():  # min.insync.replicas is lower than when they left
+        if self.elr and self.has_min_isr():  # min.insync.replicas is lower than when they left
             yield from self._propose(self.isr, None)
         yield from self._maybe_expand(now_ms)
         if self.pending is None:
@@ -211,7 +211,7 @@ class IsrProposer(LocalReplica):
             if (
                 self.pending is None
                 and not self._is_lagging(replica, now_ms)
-                and self._brokers.eligible(replica.broker_id, replica.broker_epoch)
+                and self._brokers.can_join_isr(replica.broker_id, replica.broker_epoch)
                 and not (yield from self._is_lagging_in_bytes(replica))
             ):
                 yield StateChange(
@@ -242,7 +242,7 @@ class IsrProposer(LocalReplica):
             self.leader,
             self.leader_epoch,
             members,
-            eligible.eligible_after(self.isr, self.eligible, members, min_isr),
+            elr.elr_after(self.isr, self.elr, members, min_isr),
             self.controller_epoch,
             self.partition_epoch,
         )

@@ -146,5 +146,5 @@ class LeaderRole(IsrProposer):
 
     def low_watermark(self) -> int:
         """The smallest log start of all live replicas, by their last fetches; -1 until all have fetched (KIP-107)."""
-        starts = [replica.log_start for replica in self.replicas.values() if self._brokers.lives(replica.broker_id)]
+        starts = [replica.log_start for replica in self.replicas.values() if self._brokers.is_alive(replica.broker_id)]
         return min([self.log.log_start, *starts])

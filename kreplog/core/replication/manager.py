@@ -66,8 +66,8 @@ from kreplog.core.replication.delayed import (
     DelayedProduce,
 )
 from kreplog.core.replication.deletions import Deletions
+from kreplog.core.replication.fetch_purgatory import FetchPurgatory
 from kreplog.core.replication.fetcher import Fetcher
-from kreplog.core.replication.fetches import Fetches
 from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
@@ -123,7 +123,7 @@ class ReplicaManager:
         self._produces = ProducePurgatory(self.partitions, self.metadata)
         self._deletions = Deletions(self.partitions, self.metadata)
         self._listings = OffsetListings(self.partitions, self.metadata)
-        self._fetches = Fetches(
+        self._fetches = FetchPurgatory(
             self.partitions,
             self.metadata,
             self._deletions,
@@ -353,7 +353,7 @@ class ReplicaManager:
 
     def _is_trusted(self, told: PartitionState) -> bool:
         """Whether the replica here counts as one that holds all that is committed."""
-        return self.broker_id in (*told.state.isr, *told.state.eligible)
+        return self.broker_id in (*told.state.isr, *told.state.elr)
 
     def _set_strays_aside(self, wanted: set[TopicPartition]) -> Steps[None]:
         """What an INIT does not name belongs to this broker no more, unless the controller is wrong: so it is kept.

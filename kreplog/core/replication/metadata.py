@@ -91,7 +91,7 @@ class MetadataCache:
         """Whether a controller of that epoch has been followed by another."""
         return controller_epoch < self.controller_epoch
 
-    def lives(self, broker_id: int) -> bool:
+    def is_alive(self, broker_id: int) -> bool:
         """Whether it is registered."""
         return broker_id in self.brokers
 
@@ -100,7 +100,7 @@ class MetadataCache:
         broker = self.brokers.get(broker_id)
         return NO_EPOCH if broker is None else broker.epoch
 
-    def eligible(self, broker_id: int, broker_epoch: int) -> bool:
+    def can_join_isr(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether that registration of a broker may join an ISR: it stands and is not stopping (F15, F16; KIP-841,
         KIP-903). Where the ISR is written this is checked again, against the store."""
         broker = self.brokers.get(broker_id)

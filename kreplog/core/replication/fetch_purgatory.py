@@ -37,7 +37,7 @@ EXPECTED_WITHIN_MS = 10
 """So long, at most, it keeps other fetches of theirs waiting meanwhile."""
 
 
-class Fetches:
+class FetchPurgatory:
     """The Fetch requests of one broker. partitions: the open replicas, which the manager adds and removes. deletions:
     what followers are waited for with. slots: how many incremental fetch sessions there may be. memory: what sessions
     and fetches that wait are charged to; a consumer's that finds no room there is answered at once with what there is.
