@@ -31,6 +31,7 @@ WHEEL_FILE = re.compile(
     r"|kreplog/(client|cluster|commands|coord|core|server|sim|wire)/(\w+/)?\w+\.(py|json)"
     r"|kreplog/_native/(\w+\.(py|pyi|pxd|h)|\w+\.[\w.-]+\.so)"
     r"|pyspark_kreplog/(\w+\.py|py\.typed)"
+    r"|kreplog_jobs/\w+\.py"
     r"|kreplog-[\w.]+\.dist-info/.*"
 )
 

@@ -36,8 +36,12 @@ def main(
     path: job.Source,
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to compact.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Parquet directory to write; it must not exist yet.")],
-    keep_tombstones: Annotated[bool, typer.Option("--keep-tombstones", help="Keep keys whose newest value is null.")] = False,
-    null_keys: Annotated[NullKeys, typer.Option(help="Records without a key: fail, as Kafka does, or drop.")] = NullKeys.fail,
+    keep_tombstones: Annotated[
+        bool, typer.Option("--keep-tombstones", help="Keep keys whose newest value is null.")
+    ] = False,
+    null_keys: Annotated[
+        NullKeys, typer.Option(help="Records without a key: fail, as Kafka does, or drop.")
+    ] = NullKeys.fail,
     master: job.Master = None,
 ) -> None:
     """Write the newest value of each key of a topic to Parquet; keys whose newest value is null are left out."""

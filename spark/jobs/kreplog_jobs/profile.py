@@ -20,7 +20,6 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from pyspark.sql import Window
@@ -46,19 +45,21 @@ def main(
     path: job.Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write into; made if it is missing.")],
     subscribe: job.Topics = None,
-    top_keys: Annotated[int, typer.Option(min=0, help="How many of the most frequent keys of each topic to list.")] = 20,
+    top_keys: Annotated[
+        int, typer.Option(min=0, help="How many of the most frequent keys of each topic to list.")
+    ] = 20,
     master: job.Master = None,
 ) -> None:
     """Profile topics: records, bytes, keys, skew and lateness by partition and hour, as tables, plots and a page."""
-    output.mkdir(parents=True, exist_ok=True)
     with job.session("profile", master) as spark:
         rows = job.records(spark, path, subscribe, _SCHEMA)
         with job.progress(spark, "by partition and hour"):
-            table = pa.Table.from_pandas(by_hour(rows).toPandas(), preserve_index=False)
+            table = by_hour(rows).toArrow()
         if not table.num_rows:
             raise UsageError(f"{path}: there are no committed records to profile")
         with job.progress(spark, "keys"):
-            keys = pa.Table.from_pandas(frequent_keys(rows, top_keys).toPandas(), preserve_index=False)
+            keys = frequent_keys(rows, top_keys).toArrow()
+    output.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, output / "profile.parquet")
     pq.write_table(keys, output / "keys.parquet")
     _write_page(output, path, table.to_pandas(), keys.to_pandas())
