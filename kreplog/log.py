@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kreplog._native import deletion, directory, encoded, fixed_width, lookup, reader, recovery
+from kreplog._native import batch_headers, deletion, directory, encoded, fixed_width, lookup, reader, recovery
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Appender", "Fetched", "Log", "NumpyColumns", "OffsetRange", "Record", "SegmentInfo"]
 
 _MAX_LINGER_MS = 1 << 31  # as in Kafka's producer
+_BATCH_FIELDS = [
+    *((name, "i8") for name in ("base_offset", "last_offset", "max_timestamp", "producer_id")),
+    *(("size", "i4"), ("leader_epoch", "i4"), ("crc", "u4"), ("record_count", "i4"), ("base_sequence", "i4")),
+    *(("attributes", "i2"), ("producer_epoch", "i2")),
+]
 _ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 _writers: weakref.WeakSet[Log] = weakref.WeakSet()
@@ -284,6 +289,30 @@ class Log(SegmentedLog):
             )
 
         return map(arrays, pieces)
+
+    def batches(
+        self, start: int | None = None, stop: int | None = None, *, max_bytes: int = 4 << 20
+    ) -> Iterator[npt.NDArray[Any]]:
+        """The headers of the committed batches that hold records of [start, stop), as structured NumPy arrays, each of
+        about max_bytes of log; no record is decoded, every CRC is checked.
+
+        Fields: base_offset, last_offset, max_timestamp (ms), producer_id (int64); size (bytes), leader_epoch (int32);
+        crc (uint32, CRC-32C of all but the first 21 bytes); record_count, base_sequence (int32); attributes,
+        producer_epoch (int16). Two batches whose rows are equal are the same bytes, but for chance.
+        Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with the offset.
+        """
+        import numpy as np
+
+        dtype = np.dtype(_BATCH_FIELDS)
+        first = self.log_start_offset if start is None else start
+        end = self.high_watermark if stop is None else stop
+        while first < end:
+            fetched = reader.fetch(self, first, max_bytes, "committed")
+            rows = np.frombuffer(batch_headers.packed(self, fetched.data, first), dtype)
+            if not len(rows):
+                return
+            yield rows[rows["base_offset"] < end]
+            first = fetched.next_offset
 
     def verify(
         self,

@@ -100,7 +100,7 @@ def runnable(name: str) -> list[Block]:
 
 def _marked(name: str) -> object:
     found = [one.code for one in runnable(name) if one.reason is None]
-    starts_spark = any("pyspark_kreplog" in code for code in found)
+    starts_spark = any("pyspark_kreplog" in code or "kreplog_jobs" in code for code in found)
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.spark] if starts_spark else [])
 
 
@@ -115,7 +115,7 @@ def test_code_blocks_run(name: str, tmp_path: Path) -> None:
     code = [(one.kind, one.line, with_ports(one.code, first)) for one in runnable(name) if one.reason is None]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KREPLOG_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "spark")])
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "spark"), str(ROOT / "spark" / "jobs")])
     with ExitStack() as stack:
         for line in re.findall(r"kreplog cluster create .* (\S+)$", "\n".join(one[2] for one in code), re.M):
             stack.callback(kill_brokers, tmp_path / line)

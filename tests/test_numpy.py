@@ -1,4 +1,4 @@
-"""NumPy arrays in and out: append_many of fixed-size items, Log.to_numpy."""
+"""NumPy arrays in and out: append_many of fixed-size items, Log.to_numpy, Log.batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kreplog import Log, LogConfig
+from kreplog._native import batch
 from kreplog.errors import ArgumentTypeError, CorruptBatchError, OffsetOutOfRangeError, UsageError
 
 POINT = np.dtype([("x", "<f8"), ("id", "<i4"), ("name", "S3")])
@@ -120,3 +121,59 @@ def test_ranges_and_damage_are_those_of_read(tmp_path: Path) -> None:
             file.write(b"\xff")
         with pytest.raises(CorruptBatchError):
             list(log.to_numpy(value_dtype="<i8"))
+
+
+def test_headers_of_batches_are_those_that_were_written(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "points-0", LogConfig(segment_bytes=300)) as log:
+        for number in range(20):
+            values = [b"v"] * (number % 3 + 1)
+            log.append_batches(
+                batch.build(
+                    values,
+                    timestamps_ms=[number] * len(values),
+                    producer_id=7,
+                    producer_epoch=2,
+                    base_sequence=sum(earlier % 3 + 1 for earlier in range(number)),
+                )
+            )
+        pieces = list(log.batches(max_bytes=200))
+        assert len(pieces) > 1
+        rows = np.concatenate(pieces)
+        fetched: list[batch.BatchInfo] = []
+        offset = 0
+        while offset < log.high_watermark:
+            data = log.fetch(offset, max_bytes=1).data
+            fetched.append(batch.validate(data))
+            assert rows["crc"][len(fetched) - 1] == int.from_bytes(data[17:21], "big")
+            offset = fetched[-1].last_offset + 1
+        for name in (
+            "base_offset",
+            "last_offset",
+            "max_timestamp",
+            "producer_id",
+            "size",
+            "leader_epoch",
+            "record_count",
+            "base_sequence",
+            "attributes",
+            "producer_epoch",
+        ):
+            assert rows[name].tolist() == [getattr(info, name) for info in fetched], name
+        inner = np.concatenate(list(log.batches(int(rows["last_offset"][2]), int(rows["base_offset"][9]))))
+        assert inner.tolist() == rows[2:9].tolist()
+        assert list(log.batches(log.high_watermark)) == []
+        with pytest.raises(OffsetOutOfRangeError):
+            next(log.batches(-1))
+
+
+def test_a_damaged_batch_is_named_by_its_offset(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "points-0") as log:
+        log.append_many([b"a" * 100, b"b"])
+        log.append_many([b"c" * 100])
+        path = Path(log.segments[0].path)
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(b"c" * 50)] ^= 1
+    path.write_bytes(damaged)
+    with Log.open(tmp_path / "points-0", read_only=True) as log, pytest.raises(CorruptBatchError) as error:
+        list(log.batches())
+    assert (error.value.offset, error.value.partition) == (2, "points-0")

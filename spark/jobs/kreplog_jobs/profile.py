@@ -2,14 +2,16 @@
 
     python -m kreplog_jobs.profile data --output report
 
-Reads every record once, in parallel. Writes into the output directory profile.parquet and keys.parquet (the tables
-below), one PNG for each topic, and index.html, which shows everything and needs no other file.
+Reads records in parallel. Writes into the output directory the tables below, one PNG for each topic, and index.html,
+which shows everything and needs no other file.
 
     profile.parquet   topic string, partition int, hour timestamp (UTC, of the records' own time), records, key_bytes,
                       value_bytes, null_keys, null_values long, keys long (distinct, within 5 %), first_offset,
                       last_offset long, late_ms long (how far the time of a record lies behind an earlier one's of its
                       partition, at most)
     keys.parquet      topic string, key binary, records long: the most frequent keys of each topic
+    producers.parquet topic string, partition int, hour timestamp (of each batch's newest record), producer_id long (-1
+                      for all that are not idempotent), batches, records, bytes long
 """
 
 from __future__ import annotations
@@ -17,22 +19,32 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+import kreplog
 from kreplog.errors import UsageError
 from kreplog_jobs import job
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+_HOUR_MS = 3_600_000
+_PRODUCERS = pa.schema(
+    [
+        *(("topic", pa.string()), ("partition", pa.int32()), ("hour", pa.timestamp("ms", "UTC"))),
+        *((name, pa.int64()) for name in ("producer_id", "batches", "records", "bytes")),
+    ]
+)
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>kreplog profile</title>
 <style>body {{ font: 15px system-ui, sans-serif; margin: 2rem; }} table {{ border-collapse: collapse; }}
@@ -59,9 +71,16 @@ def main(
             raise UsageError(f"{path}: there are no committed records to profile")
         with job.progress(spark, "keys"):
             keys = frequent_keys(rows, top_keys).toArrow()
+        with job.progress(spark, "producers"):
+            producers = producers_by_hour(
+                spark,
+                path,
+                sorted({(row["topic"], row["partition"]) for row in table.select(["topic", "partition"]).to_pylist()}),
+            )
     output.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, output / "profile.parquet")
     pq.write_table(keys, output / "keys.parquet")
+    pq.write_table(producers, output / "producers.parquet")
     _write_page(output, path, table.to_pandas(), keys.to_pandas())
     print(f"{output / 'index.html'}: {table.num_rows} rows of partitions and hours")
 
@@ -104,6 +123,30 @@ def frequent_keys(rows: DataFrame, count: int) -> DataFrame:
     counted = rows.where(sf.col("key").isNotNull()).groupBy("topic", "key").agg(sf.count("*").alias("records"))
     ranked = counted.withColumn("rank", rank).where(sf.col("rank") <= count)
     return ranked.orderBy("topic", "rank").select("topic", "key", "records")
+
+
+def producers_by_hour(spark: SparkSession, path: Path, partitions: Sequence[tuple[str, int]]) -> pa.Table:
+    """The batches, records and bytes of each producer, by partition and hour, from batch headers alone."""
+
+    def counted(topic_partition: tuple[str, int]) -> list[dict[str, object]]:
+        topic, partition = topic_partition
+        totals: dict[tuple[int, int], list[int]] = {}
+        with kreplog.Log.open(path / f"{topic}-{partition}", read_only=True) as log:
+            for rows in log.batches():
+                hours = rows["max_timestamp"] // _HOUR_MS
+                for hour, producer, records, size in zip(
+                    *(column.tolist() for column in (hours, rows["producer_id"], rows["record_count"], rows["size"])),
+                    strict=True,
+                ):
+                    total = totals.setdefault((hour, producer), [0, 0, 0])
+                    total[:] = total[0] + 1, total[1] + records, total[2] + size
+        return [
+            dict(zip(_PRODUCERS.names, (topic, partition, hour * _HOUR_MS, producer, *total), strict=True))
+            for (hour, producer), total in sorted(totals.items())
+        ]
+
+    found = spark.sparkContext.parallelize(partitions, len(partitions)).flatMap(counted).collect()
+    return pa.Table.from_pylist(found, _PRODUCERS)
 
 
 def _write_page(output: Path, path: Path, profile: pd.DataFrame, keys: pd.DataFrame) -> None:

@@ -9,9 +9,6 @@ import pytest
 
 import kreplog
 from flights.source import PARTITIONS, TOPIC, DemoError, events, load_flights
-from tests.spark.conftest import spark
-
-__all__ = ["spark"]
 
 ROWS = 20_000
 

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+import kreplog
 from flights.source import TOPIC, events
+from kreplog._native import batch
 from kreplog.errors import UsageError
 from kreplog_jobs import profile
 
@@ -48,6 +50,11 @@ def test_tables_equal_those_of_pandas(spark: SparkSession, topic: Path, flights:
     assert [(key.decode(), count) for key, count in zip(keys["key"], keys["records"], strict=True)] == list(
         counts.items()
     )
+    producers = pd.read_parquet(tmp_path / "report" / "producers.parquet")
+    assert set(producers["producer_id"]) == {-1}
+    assert (
+        producers.groupby("partition")["records"].sum().tolist() == want.groupby("partition")["records"].sum().tolist()
+    )
     page = (tmp_path / "report" / "index.html").read_text()
     assert f"{len(flights):,} records in 4 partitions" in page
     assert (tmp_path / "report" / f"{TOPIC}.png").read_bytes().startswith(b"\x89PNG")
@@ -56,6 +63,22 @@ def test_tables_equal_those_of_pandas(spark: SparkSession, topic: Path, flights:
 def test_a_topic_that_is_not_there_is_named(spark: SparkSession, topic: Path, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="there is no topic trains"):
         profile.main(topic, tmp_path / "report", subscribe="trains")
+
+
+def test_producers_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    with kreplog.Log.open(tmp_path / "t-0") as log:
+        for sequence, (producer, hour, count) in enumerate([(7, 0, 2), (9, 0, 1), (7, 0, 3), (7, 1, 1)]):
+            first = {0: 0, 1: 0, 2: 2, 3: 5}[sequence]
+            times = [hour * hour_ms + 5] * count
+            log.append_batches(
+                batch.build(
+                    [b"v"] * count, timestamps_ms=times, producer_id=producer, producer_epoch=0, base_sequence=first
+                )
+            )
+    table = profile.producers_by_hour(spark, tmp_path, [("t", 0)]).to_pandas()
+    assert table[["producer_id", "batches", "records"]].to_numpy().tolist() == [[7, 2, 5], [9, 1, 1], [7, 1, 1]]
+    assert table["hour"].dt.hour.tolist() == [0, 0, 1]
 
 
 def test_nothing_to_profile(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""The job `audit`: replicas that agree, planted differences, damage, and a cluster of real brokers while it runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pyspark.sql import SparkSession
+
+import kreplog
+from flights.source import TOPIC
+from kreplog._native.crc32c import crc32c
+from kreplog.errors import UsageError
+from kreplog_jobs import audit
+from tests.integration.clusters import admin_of, eventually, running
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def replicas(topic: Path, tmp_path: Path) -> dict[int, Path]:
+    """Three copies of the flights."""
+    return {broker: Path(shutil.copytree(topic, tmp_path / f"broker-{broker}" / "data")) for broker in (1, 2, 3)}
+
+
+def audited(capsys: pytest.CaptureFixture[str], code: int, **options: Any) -> dict[str, Any]:
+    capsys.readouterr()
+    found = 0
+    try:
+        audit.main(as_json=True, **options)
+    except typer.Exit as end:
+        found = end.exit_code
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found == code, report
+    return report
+
+
+def batch_of(path: Path, offset: int) -> tuple[Path, int, int, int]:
+    """File, position, size and base offset of the batch that holds `offset`."""
+    with kreplog.Log.open(path, read_only=True) as log:
+        segment = next(one for one in log.segments if one.base_offset <= offset < one.next_offset)
+        before = [batch for rows in log.batches(segment.base_offset, segment.next_offset) for batch in rows]
+    position = 0
+    for batch in before:
+        if batch["last_offset"] >= offset:
+            return Path(segment.path), position, int(batch["size"]), int(batch["base_offset"])
+        position += int(batch["size"])
+    raise AssertionError(f"{path} has no offset {offset}")
+
+
+def changed(path: Path, offset: int, byte: int, with_crc: bool) -> None:
+    """Flip a bit of that byte of the batch that holds `offset`; with_crc: and make its CRC fit."""
+    file, position, size, _ = batch_of(path, offset)
+    data = bytearray(file.read_bytes())
+    data[position + byte] ^= 1
+    if with_crc:
+        data[position + 17 : position + 21] = crc32c(bytes(data[position + 21 : position + size])).to_bytes(4, "big")
+    file.write_bytes(data)
+
+
+def test_equal_replicas(
+    spark: SparkSession, replicas: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], flights: Any
+) -> None:
+    report = audited(capsys, 0, cluster=tmp_path)
+    assert (report["findings"], report["partitions"], report["gaps"]) == ([], 4, 0)
+    assert report["records"] == 3 * len(flights)
+
+
+def test_a_damaged_byte_is_named(
+    spark: SparkSession, replicas: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = batch_of(replicas[2] / f"{TOPIC}-1", 700)[3]
+    changed(replicas[2] / f"{TOPIC}-1", 700, 100, with_crc=False)
+    (finding,) = audited(capsys, 1, cluster=tmp_path)["findings"]
+    assert (finding["topic_partition"], finding["offset"], finding["broker"]) == (f"{TOPIC}-1", base, 2)
+    assert "CRC" in finding["fault"]
+
+
+@pytest.mark.parametrize("byte", [15, 46], ids=["leader epoch, outside the CRC", "producer id, with a CRC that fits"])
+def test_a_batch_that_differs_in_one_byte_is_named(
+    spark: SparkSession, replicas: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], byte: int
+) -> None:
+    with kreplog.Log.open(replicas[3] / f"{TOPIC}-3", read_only=True) as log:
+        last = log.high_watermark - 1
+    offset = last if byte == 15 else 900  # an epoch that rises at the end falls nowhere
+    base = batch_of(replicas[3] / f"{TOPIC}-3", offset)[3]
+    changed(replicas[3] / f"{TOPIC}-3", offset, byte, with_crc=byte >= 21)
+    (finding,) = audited(capsys, 1, cluster=tmp_path)["findings"]
+    assert (finding["topic_partition"], finding["offset"], finding["broker"]) == (f"{TOPIC}-3", base, 3)
+    assert "differs from brokers 1, 2" in finding["fault"]
+
+
+def test_a_record_that_differs_in_one_byte_is_named(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for broker in (1, 2):
+        with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / "t-0") as log:
+            log.append_many([b"%d" % number for number in range(100)], timestamps_ms=[1] * 100)
+            values = [b"x" if broker == 2 and number == 57 else b"%d" % (number % 10) for number in range(100)]
+            log.append_many(values, timestamps_ms=[2] * 100)
+    findings = audited(capsys, 1, cluster=tmp_path)["findings"]
+    assert [(one["topic_partition"], one["offset"], one["broker"]) for one in findings] == [
+        ("t-0", 157, 1),
+        ("t-0", 157, 2),
+    ]
+
+
+def test_running_brokers(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from kafka import KafkaProducer
+
+    with running(tmp_path / "cluster") as cluster:
+        with admin_of(cluster.bootstrap()) as admin:
+            admin.create_topics({"t": {"num_partitions": 2, "replication_factor": 3}}, wait_for_metadata=True)
+        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), acks="all")
+        for number in range(1000):
+            producer.send("t", b"value %d" % number, partition=number % 2)
+        producer.flush(20)
+
+        def compared() -> int:
+            report = audited(capsys, 0, cluster=tmp_path / "cluster", subscribe="t")
+            assert report["findings"] == []
+            return int(report["records"])
+
+        eventually(lambda: compared() == 3000, "not all records were compared")
+        producer.close()
+
+
+def test_what_to_audit_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="name what to audit"):
+        audit.main()
+    with pytest.raises(UsageError, match="holds no broker"):
+        audit.main(cluster=tmp_path)
+    with pytest.raises(UsageError, match="write ID=DIRECTORY"):
+        audit.main(replicas=["one"])
+    with pytest.raises(UsageError, match="is no directory"):
+        audit.main(replicas=[f"1={tmp_path}/nothing"])
