@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.server": EVERYWHERE
     | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
     | {"kreplog.coord", "kreplog.coord.memory", "kreplog.managed_log", "kreplog.wire"},
-    "kreplog.client": EVERYWHERE | {"kreplog.core", "kreplog.core.controller", "kreplog.wire"},
+    "kreplog.client": EVERYWHERE | {"kreplog._native", "kreplog.core", "kreplog.core.controller", "kreplog.wire"},
     "kreplog.cluster": EVERYWHERE
     | {"kreplog.client", "kreplog.coord", "kreplog.core", "kreplog.managed_log", "kreplog.server", "kreplog.wire"},
     "kreplog.sim": EVERYWHERE

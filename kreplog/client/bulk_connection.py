@@ -1,0 +1,207 @@
+"""BulkConnection: a connection to one broker whose requests are pipelined, on a plain socket and without a thread.
+
+Requests are sent in order and responses arrive in that order; `receive` takes what has come without waiting, so that
+one thread serves connections to many brokers. Every wait has a deadline (time.monotonic). Versions are negotiated with
+ApiVersions when the connection is made.
+
+A response is untrusted: its size is checked before memory is reserved, its correlation id before it is decoded.
+Raises OSError (TimeoutError included) where the connection is of no further use but another may do, PeerProtocolError
+where the peer breaks Kafka's protocol; either way it is closed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of_package
+from typing import TYPE_CHECKING, Any
+
+from kreplog.client.broker_client import Address
+from kreplog.client.bulk_errors import UnsupportedBrokerError
+from kreplog.errors import ErrorCode, PeerProtocolError, check
+from kreplog.wire import generic
+from kreplog.wire.frames import MAX_FRAME_BYTES, FrameReader, RequestHeader
+from kreplog.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+SUPPORTED: dict[ApiKey, tuple[int, int]] = {
+    ApiKey.PRODUCE: (3, 9),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.METADATA: (1, 12),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+}
+"""By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11."""
+
+_API_VERSIONS = 3
+_BUFFERS_PER_CALL = 64
+_RECEIVE_BUFFER = 4 << 20
+
+Encode = Callable[[RequestHeader], list[Any]]
+
+
+class BulkConnection:
+    """Connected and negotiated by the constructor, within `timeout_s`."""
+
+    def __init__(self, address: Address, client_id: str, timeout_s: float) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._correlations = itertools.count(1)
+        self._reader = FrameReader(MAX_FRAME_BYTES, trusting=True)
+        self._in_flight: deque[RequestHeader] = deque()
+        deadline = time.monotonic() + timeout_s
+        self._socket = socket.create_connection(address, timeout_s)
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._offered = self._negotiate(deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without a response."""
+        return len(self._in_flight)
+
+    def version(self, api: ApiKey) -> int:
+        """The newest version that both sides know. Raises UnsupportedBrokerError."""
+        first, last = SUPPORTED[api]
+        offered = self._offered.get(api, (0, -1))
+        version = min(last, offered[1])
+        if version < max(first, offered[0]):
+            raise UnsupportedBrokerError(
+                f"the broker at {self.address[0]}:{self.address[1]} offers {api.name} in versions {offered[0]} to "
+                f"{offered[1]}, this client sends {first} to {last}"
+            )
+        return version
+
+    def send(self, api: ApiKey, encode: Encode, deadline: float, *, answered: bool = True) -> RequestHeader:
+        """Send a request in the version negotiated; return its header, by which `receive` names the response."""
+        return self._send(api, self.version(api), encode, deadline, answered)
+
+    def receive(self) -> list[tuple[RequestHeader, Buffer]]:
+        """Responses that are whole now, oldest first; waits for nothing."""
+        responses: list[tuple[RequestHeader, Buffer]] = []
+        try:
+            while not responses:
+                try:
+                    count = self._socket.recv_into(self._reader.buffer())
+                except BlockingIOError:
+                    break
+                if count == 0:
+                    raise ConnectionResetError("the broker closed the connection")
+                for frame in self._reader.received(count):
+                    if not self._in_flight:
+                        raise PeerProtocolError("the broker sent a response to no request")
+                    responses.append((self._in_flight.popleft(), frame))
+        except BaseException:
+            self.close()
+            raise
+        return responses
+
+    def call(self, api: ApiKey, deadline: float, **fields: Any) -> Any:
+        """The response to a request of kreplog.wire.generic; no other may be in flight."""
+        header = self.send(api, lambda header: generic.encode_request(header, **fields), deadline)
+        return self.decode(self.wait(header, deadline), header)
+
+    def wait(self, header: RequestHeader, deadline: float) -> Buffer:
+        """The response to the only request in flight."""
+        check(list(self._in_flight) == [header], "a call shares its connection with other requests")
+        while True:
+            wait_for([self], deadline)
+            for _, frame in self.receive():
+                return frame
+            if time.monotonic() >= deadline:
+                self.close()
+                raise TimeoutError("no response in time")
+
+    def decode(self, frame: Buffer, header: RequestHeader) -> Any:
+        try:
+            return generic.decode_response(frame, header)
+        except PeerProtocolError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _send(self, api: ApiKey, version: int, encode: Encode, deadline: float, answered: bool = True) -> RequestHeader:
+        header = RequestHeader(api, version, next(self._correlations) & 0x7FFFFFFF, self._client_id)
+        try:
+            self._send_all([memoryview(part).cast("B") for part in encode(header)], deadline)
+        except OSError:
+            self.close()
+            raise
+        if answered:
+            self._in_flight.append(header)
+        return header
+
+    def _send_all(self, parts: Sequence[memoryview], deadline: float) -> None:
+        waiting = deque(part for part in parts if part.nbytes)
+        while waiting:
+            try:
+                sent = self._socket.sendmsg(list(itertools.islice(waiting, _BUFFERS_PER_CALL)))
+            except BlockingIOError:
+                poller = select.poll()
+                poller.register(self._socket, select.POLLOUT)
+                if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise TimeoutError("the broker does not take the request") from None
+                continue
+            while waiting and sent >= waiting[0].nbytes:
+                sent -= waiting.popleft().nbytes
+            if sent:
+                waiting[0] = waiting[0][sent:]
+
+    def _negotiate(self, deadline: float) -> dict[int, tuple[int, int]]:
+        """What the broker offers. One that does not know our ApiVersions answers with version 0 (KIP-511), or hangs up
+        if it is older than that: a connection to such a broker fails with ConnectionResetError."""
+        for version in (_API_VERSIONS, 0):
+
+            def encode(header: RequestHeader) -> list[Any]:
+                fields = {"client_software_name": "kreplog", "client_software_version": _own_version()}
+                return generic.encode_request(header, **(fields if header.api_version >= _API_VERSIONS else {}))
+
+            header = self._send(ApiKey.API_VERSIONS, version, encode, deadline)
+            response = self.decode(self.wait(header, deadline), header)
+            if response.error_code == ErrorCode.NONE:
+                return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                break
+        raise PeerProtocolError(f"the broker refuses ApiVersions with error {response.error_code}")
+
+
+@cache
+def _own_version() -> str:
+    try:
+        return version_of_package("kreplog")
+    except PackageNotFoundError:  # imported from a folder that was never installed
+        return "unknown"
+
+
+def wait_for(connections: Sequence[BulkConnection], deadline: float) -> list[BulkConnection]:
+    """Those of `connections` with something to receive, once there are any; none where the deadline passes first."""
+    poller = select.poll()
+    by_fd = {connection.fileno(): connection for connection in connections}
+    for fd in by_fd:
+        poller.register(fd, select.POLLIN)
+    events = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    return [by_fd[fd] for fd, _ in events]
+
+
+def close_quietly(connection: BulkConnection | None) -> None:
+    if connection is not None:
+        with suppress(OSError):
+            connection.close()

@@ -1,0 +1,78 @@
+"""FetchSession: a client's side of an incremental fetch session with one broker (KIP-227).
+
+    session_id, session_epoch of a request
+    0, 0       full: every partition is listed, and the broker may begin a session
+    id, n      incremental: only partitions that changed are listed, and those that left are forgotten
+
+A broker that begins no session answers with id 0: every request is then full. One that lost the session refuses the
+request, and the next is full. Values alone, no I/O; one request may be in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, FetchResponse
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+_LAST_EPOCH = 2**31 - 1
+_LOST = {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+
+
+class FetchSession:
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = 0
+        self._held: dict[TopicPartition, FetchPartition] = {}  # as the broker has them once the request has arrived
+        self._ids: dict[str, str] = {}
+        self._topics: dict[str, str] = {}
+
+    def next_request(
+        self, wanted: Mapping[TopicPartition, FetchPartition], max_wait_ms: int, min_bytes: int, max_bytes: int
+    ) -> FetchRequest:
+        """The request after which the broker fetches `wanted` and nothing else."""
+        if self._epoch == 0:
+            listed = tuple(wanted.values())
+            forgotten: tuple[TopicPartition, ...] = ()
+        else:
+            listed = tuple(asked for place, asked in wanted.items() if self._held.get(place) != asked)
+            forgotten = tuple(place for place in self._held if place not in wanted)
+        self._ids = {place.topic: asked.topic_id for place, asked in (*self._held.items(), *wanted.items())}
+        self._topics = {asked.topic_id: place.topic for place, asked in wanted.items()}
+        self._held = dict(wanted)
+        return FetchRequest(CONSUMER, -1, max_wait_ms, min_bytes, max_bytes, listed, forgotten, self._id, self._epoch)
+
+    def partitions(self) -> dict[TopicPartition, FetchPartition]:
+        """All that the broker fetches by the last request, as it was listed."""
+        return self._held
+
+    def topic_id_of(self, topic: str) -> str:
+        """Of a topic in the last request, one that is forgotten included."""
+        return self._ids[topic]
+
+    def topic_of(self, topic_id: str) -> str | None:
+        """The topic of the last request with this id."""
+        return self._topics.get(topic_id)
+
+    def on_response(self, response: FetchResponse) -> bool:
+        """Whether its partitions are of use; if not, the broker refused the whole request, and the next is full."""
+        if response.error is not ErrorCode.NONE:
+            self.reset()
+            return False
+        if response.session_id == 0 or (self._epoch and response.session_id != self._id):
+            self.reset()
+        else:
+            self._id = response.session_id
+            self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else 1
+        return True
+
+    def reset(self) -> None:
+        """The broker holds no session, as on a new connection."""
+        self._id = self._epoch = 0
+        self._held = {}
+
+
+def is_lost(response: FetchResponse) -> bool:
+    """Whether the request was refused only because the broker does not have the session any more."""
+    return response.error in _LOST
