@@ -1,12 +1,11 @@
-"""Scenario files: a cluster is led through a story, step by step, and what its cores do stands below each step.
+"""Scenario files: commands to a simulated cluster, each followed by the lines that its cores report.
 
-A file is a row of blocks with an empty line after each: a comment in plain words (`#`), commands, a line `----`, and
-what the cores did. `run` carries out the commands and gives the text back with what they did this time; a test compares
-the two, or rewrites the file. `expect` commands are not output: one that does not hold raises ScenarioError, so what
-matters cannot be rewritten away, and at the end the simulator's checkers judge the whole story.
+A file is a sequence of blocks separated by empty lines: a comment (`#`), commands, a line `----`, and the reported
+lines. `run` executes the commands and returns the text with the lines of this run; a test compares the two, or rewrites
+the file. An `expect` command prints nothing: if it does not hold it raises ScenarioError, so that a rewrite cannot hide
+a failure, and at the end the simulator's checkers judge the whole run.
 
-The commands, and how they are written, are described in tests/scenarios/README.md. Source: the datadriven tests of
-etcd's raft.
+Commands and syntax: tests/scenarios/README.md. Source: the datadriven tests of etcd's raft.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from kreplog.sim.disk import Disks
 from kreplog.sim.scenario_arguments import ScenarioError
 from kreplog.sim.scenario_clients import Clients
 from kreplog.sim.scenario_cluster import ScenarioCluster
-from kreplog.sim.scenario_facts import Facts
-from kreplog.sim.scenario_steps import Steps
+from kreplog.sim.scenario_commands import Commands
+from kreplog.sim.scenario_expectations import Expectations
 
 __all__ = ["ScenarioError", "run"]
 
@@ -28,14 +27,14 @@ RULE = "----"
 
 
 def run(text: str) -> str:
-    """Play `text`; the same text with what the cores did. Raises ScenarioError."""
+    """Execute `text`; return it with the lines of this run. Raises ScenarioError."""
     with Disks() as disks:
-        play = _Play(disks)
-        told = []
+        scenario = _Run(disks)
+        blocks = []
         for number, block in _blocks(text):
-            told.append(_played(play, number, block))
-        play.judge()
-    return "\n".join(told)
+            blocks.append(_executed(scenario, number, block))
+        scenario.judge()
+    return "\n".join(blocks)
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -51,33 +50,33 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
             block = []
 
 
-def _played(play: _Play, first: int, block: Sequence[str]) -> str:
+def _executed(scenario: _Run, first: int, block: Sequence[str]) -> str:
     source = block[: block.index(RULE)] if RULE in block else block
     commands = [(first + index, line) for index, line in enumerate(source) if not line.startswith("#")]
-    play.lines.clear()
+    scenario.lines.clear()
     for number, line in commands:
         try:
-            play.do(line)
+            scenario.execute(line)
         except ScenarioError as error:
-            told = "\n    ".join(play.lines[-30:])
-            raise ScenarioError(f"line {number}: {line}\n  {error}\n  told in this block:\n    {told}") from error
+            lines = "\n    ".join(scenario.lines[-30:])
+            raise ScenarioError(f"line {number}: {line}\n  {error}\n  reported in this block:\n    {lines}") from error
         except (KreplogError, ValueError, KeyError, IndexError) as error:
             raise ScenarioError(f"line {number}: {line}\n  {type(error).__name__}: {error}") from error
-    output = [RULE, *(play.lines or ["ok"])] if commands else []
+    output = [RULE, *(scenario.lines or ["ok"])] if commands else []
     return "\n".join([*source, *output, ""])
 
 
-class _Play:
-    """One file being played."""
+class _Run:
+    """The execution of one scenario file."""
 
     def __init__(self, disks: Disks) -> None:
         self.cluster = ScenarioCluster(disks)
         self.lines = self.cluster.lines
         clients = Clients(self.cluster)
-        self._owners = (Steps(self.cluster), clients, Facts(self.cluster, clients))
+        self._owners = (Commands(self.cluster), clients, Expectations(self.cluster, clients))
 
-    def do(self, line: str) -> None:
-        """Carry out one command line."""
+    def execute(self, line: str) -> None:
+        """Execute one command line."""
         name, *words = shlex.split(line)
         for owner in self._owners:
             command = getattr(owner, "do_" + name.replace("-", "_"), None)
@@ -87,7 +86,7 @@ class _Play:
         raise ScenarioError(f"there is no command {name}")
 
     def judge(self) -> None:
-        """At the end: no core failed, and nothing that the checkers watch is wrong."""
+        """At the end: raise ScenarioError if a core failed or the checkers find a violation."""
         cluster = self.cluster
         at_rest = bool(cluster.machines) and cluster.unrest() is None
         found = [f"{kind}: {text}" for kind, text, _ in [*cluster.failures, *cluster.verdict(at_rest)]]

@@ -1,4 +1,4 @@
-"""The words of a scenario's commands: settings, times, brokers, links. Their forms: tests/scenarios/README.md."""
+"""Parsing of the arguments of scenario commands: settings, times, brokers, links. Syntax: tests/scenarios/README.md."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kreplog.config import ReplicationConfig, TopicConfig
-from kreplog.sim.scenario_cluster import Way
+from kreplog.sim.scenario_cluster import Direction
 
 
 class ScenarioError(Exception):
-    """A command that cannot be carried out, or an expectation that does not hold; the message names the line."""
+    """A command failed, or an expectation does not hold; the message contains the line."""
 
 
 def settings(words: Iterable[str]) -> dict[str, str]:
@@ -26,12 +26,12 @@ def setting(config: TopicConfig | ReplicationConfig, name: str, value: str) -> d
 def milliseconds(word: str) -> int:
     found = re.fullmatch(r"(\d+)(ms|s)", word)
     if found is None:
-        raise ScenarioError(f"{word!r} is no time: write 20ms or 3s")
+        raise ScenarioError(f"{word!r} is not a time: write 20ms or 3s")
     return int(found[1]) * (1000 if found[2] == "s" else 1)
 
 
 def brokers(word: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in word.split(","))
+    return tuple(map(int, word.split(",")))
 
 
 def _host(word: str) -> str:
@@ -44,23 +44,23 @@ def links(words: Sequence[str]) -> list[tuple[str, str]]:
     source, arrow, destination = words[0].partition("->")
     if arrow:
         return [(_host(source), _host(destination))]
-    one, other = _host(words[0]), _host(words[1])
-    return [(one, other), (other, one)]
+    first, second = _host(words[0]), _host(words[1])
+    return [(first, second), (second, first)]
 
 
-def way(words: Sequence[str]) -> Way:
+def parse_direction(words: Sequence[str]) -> Direction:
     """1->2 fetch; 1->2 fetch-answers."""
     ((source, destination),) = links(words[:1])
     channel, dash, _ = words[1].partition("-")
-    return Way(source, destination, channel, bool(dash))
+    return Direction(source, destination, channel, bool(dash))
 
 
 def broker_name(broker: int) -> str:
-    return f"b{broker}" if broker >= 0 else "nobody"
+    return f"b{broker}" if broker >= 0 else "none"
 
 
 def shown(ids: Iterable[int]) -> list[str]:
-    return [str(one) for one in ids if one >= 0]
+    return [str(broker_id) for broker_id in ids if broker_id >= 0]
 
 
 def joined(values: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The clients of a scenario: producers that send and send again when they are told to, consumers that ask once."""
+"""Clients of a scenario: producers that send and retry on command, and consumers that fetch once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ACKS = {"all": -1, "1": 1, "0": 0}
 
 
 class Batch(NamedTuple):
-    """What a producer has sent and may have to send again."""
+    """A batch that a producer has sent and may retry."""
 
     partition: TopicPartition
     values: tuple[str, ...]
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
 
 class Producer:
-    """acked, refused: what was answered, in order; waiting: what was not."""
+    """acked, refused: values acknowledged and errors received, in order; waiting: batches without a response."""
 
     def __init__(self, producer_id: int) -> None:
         self.id = producer_id
@@ -38,7 +38,7 @@ class Producer:
 
 
 class Clients:
-    """All clients of one scenario, by name. What they see goes into the history that the checkers judge by."""
+    """All clients of one scenario, by name. What they see goes into the history that the checkers judge."""
 
     def __init__(self, cluster: ScenarioCluster) -> None:
         self.producers: dict[str, Producer] = {}
@@ -59,7 +59,7 @@ class Clients:
         self._post(name, producer, batch, given)
 
     def do_retry(self, words: Sequence[str]) -> None:
-        """retry p1 [to=2]: the oldest batch that has no answer yet."""
+        """retry p1 [to=2]: the oldest batch without a response."""
         producer = self.producers[words[0]]
         self._post(words[0], producer, producer.waiting[0], settings(words))
 
@@ -80,18 +80,18 @@ class Clients:
         cluster.run_ms(STEP_MS)
 
     def _produced(self, name: str, producer: Producer, batch: Batch, response: m.ProduceResponse | None) -> None:
-        what = f"{' '.join(batch.values)} for {batch.partition}"
+        batch_text = f"{' '.join(batch.values)} for {batch.partition}"
         if response is None:
-            self.cluster.tell(f"{name} gets no answer to {what}")
+            self.cluster.report(f"{name} gets no response to {batch_text}")
             return
         answer = response.partitions[0]
         if answer.error is not ErrorCode.NONE:
-            self.cluster.tell(f"{name} is refused {what}: {answer.error.name}")
+            self.cluster.report(f"{name} is refused {batch_text}: {answer.error.name}")
             producer.refused.append(answer.error.name)
             return
         end = answer.base_offset + len(batch.values)
-        self.cluster.tell(
-            f"{name} is told that {batch.partition} [{answer.base_offset}, {end}) is {joined(batch.values)}"
+        self.cluster.report(
+            f"{name} gets {batch.partition} [{answer.base_offset}, {end}) acknowledged: {joined(batch.values)}"
         )
         if batch in producer.waiting:
             producer.waiting.remove(batch)
@@ -111,19 +111,19 @@ class Clients:
         }
 
     def do_consume(self, words: Sequence[str]) -> None:
-        """consume c1 t-0 [from=0] [at=2]: all that the leader shows from an offset on."""
+        """consume c1 t-0 [from=0] [at=2]: fetch from an offset to the end that the leader shows."""
         given = settings(words)
         name, where = [word for word in words if "=" not in word]
         partition = TopicPartition.parse(where)
         offset = int(given.get("from", 0))
-        asked = m.FetchPartition(partition, self.cluster.topic_id(partition), -1, offset)
-        answer = self._ask(name, partition, m.FetchRequest(m.CONSUMER, -1, 0, 0, 1 << 20, (asked,)), given)
+        fetch = m.FetchPartition(partition, self.cluster.topic_id(partition), -1, offset)
+        answer = self._call(name, partition, m.FetchRequest(m.CONSUMER, -1, 0, 0, 1 << 20, (fetch,)), given)
         if answer is None or answer.error is not ErrorCode.NONE or answer.partitions[0].error is not ErrorCode.NONE:
-            error = "no answer" if answer is None else (answer.error or answer.partitions[0].error).name
-            self.cluster.tell(f"{name} cannot read {partition} from {offset}: {error}")
+            error = "no response" if answer is None else (answer.error or answer.partitions[0].error).name
+            self.cluster.report(f"{name} cannot read {partition} from {offset}: {error}")
             return
         found = answer.partitions[0]
-        records = [one for one in self.cluster.disks.codec.decode(found.records) if one.offset >= offset]
+        records = [record for record in self.cluster.disks.codec.decode(found.records) if record.offset >= offset]
         for record in records:
             self.cluster.history.add(
                 Read(
@@ -142,23 +142,23 @@ class Clients:
             )
         values = [record.value.decode() for record in records]
         self.consumed.setdefault(name, []).extend(values)
-        told = f"{name} reads {partition} from {offset}: {joined(values)}"
-        self.cluster.tell(f"{told}; high watermark {found.high_watermark}")
+        text = f"{name} reads {partition} from {offset}: {joined(values)}"
+        self.cluster.report(f"{text}; high watermark {found.high_watermark}")
 
     def do_end(self, words: Sequence[str]) -> None:
-        """end c1 t-0 [at=2]: where does the partition end, for a client?"""
+        """end c1 t-0 [at=2]: list the end offset that a client gets."""
         name, where = [word for word in words if "=" not in word]
         partition = TopicPartition.parse(where)
         request = m.ListOffsetsRequest((m.ListOffsetsPartition(partition, -1, m.LATEST),))
-        answer = self._ask(name, partition, request, settings(words))
+        answer = self._call(name, partition, request, settings(words))
         listed = None if answer is None else answer.partitions[0]
         if listed is None or listed.error is not ErrorCode.NONE:
-            error = "no answer" if listed is None else listed.error.name
-            self.cluster.tell(f"{name} is not told the end of {partition}: {error}")
+            error = "no response" if listed is None else listed.error.name
+            self.cluster.report(f"{name} cannot list the end of {partition}: {error}")
         else:
-            self.cluster.tell(f"{name} is told that {partition} ends at {listed.offset}")
+            self.cluster.report(f"{name} lists the end of {partition}: {listed.offset}")
 
-    def _ask(self, name: str, partition: TopicPartition, request: Any, given: dict[str, str]) -> Any:
+    def _call(self, name: str, partition: TopicPartition, request: Any, given: dict[str, str]) -> Any:
         answers: list[Any] = []
         leader = given.get("at", self.cluster.leader_of(partition))
         self.cluster.network.call(name, f"b{leader}", "client", request, answers.append, 1000 * MS)

@@ -1,8 +1,8 @@
-"""The cluster of the simulator on a stage: nothing is drawn, every message takes the same time, and all that matters
-is told as it happens.
+"""ScenarioCluster: the simulated cluster of a scenario file, without randomness, whose brokers report their actions.
 
-The brokers, the network and the store are those of a seed; only what a seed leaves to chance is fixed here. Messages
-can be held back on their way and delivered one by one. What the cores do comes out as short lines (telling.py).
+Brokers, network and store are those of a seed, but every random draw is fixed, and every message takes the same time.
+Messages can be held back on their way and delivered one at a time. Brokers report what their cores do
+(traced_broker.py).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kreplog.sim.traced_broker import TracedBroker
 from kreplog.types import TopicPartition
 
 STEP_MS = 2
-"""What passes after a command that sends or delivers something: a message is under way for 0.6 ms."""
+"""Time that a command lets pass after it has sent or delivered a message, which travels for 0.6 ms."""
 
 
 class _Fixed(Random):
-    """No chance: always the middle, and of several the first."""
+    """Fixed draws: the middle of a range, the first of a sequence."""
 
     def random(self) -> float:
         return 0.5
@@ -43,8 +43,8 @@ class _Fixed(Random):
         return 0 if stop is None else start
 
 
-class Way(NamedTuple):
-    """From host to host, requests of a channel, or the answers to those that went the other way."""
+class Direction(NamedTuple):
+    """The requests of a channel from host to host, or with `answers` the responses to requests of the other way."""
 
     source: str
     destination: str
@@ -56,35 +56,35 @@ class Way(NamedTuple):
 
 
 class ScenarioNetwork(Network):
-    """A network that holds messages back where it is told to: `held` has those that have arrived so far, in order."""
+    """A network that can hold messages back. held: those that have arrived so far, in order, by direction."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         self.jitter = (0, 0)
-        self.held: dict[Way, deque[tuple[VirtualConnection, int, Any]]] = {}
+        self.held: dict[Direction, deque[tuple[VirtualConnection, int, Any]]] = {}
 
-    def hold(self, way: Way) -> None:
-        self.held.setdefault(way, deque())
+    def hold(self, direction: Direction) -> None:
+        self.held.setdefault(direction, deque())
 
-    def deliver(self, way: Way) -> Any:
-        """Let the oldest one held arrive; what it is. Raises IndexError when none is held."""
-        connection, number, message = self.held[way].popleft()
-        if way.answers:
+    def deliver(self, direction: Direction) -> Any:
+        """Deliver the oldest held message and return it. Raises IndexError if none is held."""
+        connection, number, message = self.held[direction].popleft()
+        if direction.answers:
             super()._arrive_backward(connection, number, message)
         else:
             super()._arrive_forward(connection, number, message)
         return message
 
-    def drop(self, way: Way) -> Any:
-        """Lose the oldest one held, with its connection."""
-        connection, _, message = self.held[way].popleft()
+    def drop(self, direction: Direction) -> Any:
+        """Lose the oldest held message, with its connection, and return it."""
+        connection, _, message = self.held[direction].popleft()
         self.close(connection)
         return message
 
-    def release(self, way: Way) -> None:
-        """Hold nothing there any more; what was held arrives now."""
-        for connection, number, message in self.held.pop(way):
-            if way.answers:
+    def release(self, direction: Direction) -> None:
+        """End the hold; all held messages arrive now."""
+        for connection, number, message in self.held.pop(direction):
+            if direction.answers:
                 super()._arrive_backward(connection, number, message)
             else:
                 super()._arrive_forward(connection, number, message)
@@ -93,32 +93,32 @@ class ScenarioNetwork(Network):
         return 600
 
     def _forget(self, connection: VirtualConnection) -> None:
-        """What a dead process has sent still arrives."""
+        """Messages that a crashed process has sent still arrive."""
         served = connection.served
         super()._forget(connection)
         connection.served = served
 
     def _arrive_forward(self, connection: VirtualConnection, number: int, request: Any) -> None:
-        way = Way(connection.source, connection.destination, connection.channel, False)
-        if way in self.held:
-            self.held[way].append((connection, number, request))
+        direction = Direction(connection.source, connection.destination, connection.channel, False)
+        if direction in self.held:
+            self.held[direction].append((connection, number, request))
         else:
             super()._arrive_forward(connection, number, request)
 
     def _arrive_backward(self, connection: VirtualConnection, number: int, response: Any) -> None:
-        way = Way(connection.destination, connection.source, connection.channel, True)
-        if way in self.held:
-            self.held[way].append((connection, number, response))
+        direction = Direction(connection.destination, connection.source, connection.channel, True)
+        if direction in self.held:
+            self.held[direction].append((connection, number, response))
         else:
             super()._arrive_backward(connection, number, response)
 
 
 class ScenarioCluster(Cluster):
-    """A cluster without chance, empty at first.
+    """A cluster without randomness, empty at first.
 
-    lines: what has been told, for whoever takes it away. story: all of it, also what was told while `silent`. states,
-    messages: whether the states of replicas and partitions, and the controllers' messages, are told as well.
-    detects_failures: whether brokers hold connections to each other.
+    lines: reported since the caller last cleared them. all_lines: every line, also while `silent`. states, messages:
+    also report the states of replicas and partitions, and the controllers' messages. detects_failures: brokers hold
+    connections to each other.
     """
 
     def __init__(self, disks: Disks) -> None:
@@ -129,23 +129,23 @@ class ScenarioCluster(Cluster):
         self.store.on_change = self._store_changed
         self.admin = Administrator(self)
         self.lines: list[str] = []
-        self.story: list[str] = []
+        self.all_lines: list[str] = []
         self.states = self.messages = self.silent = self.detects_failures = False
         self._triggers: dict[str, Callable[[], None]] = {}
 
-    def tell(self, *lines: str) -> None:
-        """Lines of one moment."""
-        self.story.extend(lines)
+    def report(self, *lines: str) -> None:
+        """Add lines of the same moment, and run the triggers that match."""
+        self.all_lines.extend(lines)
         if not self.silent:
             self.lines.extend(lines)
-        for words, pull in list(self._triggers.items()):
+        for words, trigger in list(self._triggers.items()):
             if any(words in line for line in lines):
                 del self._triggers[words]
-                pull()
+                trigger()
 
-    def on_line(self, words: str, pull: Callable[[], None]) -> None:
-        """Do something when a line with these words is told; once."""
-        self._triggers[words] = pull
+    def on_line(self, words: str, trigger: Callable[[], None]) -> None:
+        """Call `trigger` once, when a line that contains `words` is reported."""
+        self._triggers[words] = trigger
 
     def start_machine(self, machine: Machine) -> None:
         process = machine.process = TracedBroker(self, machine, self.plan.config)
@@ -153,11 +153,11 @@ class ScenarioCluster(Cluster):
 
     def deletion_answered(self, partition: TopicPartition, answer: DeletedRecords | None) -> None:
         if answer is None:
-            self.tell(f"an operator gets no answer about {partition}")
+            self.report(f"an operator gets no response to DeleteRecords of {partition}")
         elif answer.error is not ErrorCode.NONE:
-            self.tell(f"an operator is told of {partition}: {answer.error.name}")
+            self.report(f"an operator gets {answer.error.name} for DeleteRecords of {partition}")
         else:
-            self.tell(f"an operator is told that {partition} has nothing below {answer.low_watermark}")
+            self.report(f"an operator gets DeleteRecords of {partition} done: low watermark {answer.low_watermark}")
 
     def values(self, records: Any) -> list[str]:
         return [record.value.decode() for record in self.disks.codec.decode(records)]
@@ -166,7 +166,7 @@ class ScenarioCluster(Cluster):
         self.scheduler.run_until(self.scheduler.now_us + ms * MS)
 
     def run_while(self, waits: Callable[[], bool], limit_ms: int, step_ms: int = 1) -> bool:
-        """Run as long as `waits`, at most so long; whether it was over by then."""
+        """Run while `waits` returns True, for at most `limit_ms`; return whether it turned False."""
         end_us = self.scheduler.now_us + limit_ms * MS
         while waits():
             if self.scheduler.now_us >= end_us:
@@ -175,11 +175,11 @@ class ScenarioCluster(Cluster):
         return True
 
     def assignment(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas of every partition, as the store has them."""
+        """The assigned replicas of every partition in the store."""
         return {
-            TopicPartition(name, number): one.replicas
+            TopicPartition(name, number): assigned.replicas
             for name, topic in self.topics().items()
-            for number, one in topic.partitions.items()
+            for number, assigned in topic.partitions.items()
         }
 
     def topic_id(self, partition: TopicPartition) -> str:
@@ -188,7 +188,7 @@ class ScenarioCluster(Cluster):
 
 
 def _plan() -> SimulationPlan:
-    """A cluster in which nothing happens by itself, with short times."""
+    """A plan without faults and clients, with short times."""
     config = ReplicationConfig(
         replica_lag_time_max_ms=1000,
         replica_fetch_wait_max_ms=100,

@@ -1,6 +1,6 @@
-"""What the cores of a broker do, in short lines: one for each thing that a reader of the protocol would want to know.
+"""TracedBroker: a broker process that reports the actions of its cores as short lines, for scenario files.
 
-Who leads in which epoch, what is appended, cut, committed and refused, what the store is asked and what it says.
+The lines cover roles and leader epochs, appends, truncations, high watermarks, refusals, and writes to the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHANGES = (effects.AppendAsLeader, effects.AppendAsFollower, effects.TruncateTo
 
 
 class TracedBroker(BrokerProcess):
-    """A broker process that tells what its cores do; a refusal that is repeated, only once."""
+    """A broker process that reports the actions of its cores; a repeated refusal only once."""
 
     cluster: ScenarioCluster
 
@@ -39,11 +39,11 @@ class TracedBroker(BrokerProcess):
         self._refused: dict[tuple[Tp, int], ErrorCode] = {}
         super().__init__(cluster, machine, config)
 
-    def tell(self, *texts: str) -> None:
+    def report(self, *texts: str) -> None:
         if self.alive:
-            self.cluster.tell(*(f"b{self.id} {text}" for text in texts))
+            self.cluster.report(*(f"b{self.id} {text}" for text in texts))
 
-    # What the shell does
+    # The shell
 
     def apply(self, runner: CoreRunner, effect: effects.Effect) -> Any:
         self._acting = runner
@@ -51,14 +51,14 @@ class TracedBroker(BrokerProcess):
         try:
             answer = super().apply(runner, effect)
         except KreplogError as error:
-            self.tell(f"fails to {_verb(effect)}: {type(error).__name__}")
+            self.report(f"fails to {_verb(effect)}: {type(error).__name__}")
             raise
         if answer is not AWAITED:
-            self._tell_effect(runner, effect, answer, end)
+            self._report_effect(runner, effect, answer, end)
         return answer
 
     def burn(self) -> None:
-        """Only the controller's effects count."""
+        """Count effects of the controller only."""
         if self._acting is self.control:
             super().burn()
 
@@ -66,31 +66,31 @@ class TracedBroker(BrokerProcess):
         super().stepped(runner)
         if runner is self.replicas:
             if not _is_data(runner.event):
-                self._tell_roles()
+                self._report_roles()
         elif runner is self.register:
             registered = self.registration.registered
             if registered is not None and registered is not self._was_registered:
-                self.tell(f"is registered, broker epoch {registered.broker_epoch}")
+                self.report(f"is registered, broker epoch {registered.broker_epoch}")
             self._was_registered = registered
         elif self._was_active != self.controller.active:
             self._was_active = self.controller.active
             if not self._was_active:
-                self.tell("is the controller no more")
+                self.report("is no longer the controller")
 
     def _session_lost(self) -> None:
         if self.alive:
-            self.tell("has lost its session")
+            self.report("has lost its session")
         super()._session_lost()
 
-    def _transition(self, thing: object, old: str, new: str) -> None:
-        super()._transition(thing, old, new)
+    def _transition(self, changed: object, old: str, new: str) -> None:
+        super()._transition(changed, old, new)
         if self.cluster.states and not old.startswith("NonExistent"):
-            self.tell(f"takes {_thing(thing)} from {old} to {new}")
+            self.report(f"moves {_name(changed)} from {old} to {new}")
 
     def _multi(self, runner: CoreRunner, effect: effects.Multi) -> Any:
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
-                self._tell_written(effect.operations, error)
+                self._report_written(effect.operations, error)
             self._resume(runner, results, error)
 
         self.link.multi(effect.operations, answered)
@@ -100,12 +100,12 @@ class TracedBroker(BrokerProcess):
         def answered(results: Any, error: CoordinationError | None) -> None:
             if self.alive:
                 outcome = "is written" if error is None else f"is refused: {_refusal(error)}"
-                for what in _written(effect.operations):
-                    self.tell(f"hears: {what} {outcome}")
+                for written in _written(effect.operations):
+                    self.report(f"store reply: {written} {outcome}")
             self._store_replied(runner, effect.tag, results, error)
 
-        for what in _written(effect.operations):
-            self.tell(f"asks the store for {what}")
+        for written in _written(effect.operations):
+            self.report(f"sends the store {written}")
         self.link.multi(effect.operations, answered)
 
     def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
@@ -113,82 +113,84 @@ class TracedBroker(BrokerProcess):
             super()._connect_peer(runner, effect)
 
     def _unclean_election(self, runner: CoreRunner, effect: effects.UncleanElection) -> None:
-        self.tell(f"elects {effect.leader} for {effect.partition} uncleanly")
+        self.report(f"elects {effect.leader} for {effect.partition} uncleanly")
         super()._unclean_election(runner, effect)
 
-    # What is told of it
+    # The lines
 
     def _end_of(self, effect: effects.Effect) -> int:
         log = self.disk.log(effect.partition) if isinstance(effect, _CHANGES) else None
         return -1 if log is None else log.state().leo
 
-    def _tell_effect(self, runner: CoreRunner, effect: effects.Effect, answer: Any, end: int) -> None:
+    def _report_effect(self, runner: CoreRunner, effect: effects.Effect, answer: Any, end: int) -> None:
         match effect:
             case effects.AppendAsLeader(partition=partition):
                 info = answer[0]
                 if info.duplicate:
-                    self.tell(f"has {partition} [{info.first_offset}, {info.last_offset + 1}) already")
+                    self.report(f"has {partition} [{info.first_offset}, {info.last_offset + 1}) already")
                 else:
-                    self._tell_records("appends", partition, end)
+                    self._report_records("appends", partition, end)
             case effects.AppendAsFollower(partition=partition):
-                self._tell_records("copies", partition, end)
+                self._report_records("copies", partition, end)
             case effects.TruncateTo(partition=partition) if answer.leo < end:
-                self.tell(f"cuts {partition} from {end} to {answer.leo}")
+                self.report(f"truncates {partition} from {end} to {answer.leo}")
             case effects.TruncateFullyAndStartAt(partition=partition, offset=offset):
-                self.tell(f"empties {partition}, which ended at {end}, and starts it at {offset}")
+                self.report(f"truncates {partition} fully from {end} and starts it at {offset}")
             case effects.DeleteRecordsBefore(partition=partition):
-                self.tell(f"deletes {partition} below {answer.log_start}")
+                self.report(f"deletes {partition} below {answer.log_start}")
             case effects.EnforceRetention(partition=partition):
-                self.tell(f"keeps {partition} from {answer.log_start} on")
+                self.report(f"retains {partition} from {answer.log_start}")
             case effects.ConfigureLog(partition=partition):
-                self.tell(f"goes by other settings for {partition}")
+                self.report(f"applies new settings to {partition}")
             case effects.AdvanceHighWatermark(partition=partition, offset=offset):
-                self.tell(f"moves the high watermark of {partition} to {offset}")
+                self.report(f"moves the high watermark of {partition} to {offset}")
             case effects.DeleteStrays(partition=partition):
-                self.tell(f"deletes the stray {partition}")
+                self.report(f"deletes the stray {partition}")
             case effects.DeleteLog(partition=partition):
-                self.tell(f"deletes {partition}")
+                self.report(f"deletes {partition}")
             case effects.StateChange(level=level, text=text) if level != "info":
-                self.tell(f"{level}: {text}")
+                self.report(f"{level}: {text}")
             case effects.SendControl(broker=broker, request=request):
                 if self.cluster.messages:
-                    self.tell(f"queues for b{broker}: {describe(request)}")
+                    self.report(f"queues for b{broker}: {describe(request)}")
             case effects.Reply(reply_to=reply_to, response=response):
                 event = runner.event
                 if isinstance(event, events.Received) and event.reply_to == reply_to:
-                    self._tell_refusals(event.request, response)
+                    self._report_refusals(event.request, response)
             case _:
                 pass
 
-    def _tell_records(self, verb: str, partition: Tp, start: int) -> None:
+    def _report_records(self, verb: str, partition: Tp, start: int) -> None:
         log = self.disk.log(partition)
         assert log is not None
         end = log.state().leo
-        told = " ".join(self.cluster.values(log.read(start, end, 1 << 30)))
-        self.tell(f"{verb} {partition} [{start}, {end}): {told}")
+        values = " ".join(self.cluster.values(log.read(start, end, 1 << 30)))
+        self.report(f"{verb} {partition} [{start}, {end}): {values}")
 
-    def _tell_refusals(self, request: m.Request, response: m.Response) -> None:
+    def _report_refusals(self, request: m.Request, response: m.Response) -> None:
         match request, response:
             case m.FetchRequest(replica_id=replica), m.FetchResponse(partitions=partitions) if replica >= 0:
                 for partition in partitions:
                     if partition.diverging is not None:
                         epoch, offset = partition.diverging.leader_epoch, partition.diverging.end_offset
-                        self.tell(f"tells b{replica} that {partition.partition} parts: epoch {epoch} ends at {offset}")
+                        self.report(
+                            f"answers b{replica}: {partition.partition} diverges, epoch {epoch} ends at {offset}"
+                        )
                     elif partition.error is not self._refused.get((partition.partition, replica), ErrorCode.NONE):
                         self._refused[partition.partition, replica] = partition.error
                         if partition.error is not ErrorCode.NONE:
-                            self.tell(
+                            self.report(
                                 f"refuses the fetch of {partition.partition} by b{replica}: {partition.error.name}"
                             )
             case m.LeaderAndIsrRequest() | m.StopReplicaRequest() | m.UpdateMetadataRequest(), _:
                 refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]  # type: ignore[union-attr]
                 for error in dict.fromkeys(error for error in refused if error is not ErrorCode.NONE):
                     name = type(request).__name__.removesuffix("Request")
-                    self.tell(f"refuses {name} of controller b{request.controller_id}: {error.name}")
+                    self.report(f"refuses {name} of controller b{request.controller_id}: {error.name}")
             case _:
                 pass
 
-    def _tell_roles(self) -> None:
+    def _report_roles(self) -> None:
         for partition, replica in self.manager.partitions.items():
             role = replica.role, replica.leader, replica.leader_epoch
             if self._roles.get(partition) != role:
@@ -196,21 +198,22 @@ class TracedBroker(BrokerProcess):
                 self._roles[partition] = role
                 self._refused = {key: error for key, error in self._refused.items() if key[0] != partition}
                 if known or replica.role is not Role.IDLE:
-                    self.tell(_role(partition, replica))
-        for partition in [one for one in self._roles if one not in self.manager.partitions]:
+                    self.report(_role(partition, replica))
+        for partition in [partition for partition in self._roles if partition not in self.manager.partitions]:
             del self._roles[partition]
 
-    def _tell_written(self, operations: Sequence[StoreOperation], error: CoordinationError | None) -> None:
-        what = list(_written(operations))
+    def _report_written(self, operations: Sequence[StoreOperation], error: CoordinationError | None) -> None:
         if isinstance(error, NodeExistsError):
-            return  # somebody else has been elected
-        self.tell(*(f"writes {one}" if error is None else f"is refused {one}: {_refusal(error)}" for one in what))
-        if error is not None and not what:
-            self.tell(f"is refused a write: {_refusal(error)}")
+            return  # another broker has been elected
+        if error is None:
+            self.report(*(f"writes {written}" for written in _written(operations)))
+        else:
+            refused = list(_written(operations)) or ["a write"]
+            self.report(*(f"is refused {written}: {_refusal(error)}" for written in refused))
 
 
 def _is_data(event: events.Event | None) -> bool:
-    """One of those that come all the time and change nobody's role."""
+    """Whether the event is a frequent one that changes no role."""
     return isinstance(event, events.Fetched | events.Tick) or (
         isinstance(event, events.Received) and isinstance(event.request, m.FetchRequest)
     )
@@ -220,9 +223,11 @@ def _verb(effect: effects.Effect) -> str:
     return f"{type(effect).__name__} {getattr(effect, 'partition', '')}".strip()
 
 
-def _thing(thing: object) -> str:
-    broker = getattr(thing, "broker", None)
-    return str(thing) if broker is None else f"{getattr(thing, 'partition', thing)} on b{broker}"
+def _name(replica_or_partition: object) -> str:
+    broker = getattr(replica_or_partition, "broker", None)
+    if broker is None:
+        return str(replica_or_partition)
+    return f"{getattr(replica_or_partition, 'partition', replica_or_partition)} on b{broker}"
 
 
 def _refusal(error: CoordinationError) -> str:
@@ -246,38 +251,40 @@ def numbers(values: Iterable[int]) -> str:
     return " ".join(map(str, values)) or "none"
 
 
-def state(one: LeaderAndIsr) -> str:
-    """What the store says of a partition, in words."""
-    leader = "none" if one.leader == NO_LEADER else str(one.leader)
-    elr = f", elr {numbers(one.elr)}" if one.elr else ""
-    return f"leader {leader}, epoch {one.leader_epoch}, isr {numbers(one.isr)}{elr}"
+def describe_state(state: LeaderAndIsr) -> str:
+    """A leaderAndISR node in words."""
+    leader = "none" if state.leader == NO_LEADER else str(state.leader)
+    elr = f", elr {numbers(state.elr)}" if state.elr else ""
+    return f"leader {leader}, epoch {state.leader_epoch}, isr {numbers(state.isr)}{elr}"
 
 
-def assignment(one: nodes.Assignment) -> str:
-    adding = f", adding {numbers(one.adding)}" if one.adding else ""
-    removing = f", removing {numbers(one.removing)}" if one.removing else ""
-    return f"on {numbers(one.replicas)}{adding}{removing}"
+def describe_assignment(assigned: nodes.Assignment) -> str:
+    """The assigned replicas of a partition in words."""
+    adding = f", adding {numbers(assigned.adding)}" if assigned.adding else ""
+    removing = f", removing {numbers(assigned.removing)}" if assigned.removing else ""
+    return f"on {numbers(assigned.replicas)}{adding}{removing}"
 
 
 def _written(operations: Iterable[StoreOperation]) -> Iterable[str]:
-    """What matters of a multi: one text for each thing that it is about."""
+    """The relevant writes of a multi: a text for each partition, topic or request."""
     for operation in operations:
         names = operation.path.split("/")[1:]
         match operation, names:
             case SetData(), ["controller_epoch"]:
                 yield f"itself as the controller, epoch {operation.data.decode()}"
             case Create() | SetData(), ["brokers", "topics", name, number, "leaderAndISR"]:
-                yield f"{name}-{number}: {state(nodes.decode_leader_and_isr(operation.path, _node(operation.data)))}"
+                state = nodes.decode_leader_and_isr(operation.path, _node(operation.data))
+                yield f"{name}-{number}: {describe_state(state)}"
             case SetData(), ["brokers", "topics", name]:
                 topic = nodes.decode_topic(operation.path, _node(operation.data))
-                for index, one in sorted(topic.partitions.items()):
-                    yield f"{name}-{index} {assignment(one)}"
+                for index, assigned in sorted(topic.partitions.items()):
+                    yield f"{name}-{index} {describe_assignment(assigned)}"
             case Delete(), ["brokers", "topics", name]:
-                yield f"that there is no topic {name} any more"
+                yield f"the deletion of topic {name}"
             case Delete(), ["admin", request, *of] if len(of) == 2 or not request.startswith("partitions_"):
-                yield f"that the request {' '.join([request, '-'.join(of)]).strip()} is done with"
+                yield f"the completion of request {' '.join([request, '-'.join(of)]).strip()}"
             case Create(), ["log_dir_event_notification", _]:
-                yield "that its disk has failed"
+                yield "a log dir event: its disk has failed"
             case _:
                 pass
 

@@ -1,6 +1,6 @@
-"""Every file of tests/scenarios: the cores do what it says, and what it expects holds. See the README there.
+"""Every file of tests/scenarios: the cores report the same lines, and all expectations hold. See the README there.
 
-`pytest tests/sim/test_scenarios.py --rewrite` writes what the cores do now into the files; the diff is to be reviewed.
+`pytest tests/sim/test_scenarios.py --rewrite` writes the lines of the present run into the files; review the diff.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kreplog.sim import scenario
 FOLDER = Path(__file__).parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
 
-STORY = """\
+SCENARIO = """\
 # A cluster of two.
 brokers 1 2
 topic t replicas 1,2
@@ -29,29 +29,29 @@ run 150ms
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
     written = path.read_text(encoding="utf-8")
-    told = scenario.run(written)
+    rewritten = scenario.run(written)
     if request.config.getoption("--rewrite"):
-        path.write_text(told, encoding="utf-8")
-    elif told != written:
+        path.write_text(rewritten, encoding="utf-8")
+    elif rewritten != written:
         lines = difflib.unified_diff(
-            written.splitlines(), told.splitlines(), f"{path.name} as written", "what the cores do now", lineterm=""
+            written.splitlines(), rewritten.splitlines(), f"{path.name} as written", "as run now", lineterm=""
         )
-        pytest.fail("\n".join([*lines, "if that is right: pytest --rewrite"]), pytrace=False)
+        pytest.fail("\n".join([*lines, "if this is right: pytest --rewrite"]), pytrace=False)
 
 
-def test_the_end_does_not_depend_on_who_controlled() -> None:
-    """The inconsistency told at the start of the replica-state-machine study: four ways, and one state."""
+def test_the_result_does_not_depend_on_the_controller() -> None:
+    """The state inconsistency of the replica-state-machine study: four ways to the same state."""
     texts = [path.read_text(encoding="utf-8") for path in FILES if path.stem.startswith("state-inconsistency")]
     shown = {tuple(line for line in text.splitlines() if line.startswith("t-0 on")) for text in texts}
     assert len(texts) == 4
     assert shown == {("t-0 on 1 2: leader none, epoch 2, isr 2",)}
 
 
-def test_a_story_is_told_the_same_every_time() -> None:
-    told = scenario.run(STORY)
-    assert "p1 is told that t-0 [0, 2) is a b" in told
-    assert scenario.run(told) == told
-    assert scenario.run(told.replace("is a b", "is c d")) == told
+def test_a_scenario_reports_the_same_lines_every_time() -> None:
+    text = scenario.run(SCENARIO)
+    assert "p1 gets t-0 [0, 2) acknowledged: a b" in text
+    assert scenario.run(text) == text
+    assert scenario.run(text.replace("acknowledged: a b", "acknowledged: c d")) == text
 
 
 MOVE = """\
@@ -90,11 +90,11 @@ expect disk 1 2 3 = none
 """
 
 
-@pytest.mark.parametrize("story", [MOVE, DELETION], ids=["reassignment", "deletion"])
-def test_a_controller_that_dies_at_any_effect_leaves_no_trace(story: str) -> None:
-    """The same end, whichever of its effects was its last; until the story is over before it gets that far."""
+@pytest.mark.parametrize("text", [MOVE, DELETION], ids=["reassignment", "deletion"])
+def test_a_controller_that_fails_at_any_effect_leaves_no_trace(text: str) -> None:
+    """The result is the same after every effect; up to the one that the scenario does not reach any more."""
     for effects in itertools.count(1):
-        if "b5 crashes" not in scenario.run(story.format(effects=effects)):
+        if "b5 crashes" not in scenario.run(text.format(effects=effects)):
             break
     assert effects > 10
 
@@ -109,21 +109,21 @@ def test_a_controller_that_dies_at_any_effect_leaves_no_trace(story: str) -> Non
         ('expect said "b2 leads"', "never said"),
         ('expect never "b1 leads"', "was said"),
         ("expect isr t-0 1 2", "needs an ="),
-        ("expect weather t-0 = fine", "nothing is known of weather"),
-        ("deliver 1->2 fetch-answers", "nothing is held"),
+        ("expect weather t-0 = fine", "there is no expectation weather"),
+        ("deliver 1->2 fetch-answers", "no message is held"),
         ("jump 1", "no command jump"),
         ("restart 1", "broker 1 is up"),
         ('run until "b2 leads"', "within 30000 ms"),
         ("produce p1 nothing a", "InvalidTopicError"),
     ],
 )
-def test_what_does_not_hold_is_told_with_its_line(line: str, complaint: str) -> None:
+def test_an_expectation_that_fails_names_its_line(line: str, complaint: str) -> None:
     with pytest.raises(scenario.ScenarioError, match=f"(?s)line 7: {line.split()[0]}.*{complaint}"):
-        scenario.run(f"{STORY}\n{line}\n")
+        scenario.run(f"{SCENARIO}\n{line}\n")
 
 
-def test_the_checkers_judge_every_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody expects, and what no line tells, they find."""
+def test_the_checkers_judge_every_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find violations that no expectation and no line shows."""
     monkeypatch.setattr(Partition, "is_committed", lambda self, next_offset: True)
     with pytest.raises(scenario.ScenarioError, match="at the end the checkers find\n  too early: t-0"):
-        scenario.run(STORY)
+        scenario.run(SCENARIO)

@@ -1,4 +1,4 @@
-"""What a scenario looks at: `show` tells it, `expect` insists on it."""
+"""Observation of a scenario's cluster: `show` reports its state, `expect` compares it with given values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kreplog.core.replication.role import Role
 from kreplog.sim.scenario_arguments import ScenarioError, broker_name, joined, shown
 from kreplog.sim.scenario_clients import Clients
 from kreplog.sim.scenario_cluster import ScenarioCluster
-from kreplog.sim.traced_broker import assignment, state
+from kreplog.sim.traced_broker import describe_assignment, describe_state
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 
-class Facts:
-    """What is so now, in the store, on the brokers, and to the clients."""
+class Expectations:
+    """The commands `show` and `expect`: the present state of the store, the brokers and the clients."""
 
     def __init__(self, cluster: ScenarioCluster, clients: Clients) -> None:
         self.cluster = cluster
@@ -29,60 +29,63 @@ class Facts:
             case ["load", name]:
                 self._show_load(name)
             case ["controller"]:
-                self.cluster.tell(f"the controller is {broker_name(self.cluster.controller())}")
+                self.cluster.report(f"the controller is {broker_name(self.cluster.controller())}")
             case _:
                 for word in words:
                     self._show(TopicPartition.parse(word))
         self.cluster.silent = silent
 
     def _show(self, partition: TopicPartition) -> None:
-        tell = self.cluster.tell
-        one = self.cluster.state_of(partition)
+        report = self.cluster.report
+        state = self.cluster.state_of(partition)
         topic = self.cluster.topics().get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
-            tell(f"{partition}: there is none")
+            report(f"{partition} does not exist")
             return
-        replicas = topic.partitions[partition.partition]
-        tell(f"{partition} {assignment(replicas)}: {'no state' if one is None else state(one)}")
-        for broker in replicas.replicas:
+        assigned = topic.partitions[partition.partition]
+        described = "no state" if state is None else describe_state(state)
+        report(f"{partition} {describe_assignment(assigned)}: {described}")
+        for broker in assigned.replicas:
             replica = self.cluster.replica_of(broker, partition)
             if replica is None:
                 down = self.cluster.machines[broker].process is None
-                tell(f"  b{broker} {'is down' if down else 'has none'}")
+                report(f"  b{broker} {'is down' if down else 'has no replica'}")
                 continue
             log = replica.log
-            told = " ".join(self._log(broker, partition))
+            records = " ".join(self._log(broker, partition))
             epochs = " ".join(f"{epoch}@{start}" for epoch, start in log.epochs) or "none"
             role = f"{replica.role.name.lower()} in epoch {replica.leader_epoch}"
-            tell(
-                f"  b{broker} {role}: [{log.log_start}, {log.leo}) {told or 'empty'}; "
+            report(
+                f"  b{broker} {role}: [{log.log_start}, {log.leo}) {records or 'empty'}; "
                 f"high watermark {replica.high_watermark}, epochs {epochs}"
             )
 
     def _show_leaders(self, name: str) -> None:
-        """Who leads what, and who is in sync there."""
+        """The partitions of a topic that each broker leads."""
         led: dict[int, list[str]] = {}
         for partition in self.cluster.partitions():
             if partition.topic == name:
                 led.setdefault(self.cluster.leader_of(partition), []).append(str(partition.partition))
         for broker, partitions in sorted(led.items()):
-            self.cluster.tell(f"{broker_name(broker)} leads {len(partitions)}: {' '.join(partitions)}")
+            self.cluster.report(f"{broker_name(broker)} leads {len(partitions)}: {' '.join(partitions)}")
 
     def _show_load(self, name: str) -> None:
         for broker in sorted(self.cluster.machines):
             replicas, leaders = self._load(name, broker)
-            self.cluster.tell(f"b{broker} has {replicas} replicas and leads {leaders}")
+            self.cluster.report(f"b{broker} has {replicas} replicas and leads {leaders}")
 
     def _load(self, name: str, broker: int) -> tuple[int, int]:
-        """Replicas of a topic on a broker, and how many of its partitions that leads."""
+        """The number of replicas of a topic on a broker, and of its partitions that the broker leads."""
         partitions = [partition for partition in self.cluster.partitions() if partition.topic == name]
-        replicas = sum(broker in of for one, of in self.cluster.assignment().items() if one.topic == name)
+        replicas = sum(
+            broker in assigned for partition, assigned in self.cluster.assignment().items() if partition.topic == name
+        )
         return replicas, sum(self.cluster.leader_of(partition) == broker for partition in partitions)
 
     def do_expect(self, words: Sequence[str]) -> None:
-        """expect WHAT .. = VALUES; see the README for what there is."""
+        """expect SUBJECT .. = VALUES; the README lists the subjects."""
         if words[0] in ("said", "never"):
-            found = any(words[1] in line for line in self.cluster.story)
+            found = any(words[1] in line for line in self.cluster.all_lines)
             if found != (words[0] == "said"):
                 raise ScenarioError(f"{words[1]!r} was {'never said' if not found else 'said'}")
             return
@@ -91,23 +94,23 @@ class Facts:
                 raise ScenarioError(f"not at rest: {unrest[0]}")
             return
         if "=" not in words:
-            raise ScenarioError("an expectation needs an = between what and values, with a space on either side")
+            raise ScenarioError("an expectation needs an = between subject and values, with a space on either side")
         at = words.index("=")
         (kind, *of), wanted = words[:at], [word for word in words[at + 1 :] if word != "none"]
-        for who, found_words in self._facts(kind, of):
-            if found_words != wanted:
-                raise ScenarioError(f"{kind} {who} is {joined(found_words)}, not {joined(wanted)}")
+        for subject, values in self._observed(kind, of):
+            if values != wanted:
+                raise ScenarioError(f"{kind} {subject} is {joined(values)}, not {joined(wanted)}")
 
-    def _facts(self, kind: str, of: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-        """(of whom, what it is) for each one that an expectation is about."""
+    def _observed(self, kind: str, of: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """(subject, observed values) for each partition, replica, broker or client of an expectation."""
         match kind:
             case "log" | "start" | "hw" | "epochs" | "role" | "believes":
                 partition = TopicPartition.parse(of[0])
                 for word in of[1:]:
-                    yield f"{partition} on b{word}", self._replica_fact(kind, int(word), partition)
+                    yield f"{partition} on b{word}", self._of_replica(kind, int(word), partition)
             case "leader" | "epoch" | "isr" | "elr" | "replicas":
                 for word in of:
-                    yield word, self._partition_fact(kind, TopicPartition.parse(word))
+                    yield word, self._of_partition(kind, TopicPartition.parse(word))
             case "load" | "leads":
                 for word in of[1:]:
                     yield f"{of[0]} of b{word}", [str(self._load(of[0], int(word))[kind == "leads"])]
@@ -126,11 +129,11 @@ class Facts:
                 yield "", sorted(self.cluster.topics())
             case "disk":
                 for word in of:
-                    yield f"of b{word}", [str(one) for one in self.cluster.machines[int(word)].disk.on_disk()]
+                    yield f"of b{word}", list(map(str, self.cluster.machines[int(word)].disk.on_disk()))
             case _:
-                raise ScenarioError(f"nothing is known of {kind}")
+                raise ScenarioError(f"there is no expectation {kind}")
 
-    def _replica_fact(self, kind: str, broker: int, partition: TopicPartition) -> list[str]:
+    def _of_replica(self, kind: str, broker: int, partition: TopicPartition) -> list[str]:
         replica = self.cluster.replica_of(broker, partition)
         if replica is None:
             return []
@@ -148,19 +151,19 @@ class Facts:
             case _:
                 return shown(replica.isr)
 
-    def _partition_fact(self, kind: str, partition: TopicPartition) -> list[str]:
+    def _of_partition(self, kind: str, partition: TopicPartition) -> list[str]:
         if kind == "replicas":
             return shown(self.cluster.assignment().get(partition, ()))
-        one = self.cluster.state_of(partition) or LeaderAndIsr(-1, -1, ())
+        state = self.cluster.state_of(partition) or LeaderAndIsr(-1, -1, ())
         match kind:
             case "leader":
-                return shown([one.leader])
+                return shown([state.leader])
             case "epoch":
-                return [str(one.leader_epoch)]
+                return [str(state.leader_epoch)]
             case "isr":
-                return shown(one.isr)
+                return shown(state.isr)
             case _:
-                return shown(one.elr)
+                return shown(state.elr)
 
     def _log(self, broker: int, partition: TopicPartition) -> list[str]:
         log = self.cluster.machines[broker].disk.log(partition)
