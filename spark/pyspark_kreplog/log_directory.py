@@ -21,6 +21,8 @@ from pyspark_kreplog.options import Options
 _HIGH_WATERMARK_PAUSES_S = (0.05, 0.2, 1.0)
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
+_CONFIG = kreplog.LogConfig()
+
 _log = logging.getLogger("pyspark_kreplog")
 
 
@@ -40,7 +42,8 @@ class PartitionState:
 
 def topic_id_of(log: kreplog.Log) -> str | None:
     """The topic id of the log as text; None where it has none, as the logs that no broker made."""
-    return None if log.topic_id is None else str(log.topic_id)
+    topic_id = log.topic_id
+    return None if topic_id is None else str(topic_id)
 
 
 def require_same_topic(partition: TopicPartition, expected: str | None, found: str | None, *, stream: bool) -> None:
@@ -64,7 +67,7 @@ def await_high_watermark(log: kreplog.Log, offset: int) -> int:
 
 
 def partition_path(options: Options, partition: TopicPartition) -> str:
-    return os.path.abspath(os.path.join(options.path, str(partition)))
+    return os.path.join(os.path.abspath(options.path), str(partition))
 
 
 def subscribed_partitions(options: Options) -> list[TopicPartition]:
@@ -119,27 +122,28 @@ def discover(path: str) -> list[TopicPartition]:
     return sorted(found)
 
 
-def read_states(options: Options, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionState]:
-    """The state of each partition; those that are being created or deleted at this moment are left out.
+def open_log(path: str) -> kreplog.Log | None:
+    """The log in the directory `path`, open to be read; None while it is being created or deleted.
 
     Raises StorageError for a directory that holds a log which cannot be read.
     """
-    states = {}
-    for partition in partitions:
-        state = _read_state(partition_path(options, partition))
-        if state is not None:
-            states[partition] = state
-    return states
-
-
-def _read_state(path: str) -> PartitionState | None:
     try:
-        with kreplog.Log.open(path, read_only=True) as log:
-            return PartitionState.of(log)
+        return kreplog.Log.open(path, _CONFIG, read_only=True)
     except (StorageError, UsageError, FileNotFoundError):
         if _holds_segment(path):
             raise
         return None
+
+
+def read_states(options: Options, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+    """The state of each partition, except of those that open_log does not find. Raises StorageError as that."""
+    states = {}
+    for partition in partitions:
+        log = open_log(partition_path(options, partition))
+        if log is not None:
+            with log:
+                states[partition] = PartitionState.of(log)
+    return states
 
 
 def _holds_segment(path: str) -> bool:

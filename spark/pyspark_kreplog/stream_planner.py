@@ -23,6 +23,7 @@ from pyspark_kreplog.log_directory import (
     PartitionState,
     await_high_watermark,
     find_subscribed,
+    open_log,
     partition_path,
     read_states,
     require_same_topic,
@@ -59,7 +60,7 @@ class StreamPlanner:
         self._frozen: States | None = None
         self._latest: Offsets = {}
         self._position: Offsets = {}
-        self._reported_missing: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def freeze(self) -> None:
         """Fix the end of the run at what is committed now: records and partitions that come later are not read."""
@@ -125,10 +126,13 @@ class StreamPlanner:
         """What each subscribed partition holds now. A named topic that does not exist may still be created."""
         partitions, missing_topics = find_subscribed(self._options)
         known_topics = {partition.topic for partition in known}
-        for topic in missing_topics:
-            if topic not in known_topics and topic not in self._reported_missing:
-                self._reported_missing.add(topic)
-                _log.warning("there is no topic %s in %s yet; it is read once it is created", topic, self._options.path)
+        unknown = set(self._options.assigned or ()) - set(partitions) - set(known)
+        missing = {f"topic {topic}" for topic in set(missing_topics) - known_topics}
+        missing |= {f"partition {partition}" for partition in unknown if partition.topic not in missing_topics}
+        for name in sorted(missing):
+            if (name, "missing") not in self._reported:
+                self._reported.add((name, "missing"))
+                _log.warning("there is no %s in %s yet; it is read once it exists", name, self._options.path)
         return read_states(self._options, partitions)
 
     def _resolve_start(self, states: States) -> StreamOffset:
@@ -203,17 +207,17 @@ class StreamPlanner:
         self, partition: TopicPartition, start: int | None, stop: int, topic_ids: Mapping[TopicPartition, str]
     ) -> PartitionRange | None:
         """What is left of [start, stop), start None for a new partition; None where nothing is."""
-        state = read_states(self._options, [partition]).get(partition)
-        if state is None:
-            self._lost(partition, stop, f"offsets {start or 0} to {stop} are gone: the partition no longer exists")
-            return None
         if start is not None and start > stop:
             self._lost(partition, start, f"the log ended at offset {stop}, below offset {start}, read already")
             return None
-        with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
-            topic_id = topic_ids.get(partition)
-            if topic_id is not None:
-                require_same_topic(partition, topic_id, topic_id_of(log), stream=True)
+        log = open_log(partition_path(self._options, partition))
+        if log is None:
+            self._lost(partition, stop, f"offsets {start or 0} to {stop} are gone: the partition no longer exists")
+            return None
+        with log:
+            expected = topic_ids.get(partition)
+            if expected is not None:
+                require_same_topic(partition, expected, topic_id_of(log), stream=True)
             first = log.log_start_offset
             if first > (start or 0):
                 self._lost_to_retention(partition, start, first)
@@ -230,6 +234,9 @@ class StreamPlanner:
         self._lost(partition, offset or 0, loss)
 
     def _lost(self, partition: TopicPartition, offset: int, loss: str) -> None:
+        """Report it once: where the query goes on, the next batch finds it again."""
+        if (str(partition), loss) in self._reported:
+            return
         report_data_loss(
             partition,
             loss,
@@ -238,6 +245,7 @@ class StreamPlanner:
             stream=True,
             path=partition_path(self._options, partition),
         )
+        self._reported.add((str(partition), loss))
 
 
 def _size(log: kreplog.Log, start: int, stop: int) -> int:
