@@ -14,7 +14,6 @@ import pytest
 
 import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
-from pyspark_kreplog import log_directory
 from pyspark_kreplog.options import parse_stream
 from pyspark_kreplog.stream_planner import StreamPlanner
 
@@ -338,7 +337,7 @@ def test_records_that_are_not_committed_are_not_read(tmp_path: Path) -> None:
 
 def test_an_end_that_fell(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an unclean election: records that were read and committed are gone, others come in their place."""
-    monkeypatch.setattr(log_directory.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("pyspark_kreplog.log_directory.time.sleep", lambda seconds: None)
     fill(tmp_path / "t-0", 100)
     stream = Stream(tmp_path, startingOffsets="earliest")
     end, _ = stream.first()
@@ -373,7 +372,7 @@ def test_an_end_that_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             if len(pauses) % 2 == 0:
                 log.advance_high_watermark(12)
 
-        monkeypatch.setattr(log_directory.time, "sleep", catch_up)
+        monkeypatch.setattr("pyspark_kreplog.log_directory.time.sleep", catch_up)
         if frozen:
             stream.planner.freeze()
         later = stream.end(end)
