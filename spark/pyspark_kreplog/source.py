@@ -1,7 +1,8 @@
-"""What Spark asks of a data source, batch reads: the schema, the plan, and the tasks, handed on to plan.py and read.py.
+"""Spark's interface of a data source: the schema, batch reads, and what makes a stream.
 
-Rows and options are those of Spark's Kafka source. Only the columns of the schema are read, and only a schema given by
-hand narrows it, for Spark does not tell a Python source which columns a query uses:
+Rows and options are those of Spark's Kafka source; the rules are in plan.py, read.py and stream_planner.py. Only the
+columns of the schema are read, and only a schema given by hand narrows it, since Spark does not pass the columns of a
+query to a Python source:
 
     spark.read.format("kreplog").schema("offset bigint, value binary").option(...).load()
 """
@@ -60,24 +61,33 @@ COLUMNS = StructType(
 
 
 class KreplogDataSource(DataSource):
-    """`spark.read.format("kreplog")`: committed records of the partition directories below the option `path`.
+    """`spark.read.format("kreplog")` and `spark.readStream.format("kreplog")`: committed records of the partition
+    directories below the option `path`.
 
     Options, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
       path                              the directory that holds the <topic>-<partition> folders
       subscribe                         topics, by comma
       subscribePattern                  topics in whose name this regular expression is found, internal ones aside
       assign                            partitions, {"flights": [0, 1]}; exactly one of these three is needed
-      startingOffsets, endingOffsets    earliest (the default to start), latest (to end), or offsets for all partitions
-                                        read, {"flights": {"0": 23, "1": -2}}: -2 is earliest, -1 latest; exclusive ends
-      starting-, endingTimestamp        ms; wins over times by partition, which win over offsets
-      starting-, endingOffsetsByTimestamp       ms for all partitions read
+      startingOffsets                   earliest (the default of a batch read), latest (that of a stream, which alone
+                                        may start there), or offsets for all partitions read,
+                                        {"flights": {"0": 23, "1": -2}}: -2 is earliest, -1 latest
+      startingTimestamp                 ms; wins over times by partition, which win over offsets
+      startingOffsetsByTimestamp        ms for all partitions read
       startingOffsetsByTimestampStrategy        error (the default) or latest, where no record is as late as that
       minPartitions                     at least about so many tasks; without it, tasks are cut by bytes
       maxRecordsPerPartition            at most so many records a task
       failOnDataLoss                    true (the default): records that are gone fail the query; false: it goes on
       includeHeaders                    adds the column `headers`; a schema that names it does as well
+    Of batch reads alone:
+      endingOffsets, endingTimestamp, endingOffsetsByTimestamp          as those above, exclusive; latest by default
       pushdown                          true lets filters leave out what they exclude; see FilteringReader before use
-    A DataFrame keeps the ends found at its first action; load() again to see newer records.
+    Of streams alone:
+      maxOffsetsPerTrigger              offsets of a batch, shared among partitions by their backlog
+      maxBytesPerTrigger                bytes of a batch in the log, shared likewise, rounded up to whole batches
+      minOffsetsPerTrigger              a batch waits for so many offsets,
+      maxTriggerDelay                   but no longer than this since the last one, 15m by default
+    A batch DataFrame keeps the ends found at its first action; load() again to see newer records.
     """
 
     @classmethod
@@ -85,7 +95,7 @@ class KreplogDataSource(DataSource):
         return "kreplog"
 
     def schema(self) -> StructType:
-        """The columns when none are given by hand; also checks the options, so that load() itself complains."""
+        """The columns when none are given by hand; also checks the options, so that load() reports what is wrong."""
         headers = includes_headers(self.options)
         return StructType([field for field in COLUMNS if headers or field.name != "headers"])
 
@@ -113,7 +123,7 @@ class KreplogDataSource(DataSource):
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise UsageError unless `schema` is some of COLUMNS, in whatever order, with their types."""
+    """Raise UsageError unless `schema` is a selection of COLUMNS, in any order, with their types."""
     for field in schema:
         if field not in COLUMNS.fields:
             known = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in COLUMNS)
@@ -157,7 +167,7 @@ class FilteringReader(Reader):
 
 
 def pruning_of(filters: list[Filter]) -> Pruning:
-    """What all of `filters` together let pass; those on other columns than offset, partition and topic say nothing."""
+    """The rows that pass all `filters`, by those on offset, partition and topic."""
     start, stop = 0, 2**63 - 1
     allowed: dict[str, set[Any]] = {}
     for each in filters:
