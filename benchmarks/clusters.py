@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kreplog.cluster.files import free_ports
-from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.pid_file import read_pid_file
 from tests.interop.jvm import BROKER, CLUSTER_ID, FORMAT, HOST, classpath, java
 
 BROKERS = (0, 1, 2)

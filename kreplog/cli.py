@@ -1,7 +1,6 @@
-"""The `kreplog` command: the way to all others, and how it ends.
+"""The `kreplog` command: its subcommands, and its exit status.
 
-Exit codes: 0 done; 1 damage found, a promise broken, or what was asked could not be done; 2 the command was used
-wrongly.
+Exit status: 0 success; 1 failure, or damage or a violation found; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from kreplog.commands.options import App, AsJson
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 
 app = App()
-app.add_typer(log.app, name="log", help="Look at, check, mend and fill one partition directory.")
+app.add_typer(log.app, name="log", help="Inspect, verify, repair and append to one partition directory.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command with `arguments` (None: those of the process) and leave by SystemExit with the exit code.
+    """Run the command with `arguments` (None: those of the process); ends with SystemExit.
 
-    A KreplogError or OSError becomes one line on stderr, without a traceback; so do the log's warnings."""
+    KreplogErrors and OSErrors become a line on stderr, without a traceback; so do the log's warnings."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.basicConfig(format="kreplog: %(message)s")
@@ -38,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2 if isinstance(error, UsageError | OffsetOutOfRangeError) else 1)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(given: bool) -> None:
+    if given:
         print(f"kreplog {kreplog.__version__}")
         raise typer.Exit
 
@@ -48,7 +47,7 @@ def _print_version(asked: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave."),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Kafka's replicated log as a Python package."""
@@ -56,21 +55,30 @@ def root(
 
 @app.command()
 def simulate(
-    seeds: Annotated[str, typer.Option("--seeds", help="One seed, or first:stop.")] = "0:100",
-    brokers: Annotated[str, typer.Option("--brokers", help="Brokers at the start, one number or a range.")] = "3..5",
-    faults: Annotated[str, typer.Option("--faults", help="Kinds of fault a seed may draw, or all, or none.")] = "all",
-    log: Annotated[str, typer.Option("--log", help="model, native or both-by-seed.")] = "both-by-seed",
+    seeds: Annotated[str, typer.Option("--seeds", help="A seed, or FIRST:STOP (exclusive).")] = "0:100",
+    brokers: Annotated[str, typer.Option("--brokers", help="Number of brokers, or MIN..MAX.")] = "3..5",
+    faults: Annotated[str, typer.Option("--faults", help="Kinds of faults, comma-separated; all; or none.")] = "all",
+    log: Annotated[
+        str, typer.Option("--log", help="Log implementation: model, native, or both-by-seed.")
+    ] = "both-by-seed",
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write the first failing seed, or the last one, as JSON.")
+        Path | None,
+        typer.Option("--trace", help="Write a trace of the first failing seed, or else of the last, as JSON."),
     ] = None,
-    mutate: Annotated[str | None, typer.Option("--mutate", help="Turn this rule wrong; it should be found.")] = None,
-    list_mutations: Annotated[bool, typer.Option("--list-mutations", help="Print the rules, one a line.")] = False,
-    only: Annotated[str | None, typer.Option("--only", help="Of the seed's faults only these, by number.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes.")] = 1,
-    keep_going: Annotated[bool, typer.Option("--keep-going", "-k", help="Do not stop at a seed that fails.")] = False,
+    mutate: Annotated[
+        str | None, typer.Option("--mutate", help="Break this rule on purpose: seeds should fail.")
+    ] = None,
+    list_mutations: Annotated[
+        bool, typer.Option("--list-mutations", help="List the rules that --mutate can break.")
+    ] = False,
+    only: Annotated[str | None, typer.Option("--only", help="Inject only these faults of the seed, by number.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of processes.")] = 1,
+    keep_going: Annotated[bool, typer.Option("--keep-going", "-k", help="Continue after a seed that fails.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a cluster in virtual time under seeded faults and check every promise; leaves with 1 when one is broken."""
+    """Run a cluster in virtual time under random faults, and check every guarantee.
+
+    Exits with status 1 if a guarantee is violated."""
     from kreplog.sim import mutations, report
 
     if list_mutations:
@@ -82,7 +90,7 @@ def simulate(
 
 
 def _mount(name: str, help: str) -> None:
-    """A group of commands that need the extra `cluster`; it is imported when one of them is called."""
+    """A group of commands that need the extra `cluster`; imported when one of them is called."""
 
     @app.command(
         name,
@@ -100,9 +108,9 @@ def _mount(name: str, help: str) -> None:
         clusters.run(name, context.args)
 
 
-_mount("broker", "Run one broker.")
-_mount("cluster", "Make, start, stop and see a cluster of brokers on this host.")
-_mount("topic", "Make, list, describe, alter and delete topics.")
-_mount("partition", "Move partitions between brokers; give leadership back.")
-_mount("produce", "Produce a record for each line of a file or of stdin.")
+_mount("broker", "Run a broker of a cluster on this host.")
+_mount("cluster", "Create, start, stop and extend a cluster of brokers on this host, and show its status.")
+_mount("topic", "Create, list, describe, alter and delete topics.")
+_mount("partition", "Reassign partitions to brokers, and elect preferred leaders.")
+_mount("produce", "Produce a record for each line of a file or stdin.")
 _mount("consume", "Print the records of a topic.")

@@ -143,7 +143,10 @@ class TestCommand:
         before = tree(tmp_path)
         outcome = run(command, tmp_path / parent)
         assert outcome.code == 2
-        assert "is no partition, but holds flights-10, orders-0, orders-1; name one, as in" in outcome.err
+        assert (
+            "is not a partition directory, but contains flights-10, orders-0, orders-1: give one of them, as in"
+            in outcome.err
+        )
         assert tree(tmp_path) == before
 
     @pytest.mark.parametrize(
@@ -346,7 +349,7 @@ class TestRecover:
         assert file.stat().st_size == kept
         assert any("40 bytes dropped" in warning for warning in facts["warnings"])
         assert values(flights)[-1] == b"the last one"
-        assert "0 bytes cut" in run("recover", flights).out
+        assert "0 bytes truncated" in run("recover", flights).out
 
     def test_a_replica_keeps_its_high_watermark(self, run: Run, tmp_path: Path) -> None:
         path = tmp_path / "flights-0"

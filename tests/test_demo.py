@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="needs the extra `demo`")
 
 import kreplog
 from flights import cluster, figures, source, writer
-from kreplog.cluster.local_cluster import read_pid_file
+from kreplog.cluster.pid_file import read_pid_file
 
 DEMO = Path(__file__).parent.parent / "spark" / "jobs" / "demo.py"
 ROWS = 4000

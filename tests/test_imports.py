@@ -19,6 +19,9 @@ SOURCES = {"kreplog": ROOT / "kreplog", "pyspark_kreplog": ROOT / "spark" / "pys
 # A part is a module or package with all below it; the longest name that fits is the one that counts. "kreplog" itself
 # is __init__.py, which stands for the public names.
 EVERYWHERE = {"kreplog.errors", "kreplog.types", "kreplog.config"}
+CORE = {"kreplog.core", "kreplog.core.messages"}
+CONTROLLER = {"kreplog.core.controller", "kreplog.core.controller.rebalance"}
+CORES = CORE | CONTROLLER | {"kreplog.core.replication", "kreplog.core.broker"}
 ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log"},
     "kreplog.errors": set(),
@@ -27,32 +30,37 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
+    "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
+    # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
     "kreplog.commands.interruption": EVERYWHERE,
     "kreplog.commands.options": EVERYWHERE,
+    "kreplog.commands.records": EVERYWHERE | {"kreplog.log", "kreplog.commands.options"},
+    "kreplog.commands.lines": EVERYWHERE | {"kreplog.log", "kreplog.batches", "kreplog.commands.options"},
     "kreplog.commands.log": EVERYWHERE
-    | {"kreplog", "kreplog._native", "kreplog.log", "kreplog.commands.interruption", "kreplog.commands.options"},
+    | {"kreplog", "kreplog.log", "kreplog.batches"}
+    | {f"kreplog.commands.{name}" for name in ("interruption", "lines", "options", "records")},
     "kreplog.commands": EVERYWHERE
-    | {"kreplog.commands.interruption", "kreplog.commands.options"}
-    | {"kreplog.client", "kreplog.cluster", "kreplog.server", "kreplog.wire"},
+    | {f"kreplog.commands.{name}" for name in ("interruption", "options", "records")}
+    | {"kreplog.client", "kreplog.cluster"},
     "kreplog.cli": EVERYWHERE
     | {"kreplog", "kreplog.commands", "kreplog.commands.log", "kreplog.commands.options", "kreplog.sim"},
     "kreplog.__main__": {"kreplog.cli"},
-    "kreplog.core": EVERYWHERE,
-    "kreplog.core.replication": EVERYWHERE | {"kreplog.core"},
-    "kreplog.core.controller": EVERYWHERE | {"kreplog.core"},
-    "kreplog.core.broker": EVERYWHERE | {"kreplog.core", "kreplog.core.replication", "kreplog.core.controller"},
-    "kreplog.wire": EVERYWHERE | {"kreplog.core", "kreplog._native"},
+    "kreplog.core": EVERYWHERE | CORE,
+    "kreplog.core.messages": EVERYWHERE | CORE,
+    "kreplog.core.replication": EVERYWHERE | CORE,
+    "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
+    "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
+    "kreplog.core.broker": EVERYWHERE | CORES,
+    "kreplog.wire": EVERYWHERE | CORE | {"kreplog._native"},
     "kreplog.coord": EVERYWHERE | {"kreplog.coord.memory"},
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
-    "kreplog.server": EVERYWHERE
-    | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
-    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.managed_log", "kreplog.wire"},
-    "kreplog.client": EVERYWHERE | {"kreplog._native", "kreplog.core", "kreplog.core.controller", "kreplog.wire"},
-    "kreplog.cluster": EVERYWHERE
-    | {"kreplog.client", "kreplog.coord", "kreplog.core", "kreplog.managed_log", "kreplog.server", "kreplog.wire"},
-    "kreplog.sim": EVERYWHERE
-    | {"kreplog.core", "kreplog.core.broker", "kreplog.core.replication", "kreplog.core.controller"}
-    | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},
+    "kreplog.server": EVERYWHERE | CORES | {"kreplog.coord", "kreplog.managed_log", "kreplog.wire"},
+    # wire encodes and decodes core.messages; the plan of a rebalance is a rule of the controller's, and simulated.
+    "kreplog.client": EVERYWHERE
+    | {"kreplog.wire", "kreplog._native", "kreplog.core.messages", "kreplog.core.controller.rebalance"},
+    # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone.
+    "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
+    "kreplog.sim": EVERYWHERE | CORES | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},
     "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.log"},
 }
 

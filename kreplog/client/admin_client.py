@@ -1,7 +1,6 @@
-"""AdminClient, asked over the Kafka protocol what a client library does not ask, or not of a broker of one's choice.
+"""AdminClient: blocking admin client of the command line, for requests that client libraries lack.
 
-For commands: calls block, nothing waits for a broker that is silent for longer than is said, and answers are those of
-kreplog.wire.generic, with the brokers' own words about what they refuse.
+Responses are those of kreplog.wire.generic. No call waits longer than its time-out for a broker that does not respond.
 """
 
 from __future__ import annotations
@@ -11,109 +10,120 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
+from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, UnreachableError, raise_for_error
 from kreplog.client.broker_client import Address, BrokerClient
-from kreplog.client.connecting import REACH_S, UnreachableError, succeed
 from kreplog.errors import ErrorCode, PeerProtocolError, UsageError
 from kreplog.types import check_topic
 from kreplog.wire.versions import ApiKey
 
 METADATA_VERSION = 12
-ANSWER_S = 35.0
-"""How long a broker may take for what it has to do first."""
+CHANGE_TIMEOUT_S = 35.0
+"""Time-out of a request that changes the cluster; the broker may wait for the controller first."""
 
-_LOOKING = {ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_PARTITION_REASSIGNMENTS}
+_READ_ONLY = {ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_PARTITION_REASSIGNMENTS}
 
 T = TypeVar("T")
 
 
 class AdminClient:
-    """Those of a cluster, to be asked one after the other or all at once. known: where the live ones are, by id."""
+    """Sends requests to any broker of a cluster, or to several at once. live: addresses of the live brokers by id, of
+    the last `metadata`."""
 
     def __init__(self, runner: asyncio.Runner, servers: Iterable[str]) -> None:
         self._runner = runner
         self._servers = [_address(server) for server in servers]
-        self.known: dict[int, Address] = {}
+        self.live: dict[int, Address] = {}
 
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
-        """Of these topics, or of all; makes `known` anew. Raises UnreachableError."""
-        asked = None if topics is None else [{"topic_id": None, "name": topic} for topic in topics]
-        fields = {"topics": asked, "allow_auto_topic_creation": False}
-        answer = self.ask(ApiKey.METADATA, METADATA_VERSION, **fields)
-        self.known = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        if topics is not None and _unknown(answer):  # one that has just been made others may have heard of already
+        """The Metadata response for these topics, or for all; updates `live`. Raises UnreachableError."""
+        requested = None if topics is None else [{"topic_id": None, "name": topic} for topic in topics]
+        fields = {"topics": requested, "allow_auto_topic_creation": False}
+        response = self.request(ApiKey.METADATA, METADATA_VERSION, **fields)
+        self.live = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        if topics is not None and _unknown_topics(response):  # other brokers may know a new topic already
 
-            async def question(_: int, line: BrokerClient) -> Any:
-                return await line.request(ApiKey.METADATA, METADATA_VERSION, **fields)
+            async def request(_: int, client: BrokerClient) -> Any:
+                return await client.request(ApiKey.METADATA, METADATA_VERSION, **fields)
 
-            answer = min([answer, *self.ask_each(self.known, question).values()], key=_unknown)
-        return answer
+            response = min([response, *self.request_each(self.live, request).values()], key=_unknown_topics)
+        return response
 
-    def partitions_of(self, topic: str, wanted: Iterable[int] = ()) -> list[int]:
-        """Those that the topic has. Raises UsageError when one `wanted` is none of them, TopicRequestError."""
+    def partitions_of(self, topic: str, required: Iterable[int] = ()) -> list[int]:
+        """The partition numbers of a topic. Raises UsageError if a `required` one is missing, TopicRequestError."""
         check_topic(topic)
-        (found,) = self.metadata([topic]).topics
-        succeed("topic", topic, {"error_code": found.error_code})
-        there = sorted(partition.partition_index for partition in found.partitions)
-        for one in wanted:
-            if one not in there:
-                raise UsageError(f"there is no partition {topic}-{one}: the topic has {len(there)}, counted from 0")
-        return there
+        (metadata,) = self.metadata([topic]).topics
+        raise_for_error("topic", topic, metadata)
+        numbers = sorted(partition.partition_index for partition in metadata.partitions)
+        for number in required:
+            if number not in numbers:
+                raise UsageError(
+                    f"there is no partition {topic}-{number}: the topic has {len(numbers)}, counted from 0"
+                )
+        return numbers
 
     @property
     def addresses(self) -> list[str]:
-        """host:port of those `known`."""
-        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.known.values()]
+        """host:port of the `live` brokers."""
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.live.values()]
 
-    def ask(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
-        """Whichever broker answers, at best the one that did so last. One that is silent about a request that changes
-        something is not followed by another: it may have done what it was asked. Raises UnreachableError."""
-        changes = api not in _LOOKING
+    def request(self, api: ApiKey, version: int, /, **fields: Any) -> Any:
+        """The response of the first broker that sends one; the last that did is tried first. Raises UnreachableError.
 
-        async def question(line: BrokerClient) -> Any:
-            return await line.request(api, version, **fields)
+        After a request that changes something has timed out no other broker is tried: the first may have applied it."""
+        changes = api not in _READ_ONLY
+
+        async def request(client: BrokerClient) -> Any:
+            return await client.request(api, version, **fields)
 
         failures = []
-        for address in dict.fromkeys((*self._servers, *self.known.values())):
-            answer = self._runner.run(_asked(address, question, ANSWER_S if changes else REACH_S))
-            if not isinstance(answer, Exception):
+        for address in dict.fromkeys((*self._servers, *self.live.values())):
+            response = self._runner.run(_send(address, request, CHANGE_TIMEOUT_S if changes else CONNECT_TIMEOUT_S))
+            if not isinstance(response, Exception):
                 self._servers = list(dict.fromkeys((address, *self._servers)))
-                return answer
-            failures.append(f"{address[0]}:{address[1]} ({_words(answer)})")
-            if changes and isinstance(answer, TimeoutError):
+                return response
+            failures.append(f"{address[0]}:{address[1]} ({_reason(response)})")
+            if changes and isinstance(response, TimeoutError):
                 break
-        raise UnreachableError(f"no broker answers at {', '.join(failures)}: do they still run?")
+        raise UnreachableError(f"no broker responds at {', '.join(failures)}: are they running?")
 
-    def ask_each(self, brokers: Iterable[int], question: Callable[[int, BrokerClient], Awaitable[T]]) -> dict[int, T]:
-        """What those of `brokers` say who answer, all asked at once; none may take longer than REACH_S."""
+    def request_each(
+        self, broker_ids: Iterable[int], request: Callable[[int, BrokerClient], Awaitable[T]]
+    ) -> dict[int, T]:
+        """The results of `request` by broker id, for all `broker_ids` at once; without the brokers that did not respond
+        within CONNECT_TIMEOUT_S."""
 
-        async def each() -> dict[int, T]:
-            asked = [broker for broker in dict.fromkeys(brokers) if broker in self.known]
-            answers = await asyncio.gather(*(_asked(self.known[one], partial(question, one), REACH_S) for one in asked))
+        async def send_all() -> dict[int, T]:
+            live = [broker_id for broker_id in dict.fromkeys(broker_ids) if broker_id in self.live]
+            responses = await asyncio.gather(
+                *(_send(self.live[broker_id], partial(request, broker_id), CONNECT_TIMEOUT_S) for broker_id in live)
+            )
             return {
-                one: answer for one, answer in zip(asked, answers, strict=True) if not isinstance(answer, Exception)
+                broker_id: response
+                for broker_id, response in zip(live, responses, strict=True)
+                if not isinstance(response, Exception)
             }
 
-        return self._runner.run(each())
+        return self._runner.run(send_all())
 
 
-async def _asked(address: Address, question: Callable[[BrokerClient], Awaitable[T]], timeout_s: float) -> T | Exception:
-    line = BrokerClient(address, timeout_s)
+async def _send(address: Address, request: Callable[[BrokerClient], Awaitable[T]], timeout_s: float) -> T | Exception:
+    client = BrokerClient(address, timeout_s)
     try:
-        return await question(line)
+        return await request(client)
     except (OSError, TimeoutError, PeerProtocolError) as error:
         return error
     finally:
-        line.close()
+        client.close()
 
 
-def _unknown(metadata: Any) -> int:
-    """How many topics the broker that told this does not know."""
+def _unknown_topics(metadata: Any) -> int:
+    """Number of requested topics that the broker does not know."""
     return sum(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in metadata.topics)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 

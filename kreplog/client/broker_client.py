@@ -1,4 +1,4 @@
-"""BrokerClient: one connection to one broker, for requests that client libraries lack or send to another broker."""
+"""BrokerClient: a connection to one broker, for requests that client libraries lack or send to another broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Address = tuple[str, int]
 
 
 class BrokerClient:
-    """To the broker at `address`, for one request at a time; connected by the first. timeout_s: of each request."""
+    """Sends one request at a time to the broker at `address`; the first one connects. timeout_s: of each request."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self._address = address
@@ -42,7 +42,7 @@ class BrokerClient:
                 await writer.drain()
                 size = int.from_bytes(await reader.readexactly(4), "big", signed=True)
                 if not 0 < size <= MAX_FRAME_BYTES:
-                    raise PeerProtocolError(f"a response of {size} bytes, of {MAX_FRAME_BYTES} at most")
+                    raise PeerProtocolError(f"a response of {size} bytes: allowed are 1 to {MAX_FRAME_BYTES}")
                 return await reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             self.close()
@@ -50,6 +50,12 @@ class BrokerClient:
         except BaseException:
             self.close()
             raise
+
+    async def live_brokers(self) -> set[int]:
+        """Ids of the brokers that a controller has reported to this broker; empty if none has yet. Raises as
+        `request`."""
+        response = await self.request(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
+        return set() if response.controller_id < 0 else {broker.broker_id for broker in response.brokers}
 
     def header(self, api: ApiKey, version: int) -> RequestHeader:
         """The header of the next request."""

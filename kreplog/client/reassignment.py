@@ -1,6 +1,6 @@
-"""Reassignments from a client's side: what is under way, asking for more, and how far it has come.
+"""Partition reassignments: list, request and cancel them, and follow their progress.
 
-The cluster carries them out by itself: whoever waits here only looks, may leave at any time and look again later.
+The cluster carries reassignments out by itself: a client that follows them may stop at any time and start again later.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from kreplog.client.admin_client import AdminClient
-from kreplog.client.connecting import ADMIN_TIMEOUT_MS, TopicRequestError, succeed
-from kreplog.client.replica_states import replica_sizes
+from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, TopicRequestError, raise_for_error
+from kreplog.client.log_dirs import replica_sizes
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
 POLL_S = 0.25
-BEGUN_WITHIN_S = 10.0
-"""A partition that is neither moving nor where it should be for so long has been led back, or was refused."""
+START_TIMEOUT_S = 10.0
+"""A partition that neither moves nor has its target replicas for this long was cancelled or refused."""
 
-_PARTITIONS_OF_A_REQUEST = 500
+_PARTITIONS_PER_REQUEST = 500
 
 Targets = Mapping[TopicPartition, Sequence[int] | None]
-"""Replicas, the preferred leader first, by partition. None: to ask for is to cancel; to wait for is whatever comes."""
+"""Target replicas by partition, the preferred leader first. None: a request cancels, `follow` waits for any outcome."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
-    """A reassignment that has not ended. replicas: old and new ones."""
+class OngoingReassignment:
+    """replicas: old and new ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -40,7 +40,7 @@ class UnderWay:
 
 @dataclass(slots=True)
 class Progress:
-    """Of some partitions: those that are done, those that will not be and why, bytes copied of bytes to copy."""
+    """Of `partitions` partitions: those that are done, those that failed and why; bytes copied of bytes to copy."""
 
     partitions: int
     done: list[TopicPartition] = field(default_factory=list)
@@ -54,12 +54,12 @@ class Progress:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
-    for topic, group in groupby(sorted(partitions), lambda one: one.topic):
+    for topic, group in groupby(sorted(partitions), lambda partition: partition.topic):
         yield topic, list(group)
 
 
-def assignment(metadata: Any) -> dict[TopicPartition, Any]:
-    """Every partition of a Metadata answer."""
+def partitions_in(metadata: Any) -> dict[TopicPartition, Any]:
+    """Every partition of a Metadata response."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in metadata.topics
@@ -67,24 +67,41 @@ def assignment(metadata: Any) -> dict[TopicPartition, Any]:
     }
 
 
-def under_way(brokers: AdminClient) -> dict[TopicPartition, UnderWay]:
-    """All that are. Raises UnreachableError, TopicRequestError."""
-    answer = brokers.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout_ms=ADMIN_TIMEOUT_MS)
-    succeed("request to the", "cluster", {"error_code": answer.error_code, "error_message": answer.error_message})
+def existing_partitions(admin: AdminClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+    """Metadata of these partitions. Raises TopicRequestError if one does not exist."""
+    partitions = list(partitions)
+    metadata = admin.metadata({partition.topic for partition in partitions})
+    for topic in metadata.topics:
+        raise_for_error("topic", topic.name, topic)
+    existing = partitions_in(metadata)
+    for partition in partitions:
+        if partition not in existing:
+            count = sum(other.topic == partition.topic for other in existing)
+            raise TopicRequestError(f"there is no partition {partition}: the topic has {count}, counted from 0")
+    return {partition: existing[partition] for partition in partitions}
+
+
+def ongoing_reassignments(
+    admin: AdminClient, topics: Mapping[str, Sequence[int]] | None = None
+) -> dict[TopicPartition, OngoingReassignment]:
+    """Ongoing reassignments of all partitions, or of those of `topics`. Raises UnreachableError, TopicRequestError."""
+    requested = topics and [{"name": topic, "partition_indexes": list(numbers)} for topic, numbers in topics.items()]
+    response = admin.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=requested, timeout_ms=ADMIN_TIMEOUT_MS)
+    raise_for_error("list of", "reassignments", response)
     return {
-        TopicPartition(topic.name, partition.partition_index): UnderWay(
+        TopicPartition(topic.name, partition.partition_index): OngoingReassignment(
             tuple(partition.replicas), tuple(partition.adding_replicas), tuple(partition.removing_replicas)
         )
-        for topic in answer.topics
+        for topic in response.topics
         for partition in topic.partitions
     }
 
 
-def submit(brokers: AdminClient, targets: Targets) -> dict[TopicPartition, str]:
-    """Ask for all of `targets`; return what was refused, and why. Raises UnreachableError."""
+def alter_reassignments(admin: AdminClient, targets: Targets) -> dict[TopicPartition, str]:
+    """Request all of `targets`; returns those that were refused, and why. Raises UnreachableError."""
     refused = {}
-    for part in _chunks(sorted(targets), _PARTITIONS_OF_A_REQUEST):
-        answer = brokers.ask(
+    for chunk in _chunks(sorted(targets), _PARTITIONS_PER_REQUEST):
+        response = admin.request(
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             0,
             timeout_ms=ADMIN_TIMEOUT_MS,
@@ -92,131 +109,119 @@ def submit(brokers: AdminClient, targets: Targets) -> dict[TopicPartition, str]:
                 {
                     "name": topic,
                     "partitions": [
-                        {"partition_index": one.partition, "replicas": _replicas(targets[one])} for one in group
+                        {"partition_index": partition.partition, "replicas": _replicas(targets[partition])}
+                        for partition in group
                     ],
                 }
-                for topic, group in by_topic(part)
+                for topic, group in by_topic(chunk)
             ],
         )
-        for topic in answer.responses:
-            for partition in topic.partitions:
-                at = TopicPartition(topic.name, partition.partition_index)
+        for topic in response.responses:
+            for result in topic.partitions:
+                partition = TopicPartition(topic.name, result.partition_index)
                 try:
-                    succeed(
-                        "partition",
-                        str(at),
-                        {"error_code": partition.error_code, "error_message": partition.error_message},
-                    )
+                    raise_for_error("partition", str(partition), result)
                 except TopicRequestError as error:
-                    refused[at] = str(error)
+                    refused[partition] = str(error)
     return refused
 
 
-def watch(brokers: AdminClient, targets: Targets, sizes: Sizes | None = None) -> Iterator[Progress]:
-    """How far those of `targets` have come, again and again until all have ended. Raises UnreachableError.
+def follow(admin: AdminClient, targets: Targets, copied: CopiedBytes | None = None) -> Iterator[Progress]:
+    """The progress of `targets`, every POLL_S until all have ended. Raises UnreachableError.
 
-    sizes: made before they were asked for; without it only those that still move count in bytes.
+    copied: created before they were requested; without it only the replicas that still move count in bytes.
     """
     progress = Progress(len(targets))
     waiting = dict(targets)
-    sizes = sizes or Sizes(brokers, targets, {})
-    sizes.keep(targets)
+    copied = copied or CopiedBytes(admin, targets, {})
+    copied.restrict(targets)
     idle_since: dict[TopicPartition, float] = {}
     while True:
-        moving = under_way(brokers)
-        there = assignment(brokers.metadata({one.topic for one in waiting}))
-        for one in list(waiting):
-            outcome = None if one in moving else _outcome(one, targets[one], there.get(one), idle_since)
+        ongoing = ongoing_reassignments(admin)
+        existing = partitions_in(admin.metadata({partition.topic for partition in waiting}))
+        for partition in list(waiting):
+            if partition in ongoing:
+                continue
+            outcome = _outcome(partition, targets[partition], existing.get(partition), idle_since)
             if outcome is None:
                 continue
-            del waiting[one]
+            del waiting[partition]
             if outcome:
-                progress.failed[one] = outcome
+                progress.failed[partition] = outcome
             else:
-                progress.done.append(one)
-        progress.bytes, progress.bytes_to_copy = sizes.look(
-            {one: there[one] for one in waiting if one in there},
-            {one: moving[one] for one in waiting if one in moving},
+                progress.done.append(partition)
+        progress.bytes, progress.bytes_to_copy = copied.measure(
+            {partition: existing[partition] for partition in waiting if partition in existing},
+            {partition: ongoing[partition] for partition in waiting if partition in ongoing},
         )
         yield progress
         if progress.ended:
             return
-        time.sleep(POLL_S)  # the cluster tells nobody of its own accord
+        time.sleep(POLL_S)  # the protocol has no notification of progress
 
 
 def _outcome(
-    one: TopicPartition, target: Sequence[int] | None, told: Any, idle_since: dict[TopicPartition, float]
+    partition: TopicPartition, target: Sequence[int] | None, metadata: Any, idle_since: dict[TopicPartition, float]
 ) -> str | None:
-    """Of a partition that does not move: "" done, else why it will not be; None while that cannot be said."""
-    if told is None:
-        return f"{one}: it has been deleted"
-    replicas = list(told.replica_nodes)
+    """How the reassignment of a partition that does not move has ended: "" done, else why it failed; None: it may not
+    have begun yet."""
+    if metadata is None:
+        return f"{partition}: it has been deleted"
+    replicas = list(metadata.replica_nodes)
     if target is None or replicas == list(target):
         return ""
     now = time.monotonic()
-    if now - idle_since.setdefault(one, now) > BEGUN_WITHIN_S:
-        return f"{one}: it is not being reassigned, and its replicas are {replicas}: was it cancelled?"
+    if now - idle_since.setdefault(partition, now) > START_TIMEOUT_S:
+        return f"{partition}: it is not being reassigned, and its replicas are {replicas}: was it cancelled?"
     return None
 
 
-class Sizes:
-    """Bytes of the replicas that join, as they grow.
+class CopiedBytes:
+    """Bytes of the added replicas while they grow, and of their leaders.
 
-    before: the metadata of `targets` before these are asked for. Their leaders are asked at once for what they hold: it
-    may be gone when that has been done.
+    before: metadata of `targets` before these are requested. The old leaders' sizes are read at once, since their
+    replicas may be deleted by the end.
     """
 
-    def __init__(self, brokers: AdminClient, targets: Targets, before: Mapping[TopicPartition, Any]) -> None:
-        self._brokers = brokers
-        self._joining: dict[TopicPartition, tuple[int, ...]] = {
-            one: tuple(broker for broker in targets[one] or () if broker not in told.replica_nodes)
-            for one, told in before.items()
+    def __init__(self, admin: AdminClient, targets: Targets, before: Mapping[TopicPartition, Any]) -> None:
+        self._admin = admin
+        self._adding: dict[TopicPartition, tuple[int, ...]] = {
+            partition: tuple(broker for broker in targets[partition] or () if broker not in metadata.replica_nodes)
+            for partition, metadata in before.items()
         }
-        self._whole = leader_sizes(brokers, before)
+        self._sizes = leader_sizes(admin, before)
 
-    def keep(self, targets: Targets) -> None:
-        """Forget all others: they were refused."""
-        self._joining = {one: brokers for one, brokers in self._joining.items() if one in targets}
+    def restrict(self, targets: Targets) -> None:
+        """Forget all other partitions: they were refused."""
+        self._adding = {partition: brokers for partition, brokers in self._adding.items() if partition in targets}
 
-    def look(self, there: Mapping[TopicPartition, Any], moving: Mapping[TopicPartition, UnderWay]) -> tuple[int, int]:
-        """(copied, to copy). there: those that have not ended; all others count as copied."""
-        for one, state in moving.items():
-            self._joining[one] = state.adding
-        self._whole.update(leader_sizes(self._brokers, there))
-        wanted: dict[int, list[TopicPartition]] = {}
-        for one in there:
-            for broker in self._joining.get(one, ()):
-                wanted.setdefault(broker, []).append(one)
-        held = replica_sizes(self._brokers, wanted)
+    def measure(
+        self, waiting: Mapping[TopicPartition, Any], ongoing: Mapping[TopicPartition, OngoingReassignment]
+    ) -> tuple[int, int]:
+        """(bytes copied, bytes to copy). waiting: partitions that have not ended; all others count as copied."""
+        for partition, state in ongoing.items():
+            self._adding[partition] = state.adding
+        self._sizes.update(leader_sizes(self._admin, waiting))
+        adding: dict[int, list[TopicPartition]] = {}
+        for partition in waiting:
+            for broker in self._adding.get(partition, ()):
+                adding.setdefault(broker, []).append(partition)
+        sizes = replica_sizes(self._admin, adding)
         missing = sum(
-            max(0, self._whole.get(one, 0) - held.get(broker, {}).get(one, 0))
-            for broker, ones in wanted.items()
-            for one in ones
+            max(0, self._sizes.get(partition, 0) - sizes.get(broker, {}).get(partition, 0))
+            for broker, partitions in adding.items()
+            for partition in partitions
         )
-        whole = sum(self._whole.get(one, 0) * len(brokers) for one, brokers in self._joining.items())
-        return whole - missing, whole
+        total = sum(self._sizes.get(partition, 0) * len(brokers) for partition, brokers in self._adding.items())
+        return total - missing, total
 
 
-def leader_sizes(brokers: AdminClient, there: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
-    """Bytes of each partition as its leader holds it; those whose leader does not answer are left out."""
+def leader_sizes(admin: AdminClient, partitions: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+    """Bytes of each partition's leader; without the partitions whose leader does not respond. partitions: metadata."""
     led: dict[int, list[TopicPartition]] = {}
-    for one, told in there.items():
-        led.setdefault(told.leader_id, []).append(one)
-    return {one: size for sizes in replica_sizes(brokers, led).values() for one, size in sizes.items()}
-
-
-def exists(brokers: AdminClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
-    """What the metadata say of these. Raises TopicRequestError for one that there is not."""
-    partitions = list(partitions)
-    metadata = brokers.metadata({partition.topic for partition in partitions})
-    for topic in metadata.topics:
-        succeed("topic", topic.name, {"error_code": topic.error_code})
-    there = assignment(metadata)
-    for partition in partitions:
-        if partition not in there:
-            count = sum(at.topic == partition.topic for at in there)
-            raise TopicRequestError(f"there is no partition {partition}: the topic has {count}, counted from 0")
-    return {partition: there[partition] for partition in partitions}
+    for partition, metadata in partitions.items():
+        led.setdefault(metadata.leader_id, []).append(partition)
+    return {partition: size for sizes in replica_sizes(admin, led).values() for partition, size in sizes.items()}
 
 
 def _replicas(target: Sequence[int] | None) -> list[int] | None:
@@ -224,5 +229,5 @@ def _replicas(target: Sequence[int] | None) -> list[int] | None:
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

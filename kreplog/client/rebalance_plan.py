@@ -1,6 +1,6 @@
-"""Which replicas to move for an even cluster: core.controller.rebalance's plan, over what the brokers say now.
+"""Rebalance plan of a running cluster: the fewest moves that balance it, with the bytes that each would copy.
 
-The bytes of a move are those of the partition's leader.
+kreplog.core.controller.rebalance makes the plan. The bytes of a move are those of the partition's leader.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kreplog.client.admin_client import AdminClient
-from kreplog.client.reassignment import UnderWay, assignment, leader_sizes, under_way
+from kreplog.client.reassignment import OngoingReassignment, leader_sizes, ongoing_reassignments, partitions_in
 from kreplog.core.controller.rebalance import rebalance
 from kreplog.types import TopicPartition
 
@@ -16,20 +16,24 @@ from kreplog.types import TopicPartition
 def plan_rebalance(
     admin: AdminClient, racks: dict[int, str | None]
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[str, Any]]:
-    """New replicas of the partitions that have to change, and the plan as JSON; replicas that move already count as
-    moved. racks: of every broker that may have replicas, by id. Raises UnreachableError, TopicRequestError.
+    """New replicas of the partitions that have to change, and the plan as JSON; ongoing moves count as done.
+
+    racks: of every broker that may have replicas, by id. Raises UnreachableError, TopicRequestError.
     """
-    there, moving = _as_of_one_moment(admin)
-    now: dict[TopicPartition, tuple[int, ...]] = {
-        one: tuple(partition.replica_nodes) for one, partition in there.items() if partition.replica_nodes
+    partitions, ongoing = _consistent_snapshot(admin)
+    assignment: dict[TopicPartition, tuple[int, ...]] = {
+        partition: tuple(metadata.replica_nodes) for partition, metadata in partitions.items() if metadata.replica_nodes
     }
-    for one, state in moving.items():
-        now[one] = tuple(broker for broker in state.replicas if broker not in state.removing)
-    plan = rebalance(now, racks)
-    if moving:  # the order of their replicas is not known yet
-        for one in [one for one, replicas in plan.changed.items() if set(replicas) == set(now[one])]:
-            del plan.changed[one]
-    sizes = leader_sizes(admin, {move.partition: there[move.partition] for move in plan.moves})
+    for partition, state in ongoing.items():
+        assignment[partition] = tuple(broker for broker in state.replicas if broker not in state.removing)
+    plan = rebalance(assignment, racks)
+    if ongoing:  # the final order of their replicas is not known yet
+        reordered = [
+            partition for partition, replicas in plan.changed.items() if set(replicas) == set(assignment[partition])
+        ]
+        for partition in reordered:
+            del plan.changed[partition]
+    sizes = leader_sizes(admin, {move.partition: partitions[move.partition] for move in plan.moves})
     moves = [
         {
             "topic": move.partition.topic,
@@ -43,7 +47,7 @@ def plan_rebalance(
     return plan.changed, {
         "moves": moves,
         "bytes": sum(sizes.get(move.partition, 0) for move in plan.moves),
-        "moving_already": len(moving),
+        "moving_already": len(ongoing),
         "brokers": [
             {
                 "id": broker,
@@ -54,20 +58,20 @@ def plan_rebalance(
         ],
         "version": 1,
         "partitions": [
-            {"topic": one.topic, "partition": one.partition, "replicas": list(replicas)}
-            for one, replicas in sorted(plan.changed.items())
+            {"topic": partition.topic, "partition": partition.partition, "replicas": list(replicas)}
+            for partition, replicas in sorted(plan.changed.items())
         ],
     }
 
 
-def _as_of_one_moment(
+def _consistent_snapshot(
     admin: AdminClient,
-) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, UnderWay]]:
-    """The metadata of all partitions, and what moves. A move that ended between the two questions would leave one with
-    its old replicas beside its new ones, as if it were to keep both."""
-    moving = under_way(admin)
+) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, OngoingReassignment]]:
+    """Metadata of all partitions and the ongoing reassignments, read until nothing changed in between: a move that ends
+    between the two requests would show old replicas beside new ones without being ongoing."""
+    ongoing = ongoing_reassignments(admin)
     while True:
-        there = assignment(admin.metadata())
-        before, moving = moving, under_way(admin)
-        if moving == before:
-            return there, moving
+        partitions = partitions_in(admin.metadata())
+        before, ongoing = ongoing, ongoing_reassignments(admin)
+        if ongoing == before:
+            return partitions, ongoing

@@ -1,1 +1,1 @@
-"""Several brokers on one host, each a process: their directory, start, stop."""
+"""Several brokers on one host, each a process: their files, start and stop."""

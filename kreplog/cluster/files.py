@@ -1,6 +1,6 @@
-"""What is written when a cluster on this host is made: each broker's settings, after a look at what the user gave.
+"""Files of a cluster on this host: checks the settings that a user gives, and writes each broker's broker.toml.
 
-Knows no processes; kreplog.cluster.local_cluster has those, and says which files there are.
+kreplog.cluster.local_cluster lists the files, and owns the processes.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ HOST = "127.0.0.1"
 KEY_NAME = "cluster.key"
 
 _OWN = {"broker.id", "listeners", "log.dirs"}
-"""Settings that each broker gets its own of."""
+"""Settings that differ from broker to broker."""
 
 _LONGEST_SOCKET_PATH = 100
 
 
 def check_settings(root: Path, broker: int, settings: Sequence[str]) -> None:
-    """Raise UsageError for those that a broker would not take."""
+    """Raise UsageError for settings that a broker would refuse."""
     for text in settings:
         try:
             given = parse(text)
         except ValueError as error:
-            raise UsageError(f"--set {text}: no line of TOML, as in '\"name\" = value': {error}") from error
+            raise UsageError(f"--set {text}: not a line of TOML, as in '\"name\" = value': {error}") from error
         if own := given.keys() & _OWN:
-            raise UsageError(f"--set {text}: {min(own)} differs from broker to broker: change it in their broker.toml")
+            raise UsageError(f"--set {text}: {min(own)} differs from broker to broker: set it in each broker.toml")
     try:
         whole = parse(broker_toml(root, broker, 0, settings))
     except ValueError as error:
-        raise UsageError(f"--set: these settings cannot stand together: {', '.join(settings)}: {error}") from error
+        raise UsageError(f"--set: these settings contradict each other: {', '.join(settings)}: {error}") from error
     check(whole, "--set", {}, {})
 
 
@@ -61,35 +61,35 @@ def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> 
 
 
 def write_broker(root: Path, broker: int, port: int, settings: Sequence[str]) -> None:
-    """Make a broker's directory with its settings, its owner's alone; a group that may read the data may pass through
-    what is made on the way to them."""
+    """Create a broker's directory and settings, for its owner alone; the group of log.dir.group may pass through the
+    directories that are created here."""
     home = root / f"broker-{broker}"
-    made = [folder for folder in (root, home) if not folder.exists()]
+    created = [folder for folder in (root, home) if not folder.exists()]
     make_directory(str(home))
     given = {name: value for text in settings for name, value in parse(text).items()}
     group = given.get("log.dir.group")
     if group is not None:
-        for folder in made:
+        for folder in created:
             os.chown(folder, -1, group_number(group))
             folder.chmod(0o710)
     atomic_write(str(home / "broker.toml"), broker_toml(root, broker, port, settings).encode())
 
 
 def write_cluster(root: Path, brokers: Sequence[int]) -> None:
-    """Say which brokers there are."""
+    """Write cluster.json."""
     atomic_write(str(root / "cluster.json"), json.dumps({"brokers": list(brokers)}).encode() + b"\n")
 
 
-def make_key(root: Path) -> None:
-    """The cluster's key, unless there is one: in a directory that an older version made there is none."""
+def create_cluster_key(root: Path) -> None:
+    """Create the cluster's key if it is missing, as in a directory that an older version created."""
     with suppress(FileExistsError):
         create_key(root / KEY_NAME)
 
 
 def free_ports(count: int) -> list[int]:
-    """Free at this moment; what else is started on the host may still take one."""
+    """Ports that are free now; another process may still take one."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports

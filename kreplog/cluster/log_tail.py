@@ -1,4 +1,4 @@
-"""What a broker on this host has written to its logs, for those who see it from outside: its last lines and words."""
+"""The end of a broker's log files: its last lines, and its last message."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import Any
 
 FILES = ("server.log", "console.log")
-"""Of its logs directory; the last is what a process says that cannot even begin to log."""
+"""In a broker's logs directory. console.log has the output of a process that fails before it can log."""
 
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 
 Marks = Mapping[str, int]
-"""By file: how long it was."""
+"""Sizes by file name."""
 
 
 def marks(home: Path) -> Marks:
-    """Where the logs of the broker at `home` end now."""
-    found = {}
+    """The sizes of the log files of the broker in `home`."""
+    sizes = {}
     for name in FILES:
         try:
-            found[name] = os.stat(home / "logs" / name).st_size
+            sizes[name] = os.stat(home / "logs" / name).st_size
         except OSError:
-            found[name] = 0
-    return found
+            sizes[name] = 0
+    return sizes
 
 
-def last_lines(home: Path, since: Marks, most: int) -> list[str]:
-    """The last lines that it wrote after `since`, as many of each file."""
-    return [line for name in FILES for line in _lines(home / "logs" / name, since.get(name, 0))[-most:]]
+def last_lines(home: Path, since: Marks, limit: int) -> list[str]:
+    """The last lines that were written after `since`, up to `limit` of each file."""
+    return [line for name in FILES for line in _lines(home / "logs" / name, since.get(name, 0))[-limit:]]
 
 
-def last_words(home: Path, since: Marks) -> str:
-    """What it said last, as one sentence; "" for nothing."""
+def last_message(home: Path, since: Marks) -> str:
+    """The last message that was written after `since`; "" for none."""
     for name in reversed(FILES):
         for line in reversed(_lines(home / "logs" / name, since.get(name, 0))):
             if text := _message(line):
@@ -46,13 +46,13 @@ def last_words(home: Path, since: Marks) -> str:
 def _lines(path: Path, start: int) -> list[str]:
     with suppress(OSError), open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(start, end - _MOST_BYTES))
+        file.seek(max(start, end - _MAX_BYTES))
         return [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     return []
 
 
 def _message(line: str) -> str:
-    """Of a line of JSON its message; of any other the line, without who says it."""
+    """The message of a JSON line; of any other line all of it, without the prefix of the command."""
     try:
         facts: Any = json.loads(line)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What the `kreplog` command can do, a module for each group of its commands; kreplog.cli puts them together."""
+"""The commands of `kreplog`: their arguments, output and exit status."""

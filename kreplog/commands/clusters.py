@@ -1,4 +1,4 @@
-"""The commands of brokers and clusters of this host, and the way to those that speak to any over the Kafka protocol."""
+"""`kreplog broker` and `kreplog cluster`, and the table of all commands that need the extra `cluster`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kreplog.client.connecting import UnreachableError
-from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster, PidFile
+from kreplog.client.bootstrap import UnreachableError
+from kreplog.client.log_dirs import offline_directories
+from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalCluster
 from kreplog.commands.add_brokers import add_brokers
-from kreplog.commands.connecting import admin_client_of
+from kreplog.commands.connecting import admin_client
 from kreplog.commands.consume import consume_app
-from kreplog.commands.health import degraded_partitions, offline_directories
+from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, ClusterDir, ids, print_json
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
 from kreplog.commands.topics import topic_app
 
-broker_app = App("Run one broker.")
-cluster_app = App("Make, start, stop and see a cluster of brokers on this host.")
+broker_app = App("Run a broker of a cluster on this host.")
+cluster_app = App("Create, start, stop and extend a cluster of brokers on this host, and show its status.")
 
-BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Ids, with commas between (default: all).")]
+BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Broker ids, comma-separated (default: all).")]
 
 cluster_app.command("add-brokers")(add_brokers)
 
@@ -36,49 +37,46 @@ APPS = {
     "produce": produce_app,
     "consume": consume_app,
 }
-"""By the name in `kreplog <name>`; kreplog.cli imports this module when one of them is called."""
+"""Apps by the name in `kreplog <name>`; kreplog.cli imports this module when one of them is called."""
 
 
 def run(name: str, arguments: list[str]) -> None:
-    """Run `kreplog <name>` with these arguments, and leave by SystemExit. Raises KreplogError, OSError."""
+    """Run `kreplog <name>` with these arguments; ends with SystemExit. Raises KreplogError, OSError."""
     APPS[name](arguments, prog_name=f"kreplog {name}")
 
 
 @broker_app.callback()
 def _broker() -> None:
-    """Run one broker."""
+    """Run a broker of a cluster on this host."""
 
 
 @broker_app.command("start")
 def start_broker(
     directory: ClusterDir,
-    broker_id: Annotated[int, typer.Option("--id", min=0, help="Which broker of the cluster.")],
-    to_stderr: Annotated[bool, typer.Option("--log-to-stderr", help="Not to files in its logs directory.")] = False,
+    broker_id: Annotated[int, typer.Option("--id", min=0, help="Id of the broker.")],
+    to_stderr: Annotated[
+        bool, typer.Option("--log-to-stderr", help="Log to stderr instead of files in its logs directory.")
+    ] = False,
 ) -> None:
-    """Run a broker in the foreground until SIGTERM or Ctrl-C, which let it hand over its leaders and stop cleanly."""
-    from kreplog.server.broker import serve
+    """Run a broker in the foreground. SIGTERM and Ctrl-C begin a controlled shutdown, which moves its leaders first."""
+    from kreplog.cluster.broker_process import run_broker
 
-    cluster = LocalCluster(directory)
-    home = cluster.home(broker_id)
-    pid_file = PidFile(home)
-    serve(
-        cluster.settings(broker_id),
-        None if to_stderr else home / "logs",
-        lambda broker: pid_file.write(*broker.address),
-    )
+    run_broker(LocalCluster(directory), broker_id, log_to_stderr=to_stderr)
 
 
 @cluster_app.command()
 def create(
     directory: ClusterDir,
-    brokers: Annotated[str, typer.Option("--brokers", help="Ids, with commas between.")] = "0,1,2",
-    port: Annotated[int, typer.Option("--port", min=0, max=65000, help="Of the first; 0: any that are free.")] = 9092,
+    brokers: Annotated[str, typer.Option("--brokers", help="Broker ids, comma-separated.")] = "0,1,2",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65000, help="Port of the first broker; 0: any free ports.")
+    ] = 9092,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of every broker: '\"name\" = value', as in TOML.")
+        list[str] | None, typer.Option("--set", help="A setting of every broker, in TOML: '\"name\" = value'.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the directory of a new cluster; starts nothing."""
+    """Create the directory of a new cluster, without starting it."""
     cluster = LocalCluster.create(directory, ids(brokers), port, settings or ())
     if as_json:
         facts = {"directory": str(cluster.directory), "brokers": cluster.brokers, "bootstrap": cluster.bootstrap()}
@@ -89,7 +87,7 @@ def create(
 
 @cluster_app.command()
 def start(directory: ClusterDir, brokers: BrokerIds = None, as_json: AsJson = False) -> None:
-    """Start the brokers that do not run, and wait until they serve."""
+    """Start the brokers that are not running, and wait until all serve."""
     cluster = LocalCluster(directory)
     try:
         cluster.start(None if brokers is None else ids(brokers))
@@ -102,7 +100,7 @@ def start(directory: ClusterDir, brokers: BrokerIds = None, as_json: AsJson = Fa
 
 @cluster_app.command()
 def stop(directory: ClusterDir, brokers: BrokerIds = None, as_json: AsJson = False) -> None:
-    """Stop the brokers cleanly, one after the other, and wait until they have."""
+    """Stop brokers by controlled shutdowns, one after the other, and wait until they have stopped."""
     cluster = LocalCluster(directory)
     cluster.stop(None if brokers is None else ids(brokers))
     _show_status(cluster, as_json)
@@ -110,43 +108,43 @@ def stop(directory: ClusterDir, brokers: BrokerIds = None, as_json: AsJson = Fal
 
 @cluster_app.command()
 def status(directory: ClusterDir, as_json: AsJson = False) -> None:
-    """Show which brokers live, where, which of them is the controller, and what makes the cluster degraded."""
+    """Show each broker's address, process and state, the controller, and degraded partitions."""
     _show_status(LocalCluster(directory), as_json)
 
 
 def _show_status(cluster: LocalCluster, as_json: bool) -> None:
-    found, degraded = _examined(cluster)
+    statuses, degraded = _status(cluster)
     if as_json:
-        brokers = [asdict(one) for one in found]
+        brokers = [asdict(status) for status in statuses]
         print_json({"directory": str(cluster.directory), "brokers": brokers, "degraded": degraded})
         return
     table = Table("broker", "address", "pid", "state", "controller")
-    for one in found:
-        address = f"{one.host}:{one.port}" if one.port else "-"
-        table.add_row(str(one.id), address, str(one.pid or "-"), one.state, "yes" if one.controller else "")
+    for status in statuses:
+        address = f"{status.host}:{status.port}" if status.port else "-"
+        table.add_row(str(status.id), address, str(status.pid or "-"), status.state, "yes" if status.controller else "")
     Console().print(table)
-    for one in found:
-        if one.detail:
-            print(f"broker {one.id}: {one.detail}")
+    for status in statuses:
+        if status.detail:
+            print(f"broker {status.id}: {status.detail}")
     for line in degraded:
         print(f"degraded: {line}")
 
 
-def _examined(cluster: LocalCluster) -> tuple[list[BrokerStatus], list[str]]:
-    """The brokers' states, "degraded" for one that serves without all its log directories, and what is wrong with
+def _status(cluster: LocalCluster) -> tuple[list[BrokerStatus], list[str]]:
+    """The status of each broker, "degraded" if it serves without all its log directories, and lines about degraded
     partitions."""
-    found = cluster.status()
-    serving = [one for one in found if one.state == "serving"]
+    statuses = cluster.status()
+    serving = [status.id for status in statuses if status.state == "serving"]
     try:
         if not serving:
-            return found, []
-        with admin_client_of(cluster.directory, None) as brokers:
-            degraded = degraded_partitions(brokers.metadata().topics)
-            offline = offline_directories(brokers, [one.id for one in serving])
+            return statuses, []
+        with admin_client(cluster.directory, None) as admin:
+            degraded = degraded_partitions(admin.metadata().topics)
+            offline = offline_directories(admin, serving)
     except UnreachableError as error:
-        return found, [str(error)]
-    for index, one in enumerate(found):
-        if offline.get(one.id):
-            detail = f"offline log directories: {', '.join(offline[one.id])}; its logs/server.log says why"
-            found[index] = replace(one, state="degraded", detail=detail)
-    return found, degraded
+        return statuses, [str(error)]
+    for index, status in enumerate(statuses):
+        if offline.get(status.id):
+            detail = f"offline log directories: {', '.join(offline[status.id])}; see its logs/server.log"
+            statuses[index] = replace(status, state="degraded", detail=detail)
+    return statuses, degraded

@@ -1,4 +1,4 @@
-"""The cluster that a command is about: that of a directory on this host, or one at given addresses."""
+"""The cluster that a command is for: in a directory on this host, or at bootstrap addresses."""
 
 from __future__ import annotations
 
@@ -10,42 +10,49 @@ from pathlib import Path
 from kafka.admin import KafkaAdminClient
 
 from kreplog.client.admin_client import AdminClient
-from kreplog.client.connecting import ADMIN_TIMEOUT_MS, REACH_S, UnreachableError, answering, in_our_words
-from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
+from kreplog.client.bootstrap import (
+    ADMIN_TIMEOUT_MS,
+    CONNECT_TIMEOUT_S,
+    UnreachableError,
+    kafka_errors,
+    reachable_brokers,
+)
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.pid_file import read_pid_file
 from kreplog.errors import UsageError
 
 
-def reached(cluster: Path | None, bootstrap: str | None) -> list[str]:
-    """Of the cluster in this directory, or at these addresses ("host:port,..."): those brokers that answer now.
+def bootstrap_servers(cluster: Path | None, bootstrap: str | None) -> list[str]:
+    """host:port of the brokers that respond now, of the cluster in a directory or at addresses ("host:port,...").
 
-    Raises UnreachableError within about REACH_S when none does, UsageError.
+    Raises UnreachableError within about CONNECT_TIMEOUT_S if none does, UsageError.
     """
     if bootstrap is not None:
-        return answering(bootstrap, "is that where the brokers are?")
+        return reachable_brokers(bootstrap, "check the address, and that the brokers are running")
     if cluster is None:
-        raise UsageError("which cluster? give --cluster DIR or --bootstrap host:port (or set KREPLOG_CLUSTER)")
+        raise UsageError("no cluster given: use --cluster DIR or --bootstrap HOST:PORT, or set KREPLOG_CLUSTER")
     local = LocalCluster(cluster)
     if not any(read_pid_file(local.home(broker))[0] for broker in local.brokers):
-        raise UnreachableError(f"no broker of {cluster} runs: start them with `kreplog cluster start {cluster}`")
-    return answering(local.bootstrap(), f"see `kreplog cluster status {cluster}`")
+        raise UnreachableError(f"no broker of {cluster} is running: start them with `kreplog cluster start {cluster}`")
+    return reachable_brokers(local.bootstrap(), f"see `kreplog cluster status {cluster}`")
 
 
 @contextmanager
-def admin_client_of(cluster: Path | None, bootstrap: str | None) -> Iterator[AdminClient]:
+def admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[AdminClient]:
     """For requests that client libraries lack. Raises UnreachableError, UsageError."""
-    servers = reached(cluster, bootstrap)
+    servers = bootstrap_servers(cluster, bootstrap)
     with asyncio.Runner() as runner:
         yield AdminClient(runner, servers)
 
 
 @contextmanager
-def kafka_admin_of(cluster: Path | None, bootstrap: str | None) -> Iterator[KafkaAdminClient]:
-    """kafka-python's client. Its errors become TopicRequestErrors. Raises UnreachableError, UsageError."""
-    servers = reached(cluster, bootstrap)
-    with in_our_words():
+def kafka_admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[KafkaAdminClient]:
+    """kafka-python's client; its errors become TopicRequestErrors. Raises UnreachableError, UsageError."""
+    servers = bootstrap_servers(cluster, bootstrap)
+    with kafka_errors():
         admin = KafkaAdminClient(
             bootstrap_servers=servers,
-            bootstrap_timeout_ms=int(REACH_S * 1000),
+            bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
             request_timeout_ms=ADMIN_TIMEOUT_MS + 5000,
         )
         try:

@@ -1,11 +1,10 @@
-"""`kreplog consume`: the records of a topic, over the Kafka protocol through kafka-python; for quick use.
+"""`kreplog consume`: prints the records of a topic, with kafka-python; for tests and small amounts.
 
-Keys and values go to stdout as they are, byte for byte; everything else that is told goes to stderr.
+Keys and values go to stdout byte for byte, the number of records to stderr.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -18,10 +17,11 @@ import typer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from kreplog.client.connecting import REACH_S, in_our_words
-from kreplog.commands.connecting import admin_client_of
+from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, kafka_errors
+from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted
+from kreplog.commands.records import bytes_to_json
 from kreplog.errors import UsageError
 
 POLL_MS = 200
@@ -31,44 +31,57 @@ consume_app = App()
 
 @consume_app.command()
 def consume(
-    topic: str,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="All there is (default: new ones).")] = False,
-    offset: Annotated[int | None, typer.Option("--offset", "-o", min=0, help="From here on, in one partition.")] = None,
+    topic: Annotated[str, typer.Argument(help="Topic to consume.")],
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start with the earliest record (default: with new records).")
+    ] = False,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", min=0, help="Start at this offset; needs --partition.")
+    ] = None,
     timestamp: Annotated[
-        str | None, typer.Option("--timestamp", "-t", help="From this time on: ISO 8601 or milliseconds.")
+        str | None, typer.Option("--timestamp", "-t", help="Start at this time: ISO 8601, or milliseconds since 1970.")
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one, or these.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Partition; may be repeated (default: all).")
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=0, help="At most so many.")] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=0, help="Exit after this many records.")
+    ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="Leave when nothing came for so many seconds.")
+        float | None, typer.Option("--timeout", min=0, help="Exit after this many seconds without a record.")
     ] = None,
-    print_key: Annotated[bool, typer.Option("--print-key", help="The key before each value.")] = False,
-    print_offset: Annotated[bool, typer.Option("--print-offset", help="partition:offset before each line.")] = False,
-    key_separator: Annotated[str, typer.Option("--key-separator", "-k", help="Between key and value.")] = "\t",
+    print_key: Annotated[bool, typer.Option("--print-key", help="Print each key before its value.")] = False,
+    print_offset: Annotated[
+        bool, typer.Option("--print-offset", help="Print partition:offset before each record.")
+    ] = False,
+    key_separator: Annotated[
+        str,
+        typer.Option(
+            "--key-separator", "-k", show_default=False, help="Printed between key and value (default: a tab)."
+        ),
+    ] = "\t",
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the committed records of a topic until Ctrl-C, or for as long as asked; as they are, a line each."""
+    """Print the committed records of a topic, one on each line, until Ctrl-C, --max-messages or --timeout."""
     if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
-        raise UsageError("--from-beginning, --offset and --timestamp say three different things: give one")
+        raise UsageError("--from-beginning, --offset and --timestamp exclude each other: give one of them")
     time_ms = None if timestamp is None else _milliseconds(timestamp)
-    with admin_client_of(cluster, bootstrap) as brokers:
-        there = brokers.partitions_of(topic, partition or ())
-        servers = brokers.addresses
-    wanted = sorted(set(partition)) if partition else there
-    if offset is not None and len(wanted) > 1:
+    with admin_client(cluster, bootstrap) as admin:
+        existing = admin.partitions_of(topic, partition or ())
+        servers = admin.addresses
+    numbers = sorted(set(partition)) if partition else existing
+    if offset is not None and len(numbers) > 1:
         raise UsageError(
-            f"--offset means another record in each of {counted(len(wanted), 'partition')}: add --partition"
+            f"--offset applies to one partition, not to {counted(len(numbers), 'partition')}: add --partition"
         )
     show = _as_json if as_json else _as_text(print_key, print_offset, key_separator.encode())
     count = 0
-    with in_our_words(), Interruption() as interruption:
+    with kafka_errors(), Interruption() as interruption:
         consumer = KafkaConsumer(
             bootstrap_servers=servers,
-            bootstrap_timeout_ms=int(REACH_S * 1000),
+            bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
@@ -76,7 +89,7 @@ def consume(
             metrics_enabled=False,
         )
         try:
-            assigned = [KafkaPartition(topic, one) for one in wanted]
+            assigned = [KafkaPartition(topic, number) for number in numbers]
             consumer.assign(assigned)
             _seek(consumer, assigned, from_beginning, offset, time_ms)
             for record in _records(consumer, max_messages, timeout, interruption):
@@ -84,9 +97,8 @@ def consume(
                 count += 1
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # or Python fails on its own flush at the end
+            # Python flushes stdout once more when it exits, and would fail.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             consumer.close(autocommit=False, timeout_ms=1000)
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
@@ -96,31 +108,30 @@ def _seek(consumer: Any, assigned: list[Any], from_beginning: bool, offset: int 
     if from_beginning:
         consumer.seek_to_beginning(*assigned)
     elif offset is not None:
-        (one,) = assigned
-        first, end = consumer.beginning_offsets([one])[one], consumer.end_offsets([one])[one]
+        (partition,) = assigned
+        name = f"{partition.topic}-{partition.partition}"
+        first = consumer.beginning_offsets([partition])[partition]
+        end = consumer.end_offsets([partition])[partition]
         if first == end != offset:
-            raise UsageError(
-                f"{one.topic}-{one.partition} is empty, and the next record gets offset {end:,}: there is no {offset:,}"
-            )
+            raise UsageError(f"{name} is empty, its next record gets offset {end:,}: there is no offset {offset:,}")
         if not first <= offset <= end:
-            raise UsageError(
-                f"{one.topic}-{one.partition} has offsets {first:,} to {end - 1:,}: there is no {offset:,}"
-            )
-        consumer.seek(one, offset)
+            raise UsageError(f"{name} has offsets {first:,} to {end - 1:,}: there is no offset {offset:,}")
+        consumer.seek(partition, offset)
     elif time_ms is not None:
         found = consumer.offsets_for_times(dict.fromkeys(assigned, time_ms))
         ends = consumer.end_offsets(assigned)
-        for one in assigned:
-            consumer.seek(one, ends[one] if found[one] is None else found[one].offset)
+        for partition in assigned:
+            consumer.seek(partition, ends[partition] if found[partition] is None else found[partition].offset)
     else:
-        for one, end in consumer.end_offsets(assigned).items():
-            consumer.seek(one, end)
+        for partition, end in consumer.end_offsets(assigned).items():
+            consumer.seek(partition, end)
 
 
-def _records(consumer: Any, most: int | None, timeout_s: float | None, interruption: Interruption) -> Iterator[Any]:
-    """What comes, at most `most`, until nothing has come for `timeout_s` or it is interrupted."""
+def _records(consumer: Any, limit: int | None, timeout_s: float | None, interruption: Interruption) -> Iterator[Any]:
+    """Records as they are committed, at most `limit`, until none has come for `timeout_s` or the command is
+    interrupted."""
     last = time.monotonic()
-    left = most
+    left = limit
     while not interruption.happened and left != 0:
         found = consumer.poll(timeout_ms=POLL_MS, max_records=500 if left is None else min(left, 500))
         for records in found.values():
@@ -133,7 +144,7 @@ def _records(consumer: Any, most: int | None, timeout_s: float | None, interrupt
             return
 
 
-# How records are written
+# Output
 
 
 def _as_text(print_key: bool, print_offset: bool, separator: bytes) -> Callable[[Any], bytes]:
@@ -153,29 +164,21 @@ def _as_json(record: Any) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp,
-        "key": _to_json(record.key),
-        "value": _to_json(record.value),
-        "headers": [[name, _to_json(value)] for name, value in record.headers],
+        "key": bytes_to_json(record.key),
+        "value": bytes_to_json(record.value),
+        "headers": [[name, bytes_to_json(value)] for name, value in record.headers],
     }
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _to_json(data: bytes | None) -> str | dict[str, str] | None:
-    """What is not UTF-8 becomes {"base64": ...}, as `kreplog log` writes it."""
-    if data is None:
-        return None
-    try:
-        return bytes(data).decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
 def _milliseconds(text: str) -> int:
-    """ISO 8601, in UTC unless it says otherwise, or milliseconds since 1970. Raises UsageError."""
+    """Milliseconds since 1970, of a number or of ISO 8601, which is in UTC by default. Raises UsageError."""
     if text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--timestamp {text!r}: write it as in 2025-01-31T12:00:00Z, or as milliseconds") from None
+        raise UsageError(
+            f"--timestamp {text!r}: give a time as in 2025-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

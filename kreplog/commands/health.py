@@ -1,31 +1,15 @@
-"""Health of a cluster: offline log directories and degraded partitions, by its brokers' answers."""
+"""Degraded partitions of a cluster, by its metadata."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from kreplog.client.admin_client import AdminClient
-from kreplog.client.broker_client import BrokerClient
 from kreplog.commands.options import counted
-from kreplog.errors import ErrorCode
 from kreplog.types import NO_LEADER
-from kreplog.wire.versions import ApiKey
-
-LOG_DIRS_VERSION = 1
 
 EXAMPLES = 3
 """Partitions that a line names at most."""
-
-
-def offline_directories(brokers: AdminClient, ids: Iterable[int]) -> dict[int, list[str]]:
-    """Offline log directories by broker id, from DescribeLogDirs; brokers that do not answer are left out."""
-
-    async def describe(_: int, line: BrokerClient) -> list[str]:
-        response = await line.request(ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, topics=[])
-        return [result.log_dir for result in response.results if result.error_code == ErrorCode.KAFKA_STORAGE_ERROR]
-
-    return brokers.ask_each(ids, describe)
 
 
 def degraded_partitions(topics: Iterable[Any]) -> list[str]:

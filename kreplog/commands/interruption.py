@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, for commands that have something to finish first."""
+"""Ctrl-C and SIGTERM, for commands that finish what they have begun before they exit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import IO, Any, Self
 
 EXIT_CODE = 130
-"""Of a command that was left before it was done."""
+"""Exit status of a command that was interrupted."""
 
 
 class Interruption:
-    """Ctrl-C and SIGTERM while this is entered: noted, and an end to reading. again: more than once."""
+    """Within the `with` block Ctrl-C and SIGTERM end `reading` instead of the process.
+
+    happened: a signal came. again: more than one."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -29,12 +31,12 @@ class Interruption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, self._note) for one in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one, handler in self._before.items():
-            signal.signal(one, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, *_: object) -> None:
         self._count += 1
@@ -42,7 +44,7 @@ class Interruption:
             raise KeyboardInterrupt
 
     def reading(self, lines: IO[bytes]) -> Iterator[bytes]:
-        """The lines, until there are no more or it happens; what is done between two is never broken off."""
+        """The lines, until the last one or a signal; work between two lines is not interrupted."""
         readline = lines.readline
         while True:
             try:

@@ -1,27 +1,22 @@
-"""`kreplog log`: one partition directory, seen and worked on from the shell.
+"""`kreplog log`: inspect, verify, repair and append to one partition directory.
 
-Owns arguments and output and nothing else: whatever a command does, `kreplog.Log` does it. Commands that only look open
-the log read-only and write nothing. Results go to stdout, progress and errors to stderr.
+Only arguments and output are here; kreplog.Log does the work. Commands that inspect open the log read-only and write
+nothing. Results go to stdout, progress and errors to stderr.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import logging
-import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,41 +24,31 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from rich.table import Table
 
 import kreplog
-from kreplog._native import batch
-from kreplog._native.checkpoint import EpochCache
-from kreplog._native.compression import CODECS
+from kreplog.batches import CODEC_NAMES, BatchInfo, decode, leader_epochs, read_batches
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.commands.interruption import Interruption
+from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
 from kreplog.commands.options import App, AsJson, Codec, counted, print_json
-from kreplog.errors import CorruptBatchError, StorageError, UsageError
+from kreplog.commands.records import Encoding, record_printer, time_text
+from kreplog.errors import StorageError, UsageError
 from kreplog.types import TopicPartition
 
 logger = logging.getLogger("kreplog")
 
 FOLLOW_POLL_S = 0.1
-FETCH_BYTES = 1 << 20
-PROGRESS_EVERY_LINES = 1000
 PARTITIONS_SHOWN = 10
-CODEC_NAMES = {number: name for name, number in CODECS.items()}
-
-
-class Encoding(StrEnum):
-    """How keys, values and header values are written out."""
-
-    text = "text"
-    hex = "hex"
-    base64 = "base64"
 
 
 def _check_partition(path: Path) -> Path:
-    """`path`, unless it is the directory above partitions: then raise UsageError, which names them."""
+    """`path`. Raises UsageError, which lists the partitions, if it is a directory of partitions."""
     if path.is_dir() and not any(path.glob("*.log")):
         partitions = sorted(_partitions_in(path))
         if partitions:
             shown = ", ".join(str(partition) for partition in partitions[:PARTITIONS_SHOWN])
             more = f" and {len(partitions) - PARTITIONS_SHOWN:,} more" if len(partitions) > PARTITIONS_SHOWN else ""
             raise UsageError(
-                f"{path} is no partition, but holds {shown}{more}; name one, as in {path / str(partitions[0])}",
+                f"{path} is not a partition directory, but contains {shown}{more}: give one of them, as in "
+                f"{path / str(partitions[0])}",
                 path=str(path),
             )
     return path
@@ -80,22 +65,24 @@ def _partitions_in(path: Path) -> Iterator[TopicPartition]:
 
 
 PartitionPath = Annotated[
-    Path, typer.Argument(help="Partition directory, <dir>/<topic>-<partition>.", callback=_check_partition)
+    Path, typer.Argument(help="The partition's directory, <dir>/<topic>-<partition>.", callback=_check_partition)
 ]
 ShowProgress = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Draw a bar on stderr (default: on a terminal)."),
+    typer.Option("--progress/--no-progress", help="Show a progress bar on stderr (default: if it is a terminal)."),
 ]
-AsEncoding = Annotated[Encoding, typer.Option("--encoding", "-e", help="How bytes are shown.")]
-FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="First offset (default: log start offset).")]
-ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="Offset to stop before (default: the end).")]
+AsEncoding = Annotated[Encoding, typer.Option("--encoding", "-e", help="How keys, values and header values are shown.")]
+FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="First offset (default: the log start offset).")]
+ToOffset = Annotated[
+    int | None, typer.Option("--to", min=0, help="End offset, exclusive (default: the end of the log).")
+]
 
 app = App()
 
 
 @app.command()
 def info(path: PartitionPath, as_json: AsJson = False) -> None:
-    """Show a partition's offsets, sizes, times, leader epochs and segments. Writes nothing."""
+    """Show a partition's offsets, size, timestamps, leader epochs and segments; changes nothing."""
     with _open_to_read(path) as log:
         facts = _facts(log)
     if as_json:
@@ -109,27 +96,28 @@ def dump(
     path: PartitionPath,
     start: FromOffset = None,
     stop: ToOffset = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="At most so many.")] = None,
-    batches: Annotated[bool, typer.Option("--batches", help="Record batch headers instead of records.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="Print at most this many.")] = None,
+    batches: Annotated[bool, typer.Option("--batches", help="Print record batch headers instead of records.")] = False,
     log_end: Annotated[
-        bool, typer.Option("--log-end", help="Up to the log end offset, not only what is committed.")
+        bool, typer.Option("--log-end", help="Print uncommitted records too, up to the log end offset.")
     ] = False,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
 ) -> None:
-    """Print records, or record batch headers, in offset order. Writes nothing.
+    """Print records, or record batch headers, in offset order; changes nothing.
 
-    With --json each line is an object that `append --json-lines` takes back unchanged."""
+    The output of --json is the input of `kreplog log append --json-lines`."""
     with _open_to_read(path) as log:
         first = log.log_start_offset if start is None else start
         end = log.log_end_offset if log_end else log.high_watermark
         last = end if stop is None else min(stop, end)
         if batches:
             show_batch = print_json if as_json else _print_batch
-            for header, _ in islice(_batches(log, first, last, log_end), limit):
+            isolation = "log_end" if log_end else "committed"
+            for header, _ in islice(read_batches(log, first, last, isolation=isolation), limit):
                 show_batch(_batch_facts(header))
         else:
-            show = _record_printer(encoding, as_json)
+            show = record_printer(encoding, as_json)
             for record in islice(_records(log, first, last, log_end), limit):
                 show(record)
 
@@ -142,16 +130,18 @@ def verify(
     progress: ShowProgress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every checksum and every record up to the log end. Writes nothing; leaves with 1 when there is damage."""
+    """Check the checksum of every batch, and every record, up to the log end offset; changes nothing.
+
+    Exits with status 1 if it finds damage."""
     with _open_to_read(path) as log, _progress(progress) as bar:
-        report = log.verify(start, stop, progress=_drawn_by(bar, "verify"))
+        report = log.verify(start, stop, progress=_bar_callback(bar, "verify"))
     if as_json:
         print_json({"ok": not report.damages, **asdict(report)})
     else:
         for damage in report.damages:
             print(f"{damage.path}: position {damage.position}, offset {damage.offset}: {damage.reason}")
         print(
-            f"{path}: {'DAMAGED' if report.damages else 'sound'}; "
+            f"{path}: {'DAMAGED' if report.damages else 'no damage'}; "
             f"{_span(report.start_offset, report.end_offset)}, segments: {report.segments:,}, "
             f"batches: {report.batches:,}, records: {report.records:,}, bytes: {report.bytes:,}, "
             f"damages: {len(report.damages):,}"
@@ -165,22 +155,22 @@ def recover(
     path: PartitionPath,
     replicated: Annotated[
         bool,
-        typer.Option("--replicated", help="One replica of several: leave the high watermark where it was."),
+        typer.Option("--replicated", help="The log is a replica of a cluster: keep its high watermark."),
     ] = False,
     progress: ShowProgress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a partition after a crash: open it for writing, tell what was cut off, close it cleanly.
+    """Repair a partition after a crash: truncate its log at the first damaged batch, and close it cleanly.
 
-    Only what was not yet flushed is checked; `verify` checks everything.
+    Checks only what was not flushed; `kreplog log verify` checks everything.
     """
     if not path.is_dir():
-        what = "is no directory" if path.exists() else "does not exist"
-        raise UsageError(f"{path} {what}: there is nothing to recover", path=str(path))
+        problem = "is not a directory" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {problem}: there is nothing to recover", path=str(path))
     started = time.perf_counter()
     with _progress(progress) as bar, _warnings() as warnings:
         config = kreplog.LogConfig(replicated=replicated)
-        with kreplog.Log.open(path, config, progress=_drawn_by(bar, "recover")) as log:
+        with kreplog.Log.open(path, config, progress=_bar_callback(bar, "recover")) as log:
             facts = {
                 "path": str(path),
                 "log_start_offset": log.log_start_offset,
@@ -203,38 +193,39 @@ def append(
     path: PartitionPath,
     file: Annotated[
         typer.FileBinaryRead | None,
-        typer.Option("--file", "-f", metavar="<file>", help="Read lines from this file (default: stdin)."),
+        typer.Option("--file", "-f", metavar="<file>", help="File to read (default: stdin)."),
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="What parts the key from the value in each line.")
+        str | None,
+        typer.Option("--key-separator", "-k", help="Separator between key and value in each line (default: no keys)."),
     ] = None,
     json_lines: Annotated[
         bool,
         typer.Option(
             "--json-lines",
-            help='Each line is an object: "value" (a string, null or {"base64": ...}), and "key", "timestamp_ms" and '
-            '"headers" (a list of name and value pairs) where wanted.',
+            help='Each line is a JSON object: "value" (a string, null or {"base64": ...}), and optionally "key", '
+            '"timestamp_ms" and "headers" (a list of [name, value]).',
         ),
     ] = False,
-    compression: Annotated[Codec, typer.Option("--compression", "-c", help="Codec of the batches.")] = Codec.none,
+    compression: Annotated[Codec, typer.Option("--compression", "-c", help="Compression codec.")] = Codec.none,
     progress: ShowProgress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Append a record for each line of a file or of stdin; makes the partition where there is none."""
-    parse = _line_parser(key_separator, json_lines)
+    """Append a record for each line of a file or stdin; creates the partition if it does not exist."""
+    parse = line_parser(key_separator, json_lines)
     lines: IO[bytes] = sys.stdin.buffer if file is None else file
     started = time.perf_counter()
     with Interruption() as interruption:
         incoming = interruption.reading(lines)
         first_line = next(incoming, b"")
-        _check_first(first_line, parse)
+        check_first_line(first_line, parse)
         with (
             kreplog.Log.open(path, kreplog.LogConfig(compression_type=compression.value)) as log,
             _progress(progress) as bar,
         ):
             first = log.log_end_offset
             all_lines = chain([first_line] if first_line else [], incoming)
-            bytes_read = _append_lines(log, all_lines, _size_of(lines), parse, bar)
+            bytes_read = append_lines(log, all_lines, size_of(lines), parse, bar)
             facts: dict[str, Any] = {
                 "path": str(path),
                 "first_offset": first,
@@ -257,13 +248,13 @@ def append(
 @app.command()
 def tail(
     path: PartitionPath,
-    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Start with the last so many records.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last records to begin with.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new records too, until Ctrl-C.")] = False,
     encoding: AsEncoding = Encoding.text,
     as_json: AsJson = False,
 ) -> None:
-    """Print the last committed records, and with --follow what comes after them. Writes nothing."""
-    show = _record_printer(encoding, as_json)
+    """Print the last committed records, and with --follow those that are committed later; changes nothing."""
+    show = record_printer(encoding, as_json)
     with _open_to_read(path) as log:
         end = log.high_watermark
         for record in _last_records(log, count, end):
@@ -271,7 +262,7 @@ def tail(
         try:
             while follow:
                 sys.stdout.flush()
-                time.sleep(FOLLOW_POLL_S)  # a writer in another process tells nobody
+                time.sleep(FOLLOW_POLL_S)  # a writer in another process sends no notification
                 start, end = max(end, log.log_start_offset), max(end, log.high_watermark)
                 for record in log.read(start, end) if start < end else ():
                     show(record)
@@ -285,34 +276,12 @@ def tail(
 def _open_to_read(path: Path) -> kreplog.Log:
     if not path.exists():
         raise UsageError(
-            f"{path} does not exist: name a partition directory, <dir>/<topic>-<partition>", path=str(path)
+            f"{path} does not exist: give a partition directory, <dir>/<topic>-<partition>", path=str(path)
         )
     return kreplog.Log.open(path, read_only=True)
 
 
-def _batches(log: kreplog.Log, start: int, stop: int, log_end: bool) -> Iterator[tuple[batch.BatchInfo, memoryview]]:
-    """Header and bytes of every batch that holds an offset in [start, stop), its CRC checked."""
-    offset = start
-    while offset < stop:
-        fetched = log.fetch(offset, max_bytes=FETCH_BYTES, isolation="log_end" if log_end else "committed")
-        data = fetched.data
-        while len(data):
-            try:
-                header = batch.validate(data)
-            except CorruptBatchError as error:
-                raise CorruptBatchError(
-                    f"{log.path}, offset {offset}: {error}; `kreplog log verify` tells where", path=log.path
-                ) from error
-            if header.base_offset >= stop:
-                return
-            yield header, data[: header.size]
-            data = data[header.size :]
-            offset = header.last_offset + 1
-        if not len(fetched.data):
-            return
-
-
-def _batch_facts(header: batch.BatchInfo) -> dict[str, Any]:
+def _batch_facts(header: BatchInfo) -> dict[str, Any]:
     return {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -334,14 +303,14 @@ def _records(log: kreplog.Log, start: int, stop: int, log_end: bool) -> Iterator
     if not log_end:
         yield from log.read(start, stop)
         return
-    for _, data in _batches(log, start, stop, log_end):
-        for record in batch.decode(data):
+    for _, data in read_batches(log, start, stop, isolation="log_end"):
+        for record in decode(data):
             if start <= record.offset < stop:
                 yield record
 
 
 def _last_records(log: kreplog.Log, count: int, end: int) -> Sequence[kreplog.Record]:
-    """The last `count` records below `end`; looks further back where offsets are missing, as after compaction."""
+    """The last `count` records below `end`; reads further back where offsets are missing, as after compaction."""
     window = count
     while True:
         start = max(log.log_start_offset, end - window)
@@ -357,15 +326,15 @@ def _facts(log: kreplog.Log) -> dict[str, Any]:
         "path": log.path,
         "topic": log.topic_partition.topic,
         "partition": log.topic_partition.partition,
-        "topic_id": _if_sound(lambda: _topic_id(log), None),
+        "topic_id": _unless_damaged(lambda: _topic_id(log), None),
         "log_start_offset": log.log_start_offset,
         "high_watermark": log.high_watermark,
         "log_end_offset": log.log_end_offset,
         "recovery_point": log.recovery_point,
         "bytes": log.size,
-        "first_timestamp_ms": _if_sound(lambda: _first_timestamp(log), -1),
+        "first_timestamp_ms": _unless_damaged(lambda: _first_timestamp(log), -1),
         "max_timestamp_ms": max(timestamps, default=-1),
-        "leader_epochs": _if_sound(lambda: _leader_epochs(log), []),
+        "leader_epochs": _unless_damaged(lambda: _leader_epochs(log), []),
         "segments": [
             {
                 "base_offset": segment.base_offset,
@@ -380,145 +349,34 @@ def _facts(log: kreplog.Log) -> dict[str, Any]:
 
 
 def _topic_id(log: kreplog.Log) -> str | None:
-    """As Kafka writes it."""
+    """The topic id as Kafka writes it."""
     return None if log.topic_id is None else base64.urlsafe_b64encode(log.topic_id.bytes).decode().rstrip("=")
 
 
 def _first_timestamp(log: kreplog.Log) -> int:
-    """Of the first committed record, -1 where there is none."""
+    """Timestamp of the first committed record, -1 for none."""
     first = next(log.read(), None)
     return -1 if first is None else first.timestamp_ms
 
 
 def _leader_epochs(log: kreplog.Log) -> list[dict[str, int]]:
-    entries = EpochCache(os.path.join(log.path, "leader-epoch-checkpoint")).entries
-    return [{"epoch": epoch, "start_offset": start} for epoch, start in entries]
+    return [{"epoch": epoch, "start_offset": start} for epoch, start in leader_epochs(log)]
 
 
-def _if_sound(read: Callable[[], object], otherwise: object) -> object:
-    """What `read` returns; `otherwise` and a warning where it meets damage, so that the rest can still be shown."""
+def _unless_damaged(read: Callable[[], object], default: object) -> object:
+    """What `read` returns; `default` and a warning if it finds damage, so that the rest is still shown."""
     try:
         return read()
     except StorageError as error:
         logger.warning("%s", error)
-        return otherwise
+        return default
 
 
-# Appending
+# Output
 
 
-class _Line(NamedTuple):
-    value: bytes | None
-    key: bytes | None = None
-    timestamp_ms: int | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-
-
-def _line_parser(key_separator: str | None, json_lines: bool) -> Callable[[bytes], _Line]:
-    """What turns one line, without its newline, into a record; the parsers raise UsageError."""
-    if json_lines:
-        if key_separator is not None:
-            raise UsageError("--key-separator has no meaning with --json-lines: leave one of them out")
-        return _parse_json_line
-    if key_separator is None:
-        return _Line
-    if not key_separator:
-        raise UsageError("--key-separator must not be empty")
-    separator = key_separator.encode()
-
-    def parse(line: bytes) -> _Line:
-        key, found, value = line.partition(separator)
-        if not found:
-            raise UsageError(f"no key separator {key_separator!r} in it")
-        return _Line(value, key)
-
-    return parse
-
-
-def _parse_json_line(line: bytes) -> _Line:
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise UsageError(f"not JSON: {error}") from error
-    if not isinstance(fields, dict) or "value" not in fields:
-        raise UsageError('not a JSON object with a "value"')
-    unknown = fields.keys() - {"offset", "value", "key", "timestamp_ms", "headers"}
-    if unknown:
-        raise UsageError(f"unknown fields: {', '.join(sorted(unknown))}")
-    headers = fields.get("headers") or []
-    if not isinstance(headers, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in headers):
-        raise UsageError('"headers" must be a list of [name, value]')
-    return _Line(
-        _from_json(fields["value"]),
-        _from_json(fields.get("key")),
-        fields.get("timestamp_ms"),
-        [(name, _from_json(value)) for name, value in headers],
-    )
-
-
-def _from_json(value: object) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, dict) and value.keys() == {"base64"}:
-        try:
-            return base64.b64decode(value["base64"], validate=True)
-        except (TypeError, binascii.Error) as error:
-            raise UsageError(f"not base64: {value['base64']!r}") from error
-    raise UsageError(f'{json.dumps(value)} must be a string, null or {{"base64": ...}}')
-
-
-def _check_first(line: bytes, parse: Callable[[bytes], _Line]) -> None:
-    """Raise UsageError if the first line can be no record, before a directory is made for it."""
-    if line:
-        try:
-            record = parse(line.removesuffix(b"\n"))
-            stamps = None if record.timestamp_ms is None else [record.timestamp_ms]
-            batch.build([record.value], [record.key], stamps, [record.headers])
-        except UsageError as error:
-            raise UsageError(f"line 1: {error}; nothing was appended") from error
-
-
-def _append_lines(
-    log: kreplog.Log, lines: Iterable[bytes], size: int | None, parse: Callable[[bytes], _Line], bar: Progress
-) -> int:
-    """Append a record per line and return how many bytes were read; size: of all lines, for the progress bar.
-
-    Raises UsageError for a line that cannot be a record, naming it; the lines before it are appended."""
-    task = bar.add_task("append", total=size)
-    bytes_read = 0
-    with log.appender() as out:
-        for number, line in enumerate(lines, 1):
-            try:
-                out.append(*parse(line.removesuffix(b"\n")))
-            except UsageError as error:
-                out.flush()
-                raise UsageError(
-                    f"line {number}: {error}; appended: {counted(number - 1, 'line')} before it, so that the next "
-                    f"offset is {log.log_end_offset:,}",
-                    path=log.path,
-                ) from error
-            bytes_read += len(line)
-            if number % PROGRESS_EVERY_LINES == 0:
-                bar.update(task, completed=bytes_read)
-        bar.update(task, completed=bytes_read)
-    return bytes_read
-
-
-def _size_of(lines: IO[bytes]) -> int | None:
-    """Bytes in a regular file; None for a pipe or terminal."""
-    try:
-        return os.fstat(lines.fileno()).st_size or None
-    except OSError:
-        return None
-
-
-# Writing out
-
-
-def _progress(wanted: bool | None) -> Progress:
-    """A bar on stderr; None: only where stderr is a terminal."""
+def _progress(shown: bool | None) -> Progress:
+    """A progress bar on stderr; None: if stderr is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -526,105 +384,41 @@ def _progress(wanted: bool | None) -> Progress:
         TransferSpeedColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
-        disable=not (sys.stderr.isatty() if wanted is None else wanted),
+        disable=not (sys.stderr.isatty() if shown is None else shown),
     )
 
 
-def _drawn_by(bar: Progress, title: str) -> Callable[[int, int], None]:
-    """What the log calls with (bytes done, bytes in all)."""
+def _bar_callback(bar: Progress, title: str) -> Callable[[int, int], None]:
+    """A progress callback for a log, called with (bytes done, bytes in all)."""
     task = bar.add_task(title, total=None)
     return lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """The log's warnings while it is held; they are still shown on stderr."""
+    """Collects the log's warnings within the `with` block; they are still printed to stderr."""
     warnings: list[str] = []
 
-    def keep(record: logging.LogRecord) -> bool:
+    def collect(record: logging.LogRecord) -> bool:
         warnings.append(record.getMessage())
         return True
 
-    logger.addFilter(keep)
+    logger.addFilter(collect)
     try:
         yield warnings
     finally:
-        logger.removeFilter(keep)
-
-
-def _record_printer(encoding: Encoding, as_json: bool) -> Callable[[kreplog.Record], None]:
-    def print_fields(record: kreplog.Record) -> None:
-        print_json(
-            {
-                "offset": record.offset,
-                "timestamp_ms": record.timestamp_ms,
-                "key": _to_json(record.key, encoding),
-                "value": _to_json(record.value, encoding),
-                "headers": [[name, _to_json(value, encoding)] for name, value in record.headers],
-            }
-        )
-
-    def print_text(record: kreplog.Record) -> None:
-        headers = "".join(f"  {_printable(name)}={_to_text(value, encoding)}" for name, value in record.headers)
-        print(
-            f"{record.offset}  {_time(record.timestamp_ms)}  "
-            f"{_to_text(record.key, encoding)}  {_to_text(record.value, encoding)}{headers}"
-        )
-
-    return print_fields if as_json else print_text
-
-
-def _to_json(data: bytes | None, encoding: Encoding) -> str | dict[str, str] | None:
-    """Bytes that are not UTF-8 become {"base64": ...} under the text encoding, so that nothing is lost."""
-    if data is None:
-        return None
-    if encoding is Encoding.hex:
-        return data.hex()
-    if encoding is Encoding.text:
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(data).decode()}
-    return base64.b64encode(data).decode()
-
-
-def _to_text(data: bytes | None, encoding: Encoding) -> str:
-    if data is None:
-        return "null"
-    if encoding is Encoding.hex:
-        return data.hex()
-    if encoding is Encoding.base64:
-        return base64.b64encode(data).decode()
-    return _printable(data.decode(errors="backslashreplace"))
-
-
-def _printable(text: str) -> str:
-    """`text` with control characters escaped: a record must not drive the terminal it is shown on."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+        logger.removeFilter(collect)
 
 
 def _span(start: int, end: int) -> str:
-    """The offsets of [start, end) in words."""
+    """The offsets in [start, end) as text."""
     if end - start <= 1:
         return f"offset {start:,}" if end > start else "no offsets"
     return f"offsets {start:,} to {end - 1:,}"
 
 
-def _time(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC; a plain number for what no calendar holds, "-" for none."""
-    if timestamp_ms == -1:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC).replace(microsecond=timestamp_ms % 1000 * 1000)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _print_batch(header: dict[str, Any]) -> None:
-    print("  ".join(f"{name}={_time(value) if name.endswith('_ms') else value}" for name, value in header.items()))
+    print("  ".join(f"{name}={time_text(value) if name.endswith('_ms') else value}" for name, value in header.items()))
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -636,8 +430,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         table.add_row(name.replace("_", " "), "none" if facts[name] is None else str(facts[name]))
     for name in ("log_start_offset", "high_watermark", "log_end_offset", "recovery_point", "bytes"):
         table.add_row(name.replace("_", " "), f"{facts[name]:,}")
-    table.add_row("first timestamp", _time(facts["first_timestamp_ms"]))
-    table.add_row("max timestamp", _time(facts["max_timestamp_ms"]))
+    table.add_row("first timestamp", time_text(facts["first_timestamp_ms"]))
+    table.add_row("max timestamp", time_text(facts["max_timestamp_ms"]))
     epochs = (f"{entry['epoch']} from offset {entry['start_offset']:,}" for entry in facts["leader_epochs"])
     table.add_row("leader epochs", ", ".join(epochs) or "none")
     console.print(table, markup=False)
@@ -647,16 +441,18 @@ def _print_facts(facts: dict[str, Any]) -> None:
             f"{segment['base_offset']:,}",
             f"{segment['next_offset']:,}",
             f"{segment['bytes']:,}",
-            _time(segment["max_timestamp_ms"]),
+            time_text(segment["max_timestamp_ms"]),
         )
     console.print(segments)
 
 
 def _print_recovery(facts: dict[str, Any]) -> None:
     for cut in facts["cuts"]:
-        print(f"{cut['path']}: {counted(cut['bytes'], 'byte')} cut from byte {cut['position']:,} on: {cut['reason']}")
+        print(
+            f"{cut['path']}: {counted(cut['bytes'], 'byte')} truncated at position {cut['position']:,}: {cut['reason']}"
+        )
     print(
         f"{facts['path']}: {_span(facts['log_start_offset'], facts['log_end_offset'])}, high watermark "
-        f"{facts['high_watermark']:,}; {counted(facts['bytes_cut'], 'byte')} cut, {facts['bytes']:,} kept, "
+        f"{facts['high_watermark']:,}; {counted(facts['bytes_cut'], 'byte')} truncated, {facts['bytes']:,} left, "
         f"in {facts['seconds']:.3f} s"
     )

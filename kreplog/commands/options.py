@@ -1,4 +1,4 @@
-"""What the commands have alike: options, and how results are written."""
+"""Options and output that the commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kreplog.errors import UsageError
 
 
 class _PlainFlags:
-    """Shows no type behind a flag in help: typer 0.29 shows one behind every option, <bool> for flags and --help."""
+    """Hides the types of flags in help: typer 0.29 shows <bool> for flags and --help."""
 
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]  # typer's, whom this is mixed into
@@ -34,7 +34,7 @@ class _Group(_PlainFlags, TyperGroup):
 
 
 class App(typer.Typer):
-    """A typer.Typer with the settings that all of kreplog's commands, and groups of commands, share."""
+    """A typer.Typer with the settings of all of kreplog's commands and command groups."""
 
     def __init__(self, help: str | None = None) -> None:
         super().__init__(
@@ -42,20 +42,22 @@ class App(typer.Typer):
         )
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[Any], Any]:
-        """As typer.Typer.command, for a command whose flags are plain."""
+        """As typer.Typer.command, without types of flags in help."""
         return super().command(*arguments, cls=_Command, **settings)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-ClusterDir = Annotated[Path, typer.Argument(help="The cluster's directory.", envvar="KREPLOG_CLUSTER")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ClusterDir = Annotated[Path, typer.Argument(help="Directory of the cluster.", envvar="KREPLOG_CLUSTER")]
 OptionalDir = Annotated[
-    Path | None, typer.Option("--cluster", "-c", help="The cluster's directory.", envvar="KREPLOG_CLUSTER")
+    Path | None, typer.Option("--cluster", "-c", help="Directory of a cluster on this host.", envvar="KREPLOG_CLUSTER")
 ]
-Bootstrap = Annotated[str | None, typer.Option("--bootstrap", "-b", help="host:port of brokers, with commas between.")]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", "-b", help="Brokers to connect to, as in host1:9092,host2:9092.")
+]
 
 
 class Codec(StrEnum):
-    """What record batches are compressed with."""
+    """Compression of record batches."""
 
     none = "none"
     gzip = "gzip"
@@ -65,18 +67,18 @@ class Codec(StrEnum):
 
 
 def ids(text: str) -> list[int]:
-    """Broker ids with commas between. Raises UsageError."""
+    """Broker ids, comma-separated. Raises UsageError."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"brokers {text!r}: write ids with commas between, as in 0,1,2") from None
+        raise UsageError(f"brokers {text!r}: give comma-separated ids, as in 0,1,2") from None
 
 
 def pair(option: str, text: str) -> tuple[str, str]:
-    """The two sides of name=value, as `option` takes it. Raises UsageError."""
+    """Name and value of name=value, the argument of `option`. Raises UsageError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{option} {text!r}: write name=value")
+        raise UsageError(f"{option} {text!r}: give NAME=VALUE")
     return name, value
 
 

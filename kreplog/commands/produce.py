@@ -1,6 +1,6 @@
-"""`kreplog produce`: a record for each line, over the Kafka protocol through kafka-python; for quick use.
+"""`kreplog produce`: produces a record for each line, with kafka-python; for tests and small amounts.
 
-Every byte of a line is kept. What became of the records goes to stderr, or as JSON to stdout.
+A line's bytes are not changed. The summary goes to stderr, or as JSON to stdout.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import typer
 from kafka import KafkaProducer
 from kafka import codec as codecs
 
-from kreplog.client.connecting import REACH_S, TopicRequestError, in_our_words
-from kreplog.commands.connecting import admin_client_of
+from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, TopicRequestError, kafka_errors
+from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import EXIT_CODE, Interruption
 from kreplog.commands.options import App, AsJson, Bootstrap, Codec, OptionalDir, counted, print_json
 from kreplog.errors import UsageError
 
 MAX_UNACKNOWLEDGED_BYTES = 32 << 20
-"""What kafka-python may hold that no broker has acknowledged: it knows no bound itself."""
+"""Maximum of unacknowledged bytes; kafka-python itself has no such limit."""
 
 MAX_REQUEST_BYTES = 1 << 20
 LINGER_MS = 5
@@ -35,7 +35,7 @@ produce_app = App()
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as produced: nobody, the leader, all in sync."""
+    """Replicas that must have a record before it is acknowledged: none, the leader, all in sync."""
 
     none = "0"
     leader = "1"
@@ -44,31 +44,38 @@ class Acks(StrEnum):
 
 @produce_app.command()
 def produce(
-    topic: str,
-    file: Annotated[Path | None, typer.Argument(help="Lines to produce (default: stdin).")] = None,
+    topic: Annotated[str, typer.Argument(help="Topic to produce to.")],
+    file: Annotated[Path | None, typer.Argument(help="File to read (default: stdin).")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="What parts the key from the value in each line.")
+        str | None,
+        typer.Option("--key-separator", "-k", help="Separator of key and value in each line (default: no keys)."),
     ] = None,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record before it counts.")] = Acks.all,
-    compression: Annotated[Codec, typer.Option("--compression", help="Codec of the batches.")] = Codec.none,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only to this one.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds for a record to be acknowledged.")] = 30,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="Replicas that must have a record: none, the leader, all in sync.")
+    ] = Acks.all,
+    compression: Annotated[Codec, typer.Option("--compression", help="Compression codec.")] = Codec.none,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Partition (default: by key).")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for the acknowledgement of a record.")
+    ] = 30,
     cluster: OptionalDir = None,
     bootstrap: Bootstrap = None,
     as_json: AsJson = False,
 ) -> None:
-    """Produce a record for each line, and tell how many were acknowledged and which were not (exit code 1)."""
+    """Produce a record for each line of a file or stdin. Exits with status 1 if any is not acknowledged."""
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
     _check_codec(compression)
-    with admin_client_of(cluster, bootstrap) as brokers:
-        brokers.partitions_of(topic, [] if partition is None else [partition])
-        servers = brokers.addresses
+    with admin_client(cluster, bootstrap) as admin:
+        admin.partitions_of(topic, [] if partition is None else [partition])
+        servers = admin.addresses
     separator = None if key_separator is None else key_separator.encode()
-    with in_our_words(), _lines(file) as lines, Interruption() as interruption:
+    with kafka_errors(), _lines(file) as lines, Interruption() as interruption:
         producer = KafkaProducer(
             bootstrap_servers=servers,
-            bootstrap_timeout_ms=int(REACH_S * 1000),
+            bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
             acks=acks.value if acks is Acks.all else int(acks.value),
             enable_idempotence=acks is Acks.all,
             compression_type=None if compression is Codec.none else compression.value,
@@ -83,16 +90,16 @@ def produce(
         )
         sending = Sending(lambda key, value: producer.send(topic, value, key, partition=partition))
         try:
-            broken = _send(lines, sending, separator, interruption)
+            error = _send(lines, sending, separator, interruption)
             if not interruption.again:
                 sending.wait(interruption)
         finally:
             producer.close(timeout=0 if sending.unacknowledged else 5)
-    _tell(topic, sending, acks, interruption, broken, as_json)
+    _report(topic, sending, acks, interruption, error, as_json)
 
 
 def _send(lines: IO[bytes], sending: Sending, separator: bytes | None, interruption: Interruption) -> str | None:
-    """Hand over every line; why that ended early, if it did and was not interrupted."""
+    """Send a record for every line; returns an error message if a line cannot be one."""
     for number, line in enumerate(interruption.reading(lines), 1):
         text = line.removesuffix(b"\n")
         key, found, value = (None, b"", text) if separator is None else text.partition(separator)
@@ -104,8 +111,8 @@ def _send(lines: IO[bytes], sending: Sending, separator: bytes | None, interrupt
     return None
 
 
-def _tell(
-    topic: str, sending: Sending, acks: Acks, interruption: Interruption, broken: str | None, as_json: bool
+def _report(
+    topic: str, sending: Sending, acks: Acks, interruption: Interruption, error: str | None, as_json: bool
 ) -> None:
     failed = sorted(sending.failed.items())
     word = "sent" if acks is Acks.none else "acknowledged"
@@ -115,25 +122,25 @@ def _tell(
                 "topic": topic,
                 word: sending.acknowledged,
                 "unknown": sending.unacknowledged,
-                "failed": [{"line": number, "error": error} for number, error in failed],
+                "failed": [{"line": number, "error": reason} for number, reason in failed],
                 "partitions": {
-                    str(one): {"first_offset": first, "last_offset": last}
-                    for one, (first, last) in sorted(sending.offsets.items())
+                    str(partition): {"first_offset": first, "last_offset": last}
+                    for partition, (first, last) in sorted(sending.offsets.items())
                 },
-                "error": broken,
+                "error": error,
             }
         )
     else:
-        for number, error in failed[:ERRORS_SHOWN]:
-            print(f"line {number}: {error}", file=sys.stderr)
+        for number, reason in failed[:ERRORS_SHOWN]:
+            print(f"line {number}: {reason}", file=sys.stderr)
         if len(failed) > ERRORS_SHOWN:
             print(f"and {len(failed) - ERRORS_SHOWN:,} more, up to line {failed[-1][0]}", file=sys.stderr)
-        told = [f"{counted(sending.acknowledged, 'record')} {word}"]
-        told += [f"{len(failed):,} failed"] if failed else []
-        told += [f"{sending.unacknowledged:,} unknown: they may be there or not"] if sending.unacknowledged else []
-        print(f"{topic}: {', '.join(told)}", file=sys.stderr)
-    if broken is not None:
-        raise UsageError(broken)
+        counts = [f"{counted(sending.acknowledged, 'record')} {word}"]
+        counts += [f"{len(failed):,} failed"] if failed else []
+        counts += [f"{sending.unacknowledged:,} unknown: produced or not"] if sending.unacknowledged else []
+        print(f"{topic}: {', '.join(counts)}", file=sys.stderr)
+    if error is not None:
+        raise UsageError(error)
     if interruption.happened:
         raise typer.Exit(EXIT_CODE)
     if failed or sending.unacknowledged:
@@ -141,7 +148,7 @@ def _tell(
 
 
 class Sending:
-    """Records on their way. acknowledged: how many. failed: why, by line. offsets: first and last, by partition."""
+    """Records in flight. acknowledged: their number. failed: errors by line. offsets: first and last, by partition."""
 
     def __init__(self, send: Callable[[bytes | None, bytes], Any]) -> None:
         self._send = send
@@ -153,7 +160,7 @@ class Sending:
         self.offsets: dict[int, tuple[int, int]] = {}
 
     def send(self, number: int, key: bytes | None, value: bytes, interruption: Interruption) -> None:
-        """Hand over one record, when there is room; a refusal counts as failed."""
+        """Send a record, as soon as fewer than MAX_UNACKNOWLEDGED_BYTES are in flight; an error counts it as failed."""
         size = len(value) + len(key or b"")
         with self._changed:
             while (
@@ -166,14 +173,14 @@ class Sending:
             self.unacknowledged += 1
         try:
             future = self._send(key, value)
-        except Exception as error:  # it raises what is not its own too, such as ValueError for a partition
+        except Exception as error:  # kafka-python raises errors of Python too, such as ValueError for a partition
             self._failed(error, number, size)
             return
         future.add_callback(self._acknowledged, size)
         future.add_errback(self._refused, number, size)
 
     def wait(self, interruption: Interruption) -> None:
-        """Until all have been answered, one way or the other; a second Ctrl-C ends it."""
+        """Wait until every record is acknowledged or failed, or until a second Ctrl-C."""
         with self._changed:
             while self.unacknowledged and not interruption.again:
                 self._changed.wait(POLL_S)
@@ -184,17 +191,17 @@ class Sending:
             if metadata.offset >= 0:
                 first, last = self.offsets.get(metadata.partition, (metadata.offset, metadata.offset))
                 self.offsets[metadata.partition] = min(first, metadata.offset), max(last, metadata.offset)
-            self._answered(size)
+            self._finished(size)
 
     def _refused(self, number: int, size: int, error: Exception) -> None:
         self._failed(error, number, size)
 
     def _failed(self, error: Exception, number: int, size: int) -> None:
         with self._changed:
-            self.failed[number] = _words(error)
-            self._answered(size)
+            self.failed[number] = _reason(error)
+            self._finished(size)
 
-    def _answered(self, size: int) -> None:
+    def _finished(self, size: int) -> None:
         self.unacknowledged -= 1
         self.unacknowledged_bytes -= size
         self._changed.notify_all()
@@ -210,17 +217,19 @@ def _lines(file: Path | None) -> Iterator[IO[bytes]]:
 
 
 def _check_codec(codec: Codec) -> None:
-    """Raise UsageError for one that kafka-python lacks the library for."""
+    """Raise UsageError for a codec whose library kafka-python cannot import."""
     packages = {Codec.snappy: "python-snappy", Codec.lz4: "lz4", Codec.zstd: "zstandard"}
     if codec in packages and not getattr(codecs, f"has_{codec.value}")():
-        raise UsageError(f"--compression {codec.value} needs a package that is not here: pip install {packages[codec]}")
+        raise UsageError(
+            f"--compression {codec.value} needs a package that is not installed: pip install {packages[codec]}"
+        )
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     try:
-        with in_our_words():
+        with kafka_errors():
             raise error
-    except TopicRequestError as told:
-        return str(told).removeprefix("the cluster could not do it: ")
+    except TopicRequestError as translated:
+        return str(translated).removeprefix("the cluster refused the request: ")
     except Exception as other:
         return str(other)

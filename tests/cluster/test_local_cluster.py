@@ -18,9 +18,10 @@ pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from typer.testing import CliRunner
 
-from kreplog.cluster.local_cluster import ClusterError, LocalCluster, PidFile, read_pid_file
+from kreplog.cluster.expansion import extend
+from kreplog.cluster.local_cluster import ClusterError, LocalCluster
+from kreplog.cluster.pid_file import PidFile, read_pid_file
 from kreplog.commands import clusters
-from kreplog.commands.add_brokers import extend
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.errors import UsageError
 from kreplog.server.network.internal import load_key
@@ -40,20 +41,20 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
         (0, False, 19093, False),
         (2, False, 19092, False),
     ]
-    with pytest.raises(UsageError, match="holds a cluster already"):
+    with pytest.raises(UsageError, match="contains a cluster already"):
         LocalCluster.create(tmp_path / "c", [1])
-    with pytest.raises(UsageError, match="none of"):
+    with pytest.raises(UsageError, match="there is no broker 1"):
         found.home(1)
 
 
 def test_what_cannot_be_a_cluster(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no cluster"):
+    with pytest.raises(UsageError, match="contains no cluster"):
         LocalCluster(tmp_path)
     with pytest.raises(UsageError, match="each once"):
         LocalCluster.create(tmp_path, [1, 1])
     with pytest.raises(UsageError, match=r"no\.such is no setting|no\.such in"):
         LocalCluster.create(tmp_path, [1], 0, ['"no.such" = 1'])
-    with pytest.raises(UsageError, match="holds no cluster"):
+    with pytest.raises(UsageError, match="contains no cluster"):
         LocalCluster(tmp_path)
 
 
@@ -63,7 +64,7 @@ def test_a_pid_file_says_who_lives(tmp_path: Path) -> None:
     assert read_pid_file(tmp_path) == (os.getpid(), "", 0)
     mine.write("127.0.0.1", 9092)
     assert read_pid_file(tmp_path) == (os.getpid(), "127.0.0.1", 9092)
-    with pytest.raises(UsageError, match=f"runs already, as process {os.getpid()}"):
+    with pytest.raises(UsageError, match=f"is running already, as process {os.getpid()}"):
         PidFile(tmp_path)
     mine.close()
     assert read_pid_file(tmp_path) == (0, "", 0)
@@ -82,9 +83,9 @@ def test_commands(tmp_path: Path) -> None:
     ("settings", "told"),
     [
         (["foo=1"], "foo in --set is no setting of a broker"),
-        (["foo"], "--set foo: no line of TOML"),
+        (["foo"], "--set foo: not a line of TOML"),
         (['"min.insync.replicas" = 0'], "min.insync.replicas = 0 in --set: allowed is an integer from 1"),
-        (["min.insync.replicas = 1", "min.insync.replicas = 2"], "these settings cannot stand together"),
+        (["min.insync.replicas = 1", "min.insync.replicas = 2"], "these settings contradict each other"),
         (["broker.id = 7"], "broker.id differs from broker to broker"),
     ],
 )
@@ -160,8 +161,10 @@ def test_a_start_that_fails_leaves_nothing_running(cluster: LocalCluster) -> Non
     with socket.create_server(("127.0.0.1", port)), pytest.raises(ClusterError) as error:
         cluster.start()
     told = str(error.value)
-    assert "broker 1 ended with exit status 2 as it started: broker 1 cannot listen on" in told
-    assert f"127.0.0.1:{port}: another process listens there; give it another address in its setting listeners" in told
+    assert "broker 1 exited with status 2 while it started: broker 1 cannot listen on" in told
+    assert (
+        f"127.0.0.1:{port}: another process listens there; change its setting listeners, or stop that process" in told
+    )
     assert "the brokers started with it are stopped again" in told
     assert any("cannot listen" in line for line in error.value.lines)
     assert [one.state for one in cluster.status()] == ["stopped", "stopped"]
@@ -172,7 +175,7 @@ def test_a_broker_that_runs_stays_when_the_start_of_another_fails(cluster: Local
     (cluster.home(1) / "data").write_text("a file where the directory should be")
     told = CliRunner().invoke(clusters.cluster_app, ["start", str(cluster.directory)])
     assert isinstance(told.exception, ClusterError)
-    assert "broker 1 ended" in str(told.exception)
+    assert "broker 1 exited" in str(told.exception)
     assert "  " in told.output
     assert [one.state for one in cluster.status()] == ["serving", "stopped"]
 
@@ -186,15 +189,16 @@ def test_what_a_broker_that_does_not_serve_waits_for(cluster: LocalCluster) -> N
     told = cluster.status()[0]
     assert (told.state, told.pid) == ("starting", os.getpid())
     assert told.detail == (
-        "it recovers its logs and does not listen yet; the last in its log: recovery: 500 of 900 replicas"
+        "it recovers its logs and does not listen yet; the last line of its log: recovery: 500 of 900 replicas"
     )
     mine.write("127.0.0.1", 1)
-    assert f"it waits for the coordination store, which cannot be asked: there is no {cluster.directory}" in (
-        cluster.status()[0].detail
+    assert (
+        f"it waits for the coordination store, which cannot be read: {cluster.directory}/coordination does not exist"
+        in (cluster.status()[0].detail)
     )
     with closing(EmbeddedStore(cluster.directory / "coordination")) as store:
         store.connect(1000)
-        assert "it listens, but is not registered with the coordination store; the last in its log" in (
+        assert "it listens, but is not registered with the coordination store; the last line of its log" in (
             cluster.status()[0].detail
         )
     mine.close()
@@ -203,7 +207,7 @@ def test_what_a_broker_that_does_not_serve_waits_for(cluster: LocalCluster) -> N
 def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("the system does not tell of suspended processes in /proc")
-    held = "from kreplog.cluster.local_cluster import PidFile; import sys, time; mine = PidFile(__import__('pathlib')"
+    held = "from kreplog.cluster.pid_file import PidFile; import sys, time; mine = PidFile(__import__('pathlib')"
     code = f"{held}.Path(sys.argv[1])); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(cluster.home(0))], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -212,8 +216,8 @@ def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
         os.waitpid(process.pid, os.WUNTRACED)
         told = cluster.status()[0]
         assert told.state == "suspended"
-        assert told.detail == f"its process is suspended; `kill -CONT {process.pid}` lets it go on"
-        with pytest.raises(ClusterError, match=r"still runs after 0 s: its process is suspended; `kill -CONT"):
+        assert told.detail == f"its process is suspended; `kill -CONT {process.pid}` resumes it"
+        with pytest.raises(ClusterError, match=r"is still running after 0 s: its process is suspended; `kill -CONT"):
             cluster.stop([0], 0)
         process.kill()
 
@@ -232,7 +236,7 @@ def test_a_start_is_over_once_the_controller_has_taken_the_broker_in(cluster: Lo
         with pytest.raises(ClusterError):
             cluster.start([1], 0)
         eventually(lambda: cluster.status()[1].registered, "it does not register")
-        with pytest.raises(ClusterError, match=r"broker 1: .*no controller has told it of all"):
+        with pytest.raises(ClusterError, match=r"broker 1: .*no controller has sent it metadata of all brokers"):
             cluster.start([1], 0.1)
     cluster.start([1])
     assert [one.state for one in cluster.status()] == ["serving", "serving"]

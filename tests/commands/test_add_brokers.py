@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 from kreplog.client import admin_client
-from kreplog.client.reassignment import UnderWay
-from kreplog.client.rebalance_plan import _as_of_one_moment
+from kreplog.client.reassignment import OngoingReassignment
+from kreplog.client.rebalance_plan import _consistent_snapshot
+from kreplog.cluster.expansion import common_settings, extend
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.add_brokers import _common, extend
 from kreplog.errors import UsageError
 from kreplog.log import Log
 from kreplog.server.settings import parse
@@ -68,7 +68,7 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     text = kreplog("cluster", "add-brokers", "2", pair).out.decode().splitlines()
     move = plan["moves"][0]
     assert text[0] == f"grown-{move['partition']}  broker {move['from']} -> 2  {move['bytes']:,} bytes"
-    assert text[-1].startswith("nothing has been changed: --execute")
+    assert text[-1].startswith("nothing changed: use --execute")
     assert files(pair) == before and LocalCluster(pair).brokers == (0, 1)
 
     done = told(kreplog, "2", pair, "--execute")
@@ -83,12 +83,12 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     assert sorted(map(int, records)) == list(range(1000))
     kill(LocalCluster(pair), 0)
     refused = kreplog("cluster", "add-brokers", "3", pair, "--execute")
-    assert (refused.code, "brokers [0] do not run" in refused.err) == (1, True)
+    assert (refused.code, "brokers [0] are not running" in refused.err) == (1, True)
     assert LocalCluster(pair).brokers == (0, 1, 2)
 
 
 def test_what_was_left_is_gone_on_with(pair: Path, kreplog: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_client, "REACH_S", 0.3)
+    monkeypatch.setattr(admin_client, "CONNECT_TIMEOUT_S", 0.3)
     kreplog("topic", "create", "kept", "-p", 5, "-r", 2, "--cluster", pair)
     grown = extend(LocalCluster(pair), [2], 0, [])
     grown.start([2])
@@ -115,7 +115,7 @@ def test_new_brokers_get_what_all_others_have_alike(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", [0, 1], 0, ['"min.insync.replicas" = 2', '"broker.rack" = "a"'])
     other = made.home(1) / "broker.toml"
     other.write_text(other.read_text() + '"log.roll.ms" = 5000\n')
-    lines = _common(made, ['"num.replica.fetchers" = 3'])
+    lines = common_settings(made, ['"num.replica.fetchers" = 3'])
     grown = extend(made, [7], 20001, lines)
     assert grown.brokers == (0, 1, 7)
     found = parse((grown.home(7) / "broker.toml").read_text())
@@ -138,7 +138,7 @@ def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
     assert made == {"directory": str(root), "brokers": [0], "bootstrap": LocalCluster(root).bootstrap()}
     for words, wanted in (
         (["1,1"], "brokers [1, 1]: give each id once"),
-        (["x"], "brokers 'x': write ids with commas between"),
+        (["x"], "brokers 'x': give comma-separated ids"),
         (["1", "--set", '"no.such" = 1'], "no.such"),
         (["1", "--set", '"broker.id" = 3'], "broker.id differs from broker to broker"),
         (["1"], "no broker of"),
@@ -146,7 +146,7 @@ def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
         answer = kreplog("cluster", "add-brokers", *words[:1], root, *words[1:])
         assert answer.code != 0 and wanted in answer.err
         assert answer.err.count("\n") == 1
-    with pytest.raises(UsageError, match="holds no cluster"):
+    with pytest.raises(UsageError, match="contains no cluster"):
         LocalCluster(tmp_path)
     assert kreplog("cluster", "add-brokers", "1", tmp_path).code == 2
     assert not (root / "broker-1").exists()
@@ -155,7 +155,7 @@ def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
 def test_a_move_that_ends_while_one_asks_does_not_add_replicas() -> None:
     """Between the two questions: the partition still shows the replica that leaves."""
     one = TopicPartition("t", 0)
-    moves = [{one: UnderWay((0, 1, 2), (2,), (0,))}, {}, {}, {}]
+    moves = [{one: OngoingReassignment((0, 1, 2), (2,), (0,))}, {}, {}, {}]
     seen = [[0, 1, 2], [1, 2]]
 
     class Asked:
@@ -163,7 +163,7 @@ def test_a_move_that_ends_while_one_asks_does_not_add_replicas() -> None:
             partition = SimpleNamespace(partition_index=0, replica_nodes=seen.pop(0))
             return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[partition])])
 
-        def ask(self, *_: Any, **__: Any) -> Any:
+        def request(self, *_: Any, **__: Any) -> Any:
             found = moves.pop(0)
             partitions = [
                 SimpleNamespace(
@@ -177,5 +177,5 @@ def test_a_move_that_ends_while_one_asks_does_not_add_replicas() -> None:
             topics = [SimpleNamespace(name="t", partitions=partitions)] if found else []
             return SimpleNamespace(error_code=0, error_message=None, topics=topics)
 
-    there, moving = _as_of_one_moment(Asked())  # type: ignore[arg-type]
+    there, moving = _consistent_snapshot(Asked())  # type: ignore[arg-type]
     assert (there[one].replica_nodes, moving) == ([1, 2], {})

@@ -18,10 +18,9 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from kreplog.client import admin_client
-from kreplog.client import reassignment as reassigning
+from kreplog.client import admin_client, reassignment
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.commands.connecting import admin_client_of
+from kreplog.commands import connecting
 from kreplog.types import TopicPartition
 from tests.commands.conftest import Kreplog
 from tests.integration.clusters import WITHIN_S, eventually, pid_of
@@ -44,7 +43,7 @@ def standing_still(cluster: LocalCluster, broker: int) -> Iterator[None]:
     os.kill(pid_of(cluster, broker), signal.SIGSTOP)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(admin_client, "REACH_S", 0.3)
+            patch.setattr(admin_client, "CONNECT_TIMEOUT_S", 0.3)
             yield
     finally:
         os.kill(pid_of(cluster, broker), signal.SIGCONT)
@@ -114,11 +113,11 @@ def test_what_is_refused(on_trio: Kreplog) -> None:
         (["refused-moves", "0=1,1"], "refused-moves-0 is given replicas [1, 1]: name each broker once"),
         (["refused-moves", "2=1"], "there is no partition refused-moves-2: the topic has 2, counted from 0"),
         (["nope", "0=1"], "topic nope: there is no such topic"),
-        (["refused-moves"], "to which brokers? write `refused-moves 0=1,2,3`"),
-        (["refused-moves", "0"], "'0': write PARTITION=BROKER,BROKER as in 0=1,2,3"),
-        (["refused-moves", "0=a"], "'0=a': write PARTITION=BROKER,BROKER"),
+        (["refused-moves"], "no partitions given: use `refused-moves 0=1,2,3`"),
+        (["refused-moves", "0"], "'0': give PARTITION=BROKER,BROKER as in 0=1,2,3"),
+        (["refused-moves", "0=a"], "'0=a': give PARTITION=BROKER,BROKER"),
         (["refused-moves", "0=1", "0=2"], "refused-moves-0 is given twice"),
-        (["--cancel"], "no partition is being reassigned, so there is nothing to cancel"),
+        (["--cancel"], "no partition is being reassigned: there is nothing to cancel"),
         (["refused-moves", "0", "--cancel"], "refused-moves-0 is not being reassigned"),
     ):
         answer = on_trio("partition", "reassign", *words)
@@ -137,7 +136,7 @@ def test_cancelled_it_is_led_back(trio: LocalCluster, on_trio: Kreplog) -> None:
         told = on_trio("partition", "reassign", "led-back", "0=2", "1=1,2", "--no-wait")
         assert (told.code, told.out) == (
             0,
-            b"2 partitions moving on; `kreplog partition reassign` waits for the end\n",
+            b"2 partitions still moving: wait with `kreplog partition reassign`\n",
         )
         eventually(lambda: moving(on_trio, "led-back") == [[2], [1, 2]], "it does not begin")
         assert on_trio("partition", "reassign", "led-back", "--cancel", "1").code == 0
@@ -162,7 +161,7 @@ def test_left_it_goes_on_and_can_be_waited_for_again(trio: LocalCluster, on_trio
         out, err = waiting.communicate(timeout=WITHIN_S)
         assert (waiting.returncode, out) == (
             130,
-            b"1 partition moving on; `kreplog partition reassign` waits for the end\n",
+            b"1 partition still moving: wait with `kreplog partition reassign`\n",
         )
         assert b"Traceback" not in err
     told = on_trio("partition", "reassign")
@@ -172,12 +171,12 @@ def test_left_it_goes_on_and_can_be_waited_for_again(trio: LocalCluster, on_trio
 def test_a_move_that_somebody_else_cancels_is_not_waited_for_for_ever(
     trio: LocalCluster, on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reassigning, "BEGUN_WITHIN_S", 0.2)
+    monkeypatch.setattr(reassignment, "START_TIMEOUT_S", 0.2)
     place(on_trio, "elsewhere", "0")
-    with admin_client_of(trio.directory, None) as brokers:
+    with connecting.admin_client(trio.directory, None) as brokers:
         nobodys = TopicPartition("elsewhere", 0)
         gone = TopicPartition("gone", 0)
-        *_, progress = reassigning.watch(brokers, {nobodys: (1,), gone: (1,)})
+        *_, progress = reassignment.follow(brokers, {nobodys: (1,), gone: (1,)})
     assert progress.ended and not progress.done
     assert "not being reassigned, and its replicas are [0]" in progress.failed[nobodys]
     assert "deleted" in progress.failed[gone]
@@ -208,13 +207,13 @@ def test_what_is_done_before_the_first_look_counts_in_bytes(monkeypatch: pytest.
     """The leader of before holds nothing any more when it is asked only then."""
     moved, refused = TopicPartition("t", 0), TopicPartition("t", 1)
     sizes = {moved: 100, refused: 1000}
-    monkeypatch.setattr(reassigning, "leader_sizes", lambda brokers, there: {one: sizes[one] for one in there})
-    monkeypatch.setattr(reassigning, "replica_sizes", lambda brokers, wanted: {})
-    monkeypatch.setattr(reassigning, "under_way", lambda brokers: {})
-    monkeypatch.setattr(reassigning, "assignment", lambda metadata: {moved: SimpleNamespace(replica_nodes=[1, 2])})
+    monkeypatch.setattr(reassignment, "leader_sizes", lambda brokers, there: {one: sizes[one] for one in there})
+    monkeypatch.setattr(reassignment, "replica_sizes", lambda brokers, wanted: {})
+    monkeypatch.setattr(reassignment, "ongoing_reassignments", lambda brokers: {})
+    monkeypatch.setattr(reassignment, "partitions_in", lambda metadata: {moved: SimpleNamespace(replica_nodes=[1, 2])})
     brokers: Any = SimpleNamespace(metadata=lambda topics: None)
     before = {one: SimpleNamespace(replica_nodes=[0]) for one in sizes}
-    looked = reassigning.Sizes(brokers, dict.fromkeys(sizes, (1, 2)), before)
+    looked = reassignment.CopiedBytes(brokers, dict.fromkeys(sizes, (1, 2)), before)
     sizes[moved] = 0
-    (progress,) = reassigning.watch(brokers, {moved: (1, 2)}, looked)
+    (progress,) = reassignment.follow(brokers, {moved: (1, 2)}, looked)
     assert progress.done == [moved] and (progress.bytes, progress.bytes_to_copy) == (200, 200)

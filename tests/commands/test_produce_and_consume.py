@@ -97,13 +97,16 @@ def test_what_is_refused(on_trio: Kreplog) -> None:
         (["consume", "strict", "-p", 0, "-p", 7], "there is no partition strict-7: the topic has 2"),
         (["produce", "strict", "-k", ""], "--key-separator must not be empty"),
         (["produce", "strict", "/no/such/file"], "No such file"),
-        (["consume", "strict", "-o", 1], "--offset means another record in each of 2 partitions: add --partition"),
+        (
+            ["consume", "strict", "-o", 1],
+            "--offset applies to one partition, not to 2 partitions: add --partition",
+        ),
         (
             ["consume", "strict", "-o", 1, "-p", 0],
-            "strict-0 is empty, and the next record gets offset 0: there is no 1",
+            "strict-0 is empty, its next record gets offset 0: there is no offset 1",
         ),
-        (["consume", "strict", "-t", "noon"], "--timestamp 'noon': write it as in"),
-        (["consume", "strict", "-t", "1", "--from-beginning"], "say three different things: give one"),
+        (["consume", "strict", "-t", "noon"], "--timestamp 'noon': give a time as in"),
+        (["consume", "strict", "-t", "1", "--from-beginning"], "exclude each other: give one of them"),
     ):
         answer = on_trio(*words)
         assert answer.code != 0

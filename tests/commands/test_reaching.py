@@ -19,9 +19,10 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, RequestTimedOutError
 
 from kreplog.cli import main
-from kreplog.client import connecting
-from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
-from kreplog.commands.connecting import reached
+from kreplog.client import bootstrap
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.pid_file import read_pid_file
+from kreplog.commands.connecting import bootstrap_servers
 
 
 class Outcome(NamedTuple):
@@ -95,7 +96,7 @@ def test_a_topic_id_is_spelled_as_everywhere(cluster: LocalCluster, topic: Run, 
         (["create", "new", "--config", "no.such=1"], "topic new: no.such is no setting of a topic here: known are"),
         (["create", "new", "--config", "min.insync.replicas=two"], "topic new: min.insync.replicas = "),
         (["create", "a/b"], "'a/b' is no legal topic name"),
-        (["describe", "nope"], "topic nope: there is no such topic; `kreplog topic list` names those"),
+        (["describe", "nope"], "topic nope: there is no such topic; `kreplog topic list` lists the topics"),
         (["delete", "nope"], "there is no topic nope"),
         (["delete", "a/b"], "'a/b' is no legal topic name"),
     ],
@@ -137,7 +138,7 @@ def test_a_broker_that_falls_silent(topic: Run, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(KafkaAdminClient, "list_topics", list_topics)
     told = topic("list")
     assert told.code == 1
-    assert f"a broker did not answer ({error.__name__})" in told.err
+    assert f"a broker did not respond ({error.__name__})" in told.err
 
 
 # No cluster
@@ -148,7 +149,8 @@ def test_a_cluster_that_is_stopped(tmp_path: Path, run: Run) -> None:
     told = run("topic", "list", "--cluster", tmp_path / "c")
     assert (told.code, told.out) == (1, "")
     assert (
-        told.err == f"kreplog: no broker of {tmp_path}/c runs: start them with `kreplog cluster start {tmp_path}/c`\n"
+        told.err
+        == f"kreplog: no broker of {tmp_path}/c is running: start them with `kreplog cluster start {tmp_path}/c`\n"
     )
 
 
@@ -157,7 +159,7 @@ def test_nothing_listens_there(run: Run) -> None:
         port = taken.getsockname()[1]
     told = run("topic", "list", "--bootstrap", f"127.0.0.1:{port},localhost:{port}")
     assert told.code == 1
-    assert f"no broker answers at 127.0.0.1:{port} (connection refused), localhost:{port} (connection" in told.err
+    assert f"no broker responds at 127.0.0.1:{port} (connection refused), localhost:{port} (connection" in told.err
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":9092", "localhost:0", "localhost:x", "a:1,"])
@@ -198,21 +200,21 @@ def speaking() -> Iterator[Callable[[bytes | None], str]]:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (None, "no answer within 0.2 s"),
-        (b"", "it closed the connection"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something else than a broker listens there"),
-        (b"\0\0\0\4\0\0\0\7", "something else than a broker listens there"),
+        (None, "no response within 0.2 s"),
+        (b"", "connection closed"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what listens there is not a Kafka broker"),
+        (b"\0\0\0\4\0\0\0\7", "what listens there is not a Kafka broker"),
     ],
 )
 def test_what_is_no_broker(
     run: Run, speaking: Any, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, told: str
 ) -> None:
-    monkeypatch.setattr(connecting, "REACH_S", 0.2)
+    monkeypatch.setattr(bootstrap, "CONNECT_TIMEOUT_S", 0.2)
     address = speaking(answer)
-    assert f"no broker answers at {address} ({told}): is that where" in run("topic", "list", "-b", address).err
+    assert f"no broker responds at {address} ({told}): check the address" in run("topic", "list", "-b", address).err
 
 
 def test_one_that_answers_is_enough(cluster: LocalCluster, speaking: Any) -> None:
     silent, there = speaking(None), cluster.bootstrap()
-    assert reached(None, f"{silent},{there}") == [there]
-    assert reached(cluster.directory, None) == [there]
+    assert bootstrap_servers(None, f"{silent},{there}") == [there]
+    assert bootstrap_servers(cluster.directory, None) == [there]

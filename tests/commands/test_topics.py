@@ -80,16 +80,16 @@ def test_what_is_said_of_replicas() -> None:
 
 def test_a_topic_that_the_broker_asked_has_not_heard_of_yet(on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
     on_trio("topic", "create", "young")
-    ask = AdminClient.ask
+    request = AdminClient.request
 
     def late(self: AdminClient, api: ApiKey, version: int, /, **fields: Any) -> Any:
-        answer = ask(self, api, version, **fields)
+        answer = request(self, api, version, **fields)
         if api == ApiKey.METADATA:
             for one in answer.topics:
                 one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
 
-    monkeypatch.setattr(AdminClient, "ask", late)
+    monkeypatch.setattr(AdminClient, "request", late)
     (one,) = described(on_trio, "young")
     assert one["isr"] == [one["leader"]]
     assert on_trio("topic", "describe", "unborn").err.startswith("kreplog: topic unborn: there is no such topic")
@@ -100,7 +100,7 @@ def test_alter_adds_partitions_and_changes_settings(on_trio: Kreplog) -> None:
     told = on_trio("topic", "alter", "altered", "--partitions", 3, "--config", "retention.bytes=1000", "--json")
     assert json.loads(told.out) == {"name": "altered", "partitions": 3, "configs": {"retention.bytes": "1000"}}
     told = on_trio("topic", "alter", "altered", "--delete-config", "retention.ms", "--config", "retention.bytes=2000")
-    assert told.out == b"altered: retention.bytes = 2000, retention.ms as by default\n"
+    assert told.out == b"altered: retention.bytes = 2000, retention.ms reset to default\n"
     assert [len(one["replicas"]) for one in described(on_trio, "altered")] == [2, 2, 2]
     eventually(lambda: configs(on_trio, "altered") == {"retention.bytes": "2000"}, "the settings do not change")
     assert b"\n    retention.bytes = 2000\naltered-0  leader" in on_trio("topic", "describe", "altered").out
@@ -116,8 +116,8 @@ def test_an_alteration_is_refused_as_a_whole(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "refused", "-p", 2)
     for words, told in (
         ([], "nothing to alter: give --partitions, --config or --delete-config"),
-        (["--config", "retention.ms"], "--config 'retention.ms': write name=value"),
-        (["--config", "retention.ms=1", "--delete-config", "retention.ms"], "each setting can be given once"),
+        (["--config", "retention.ms"], "--config 'retention.ms': give NAME=VALUE"),
+        (["--config", "retention.ms=1", "--delete-config", "retention.ms"], "give each setting once"),
         (["--partitions", "1"], "topic refused has 2 partitions: ask for more than that in all"),
         (["--partitions", "10003"], "10,001 new partitions are more than the 10,000 of one request"),
         (["--partitions", "3", "--config", "no.such=1"], "no.such"),

@@ -14,8 +14,9 @@ from kafka.admin import KafkaAdminClient
 
 from kreplog.client.admin_client import METADATA_VERSION
 from kreplog.client.broker_client import BrokerClient
-from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
-from kreplog.commands.connecting import admin_client_of
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.pid_file import read_pid_file
+from kreplog.commands.connecting import admin_client
 from kreplog.wire.versions import ApiKey
 
 WITHIN_S = 20.0
@@ -41,21 +42,23 @@ def admin_of(bootstrap: str) -> Iterator[Any]:
 
 
 def wait_for_topic(cluster: LocalCluster, topic: str, partitions: int = 1) -> None:
-    """Until every broker tells of so many partitions, all of them led. One broker alone has to know of a topic for it
-    to be made: a client that asks another right after that may hear that there is none."""
+    """Until the metadata of every broker have this many partitions of the topic, all with leaders: right after a topic
+    is created, a client of another broker may hear that there is none."""
 
-    async def told_by(_: int, line: BrokerClient) -> int:
-        asked = [{"topic_id": None, "name": topic}]
-        answer = await line.request(ApiKey.METADATA, METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
-        return sum(one.error_code == 0 for one in answer.topics[0].partitions)
+    async def led_partitions(_: int, client: BrokerClient) -> int:
+        topics = [{"topic_id": None, "name": topic}]
+        response = await client.request(
+            ApiKey.METADATA, METADATA_VERSION, topics=topics, allow_auto_topic_creation=False
+        )
+        return sum(partition.error_code == 0 for partition in response.topics[0].partitions)
 
-    with admin_client_of(cluster.directory, None) as brokers:
+    with admin_client(cluster.directory, None) as admin:
 
         def known() -> bool:
-            brokers.metadata([topic])
-            return set(brokers.ask_each(brokers.known, told_by).values()) == {partitions}
+            admin.metadata([topic])
+            return set(admin.request_each(admin.live, led_partitions).values()) == {partitions}
 
-        eventually(known, f"not all brokers hear of {topic}")
+        eventually(known, f"the metadata of some brokers lack {topic}")
 
 
 def pid_of(cluster: LocalCluster, broker: int) -> int:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from kreplog.coord.base import CoordinationStore, Session, Watch
 from kreplog.coord.embedded import EmbeddedStore
 from kreplog.coord.zookeeper import ZooKeeperStore
+from kreplog.core import nodes
 from kreplog.errors import ConnectionLossError, CoordinationError, NoNodeError, SessionExpiredError
 from kreplog.types import Node, StoreOperation, WatchEvent
 
@@ -49,6 +50,16 @@ class _Submission:
 
     def carry_out(self, session: Session) -> Sequence[Any]:
         return session.multi(self.operations) if self.operations else session.get_many(self.paths)
+
+
+def registered_brokers(session: Session) -> tuple[int | None, set[int]]:
+    """(id of the controller, ids of all registered brokers), as the store has them."""
+    try:
+        ids = {int(child) for child in session.children(nodes.BROKER_IDS)}
+    except NoNodeError:
+        return None, set()
+    (node,) = session.get_many((nodes.CONTROLLER,))
+    return None if node is None else nodes.decode_controller(node), ids
 
 
 def make_store(coordination: str) -> CoordinationStore:

@@ -21,7 +21,8 @@ from rich.progress import Progress
 import kreplog
 from flights.source import PARTITIONS, TOPIC, DemoError, Event, check, compare_records, events
 from flights.telling import records_bar
-from kreplog.cluster.local_cluster import LocalCluster, read_pid_file
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.cluster.pid_file import read_pid_file
 
 BROKERS = (0, 1, 2)
 SETTINGS = ('"min.insync.replicas" = 2',)

@@ -1,0 +1,49 @@
+"""Preferred leader elections: ElectLeaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kreplog.client.admin_client import AdminClient
+from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, TopicRequestError, raise_for_error
+from kreplog.client.reassignment import by_topic
+from kreplog.types import TopicPartition
+from kreplog.wire.versions import ApiKey
+
+_PREFERRED = 0
+_ELECTION_NOT_NEEDED = 84
+
+
+@dataclass(slots=True)
+class ElectionResult:
+    """elected: partitions that have a new leader. failed: why others have none; the rest already had the preferred."""
+
+    elected: list[TopicPartition] = field(default_factory=list)
+    failed: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+def elect_preferred_leaders(admin: AdminClient, partitions: Iterable[TopicPartition]) -> ElectionResult:
+    """Elect the preferred leader of each partition. Raises UnreachableError, TopicRequestError."""
+    response = admin.request(
+        ApiKey.ELECT_LEADERS,
+        1,
+        election_type=_PREFERRED,
+        topic_partitions=[
+            {"topic": topic, "partitions": [partition.partition for partition in group]}
+            for topic, group in by_topic(partitions)
+        ],
+        timeout_ms=ADMIN_TIMEOUT_MS // 3,
+    )
+    raise_for_error("election of", "leaders", response)
+    found = ElectionResult()
+    for topic in response.replica_election_results:
+        for result in topic.partition_result:
+            partition = TopicPartition(topic.topic, result.partition_id)
+            try:
+                if result.error_code != _ELECTION_NOT_NEEDED:
+                    raise_for_error("partition", str(partition), result)
+                    found.elected.append(partition)
+            except TopicRequestError as error:
+                found.failed[partition] = str(error)
+    return found
