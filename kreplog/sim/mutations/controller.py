@@ -1,0 +1,127 @@
+"""Mutations of controllers: fencing, elections, deletion, and the requests that brokers accept of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kreplog.core import elr
+from kreplog.core.controller import fencing, leader_and_isr_writer, selectors
+from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
+from kreplog.core.controller.deletion import Deletion
+from kreplog.core.controller.transitions import ReplicaStatus
+from kreplog.core.replication import isr
+from kreplog.core.replication.control_fencing import ControlFencing
+from kreplog.core.replication.leader import LeaderRole
+from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.replication.metadata import MetadataCache
+from kreplog.core.replication.partition import Partition
+from kreplog.sim.mutations.mutation import MutationGroup, Patch
+from kreplog.types import LeaderAndIsr, StoreOperation
+
+MUTATIONS = MutationGroup()
+
+
+@MUTATIONS.add("old-controller-epoch-accepted")
+def _old_controller_epoch_accepted() -> list[Patch]:
+    """A broker applies requests of a deposed controller (F26)."""
+    return [
+        (ControlFencing, "_is_stale_controller", lambda self, controller_epoch: False),
+        (MetadataCache, "is_stale", lambda self, controller_epoch: False),
+        (Partition, "_is_stale", lambda self, leader_epoch: False),
+    ]
+
+
+@MUTATIONS.add("strays-deleted")
+def _strays_deleted() -> list[Patch]:
+    """A broker deletes replicas that an INIT does not name: a controller with an empty context empties the cluster."""
+    return [(ReplicaManager, "_set_aside", ReplicaManager._delete)]
+
+
+@MUTATIONS.add("denies-before-metadata")
+def _denies_before_metadata() -> list[Patch]:
+    """A broker without metadata responds that partitions do not exist, and clients give up."""
+    return [(MetadataCache, "from_controller", property(lambda self: True))]
+
+
+@MUTATIONS.add("old-registration-accepted")
+def _old_registration_accepted() -> list[Patch]:
+    """A broker applies control requests for an earlier registration of it (F16, F26, KIP-380)."""
+    return [
+        (ControlFencing, "_is_stale_registration", lambda self, broker_epoch: False),
+        (ControlFencing, "_knows_registration", lambda self, broker_epoch: True),
+    ]
+
+
+@MUTATIONS.add("controller-writes-unfenced")
+def _controller_writes_unfenced() -> list[Patch]:
+    """A controller writes without the check of the controller epoch and of versions (F27)."""
+    return [(fencing, "fence", lambda context: ()), (leader_and_isr_writer, "expected_version", lambda state: -1)]
+
+
+@MUTATIONS.add("unclean-election-by-default")
+def _unclean_election_by_default() -> list[Patch]:
+    """Any live replica may be elected when no other can, without unclean.leader.election.enable (F19)."""
+    return [(ControllerContext, "unclean_allowed", lambda self, partition: True)]
+
+
+@MUTATIONS.add("elr-forgotten")
+def _elr_forgotten() -> list[Patch]:
+    """No eligible leader replicas: the last member of the ISR is trusted after a power failure (KIP-966, F17)."""
+    return [
+        (elr, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
+        (selectors, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
+        (selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
+        (isr, "has_min_isr", lambda members, min_insync_replicas, assigned_replicas: True),
+    ]
+
+
+@MUTATIONS.add("deletion-forgets-offline-replica")
+def _deletion_forgets() -> list[Patch]:
+    """A topic's nodes are deleted although a broker that is down still has a replica of it."""
+    done = (ReplicaStatus.DELETION_SUCCESSFUL, ReplicaStatus.DELETION_INELIGIBLE)
+
+    def is_deleted(self: Deletion, replica: PartitionAndReplica) -> bool:
+        return self._context.replica_status(replica) in done
+
+    return [(Deletion, "is_deleted", is_deleted)]
+
+
+@MUTATIONS.add("election-keeps-leader-epoch")
+def _election_keeps_leader_epoch() -> list[Patch]:
+    """A new leader is elected under the leader epoch of the old one, which may still be alive."""
+    right = selectors._next
+
+    def keep_epoch(current: LeaderAndIsr, controller_epoch: int, **changes: Any) -> LeaderAndIsr:
+        return right(current, controller_epoch, **changes)._replace(leader_epoch=current.leader_epoch)
+
+    return [(selectors, "_next", keep_epoch)]
+
+
+@MUTATIONS.add("log-dir-event-unfenced")
+def _log_dir_event_unfenced() -> list[Patch]:
+    """A log dir event is written without the check of the broker epoch."""
+    right = ReplicaManager._log_dir_event
+
+    def unfenced(self: ReplicaManager, data: bytes) -> tuple[StoreOperation, ...]:
+        return right(self, data)[1:]
+
+    return [(ReplicaManager, "_log_dir_event", unfenced)]
+
+
+@MUTATIONS.add("future-controller-epoch-accepted")
+def _future_controller_epoch_accepted() -> list[Patch]:
+    """A broker accepts an unknown later controller epoch without reading it in the store."""
+    right = ControlFencing.is_unverified
+
+    def follow(self: ControlFencing, controller_epoch: int) -> bool:
+        if right(self, controller_epoch):
+            self._follow_controller(controller_epoch)
+        return False
+
+    return [(ControlFencing, "is_unverified", follow)]
+
+
+@MUTATIONS.add("future-broker-epoch-accepted")
+def _future_broker_epoch_accepted() -> list[Patch]:
+    """A leader accepts a follower's fetch with an unknown later broker epoch."""
+    return [(LeaderRole, "_is_future_registration", lambda self, replica, broker_epoch: False)]

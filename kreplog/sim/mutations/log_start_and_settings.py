@@ -1,0 +1,78 @@
+"""Mutations of log start offsets, retention and topic settings."""
+
+from __future__ import annotations
+
+from kreplog.core.effects import Steps
+from kreplog.core.messages import PartitionState
+from kreplog.core.replication import epochs
+from kreplog.core.replication.fetcher import FetchOutcome
+from kreplog.core.replication.follower import FollowerRole
+from kreplog.core.replication.leader import LeaderRole
+from kreplog.core.replication.partition import Partition
+from kreplog.errors import ErrorCode
+from kreplog.sim.model_log import ModelLog
+from kreplog.sim.mutations.mutation import MutationGroup, Patch
+from kreplog.types import EpochEndOffset
+
+MUTATIONS = MutationGroup()
+
+
+@MUTATIONS.add("log-start-ignored-by-followers")
+def _log_start_ignored() -> list[Patch]:
+    """A follower does not follow the log start offset of its leader (KIP-107)."""
+
+    def follow(self: Partition, leaders: int) -> Steps[None]:
+        return
+        yield
+
+    return [(FollowerRole, "_follow_log_start", follow)]
+
+
+@MUTATIONS.add("deletes-above-watermark")
+def _deletes_above_watermark() -> list[Patch]:
+    """DeleteRecords and retention delete records that are not committed (F39)."""
+    delete, enforce = ModelLog.delete_records_before, ModelLog.enforce_retention
+
+    def deleted(self: ModelLog, offset: int) -> None:
+        self.high_watermark = max(self.high_watermark, min(offset, self.leo))
+        delete(self, offset)
+
+    def enforced(self: ModelLog, keep_bytes: int) -> None:
+        watermark, self.high_watermark = self.high_watermark, self.leo
+        enforce(self, keep_bytes)
+        self.high_watermark = watermark
+
+    return [
+        (LeaderRole, "_deletable_end", lambda self: self.log.leo),
+        (ModelLog, "delete_records_before", deleted),
+        (ModelLog, "enforce_retention", enforced),
+    ]
+
+
+@MUTATIONS.add("settings-never-applied")
+def _settings_never_applied() -> list[Patch]:
+    """A replica keeps the settings that its topic had when the replica was opened (F18)."""
+    apply = Partition.apply
+
+    def applied_without(self: Partition, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        return (yield from apply(self, told._replace(config=self.config), now_ms))
+
+    return [(Partition, "apply", applied_without)]
+
+
+@MUTATIONS.add("flush-messages-within-an-epoch")
+def _flush_messages_within_an_epoch() -> list[Patch]:
+    """Fetches sent under another flush.messages count as fsynced."""
+    return [(Partition, "_needs_new_epoch", lambda self, told: False)]
+
+
+@MUTATIONS.add("forgotten-epochs-trusted")
+def _forgotten_epochs_trusted() -> list[Patch]:
+    """A follower keeps records that diverge from its leader's log below the leader's log start offset (F3, KIP-107)."""
+
+    def reconcile(self: Partition, parted: EpochEndOffset, leaders_start: int) -> Steps[FetchOutcome]:
+        yield from self._truncate(epochs.truncation_offset(self.log.epochs, self.log.leo, parted))
+        yield from self._flush_tail()
+        return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.TRUNCATED
+
+    return [(FollowerRole, "_reconcile", reconcile)]
