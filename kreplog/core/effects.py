@@ -1,10 +1,10 @@
-"""Effects: everything that a step of a core can ask for, and what a step is.
+"""Effects: everything that a core can request of its shell, and what a step is.
 
-A core's `step(event, now_ms)` is a generator of effects, in the order in which they must happen. The shell carries each
-one out and resumes the step with `send(answer)`: effects that have an answer say so in their docstring, every other is
-answered with None. A failure of an answered effect is thrown into the step as the error of `kreplog.errors` that it is.
-A step is run to its end before the next event of the same core is stepped; a crash is a step that is never resumed.
-Times are monotonic milliseconds; offsets, epochs and names are those of Kafka.
+A core's `step(event, now_ms)` is a generator of effects, in the order in which they must happen. The shell performs
+each one and resumes the step with `send(answer)`: the docstring of an effect says what its answer is, None if it says
+nothing. A failure of an effect with an answer is thrown into the step as the error of `kreplog.errors` that it is. A
+step is run to its end before the next event of the same core is stepped; a crash is a step that is never resumed. Times
+are monotonic milliseconds; offsets, epochs and names are those of Kafka.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kreplog.types import BrokerRegistration, Node, StoreOperation, TopicPartiti
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a core knows of a replica's log.
+    """The state of a replica's log, as its core knows it.
 
     leo, log_start: offsets. epochs: (leader epoch, its start offset), both rising, as in the leader-epoch checkpoint.
     """
@@ -42,7 +42,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """Open, or make, the replica's directory and recover it. None of another topic id is there.
+    """Open the replica's directory, create it if it does not exist, and recover the log. No other topic id has it.
 
     Answer: OpenedLog. Throws StorageError.
     """
@@ -64,9 +64,9 @@ class OpenedLog:
 class AppendAsLeader:
     """Validate a producer's encoded batches, assign offsets and leader_epoch, append.
 
-    strict: an idempotent producer that the log does not know must begin with its first batch.
+    strict: an idempotent producer that the log does not know must begin with sequence number 0.
     Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
-    (nothing written), ResourceExhaustedError (nothing written, to be sent again), LogFailedError (the replica is lost).
+    (nothing written), ResourceExhaustedError (nothing written, retriable), LogFailedError (the replica is lost).
     """
 
     partition: TopicPartition
@@ -86,7 +86,7 @@ class AppendAsFollower:
 
 @dataclass(frozen=True, slots=True)
 class EndOfRecords:
-    """The leader epoch and next_offset of the last of a leader's batches, as its header says, unchecked. Answer:
+    """The leader epoch and next_offset of the last of a leader's batches, by its header, without a CRC check. Answer:
     EpochEndOffset; None unless these are whole batches."""
 
     partition: TopicPartition
@@ -103,7 +103,7 @@ class AssignLeaderEpoch:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Drop what lies at or past `offset`, which is not above the LEO; batches are never split. Answer: LogState."""
+    """Remove the batches that end past `offset`, which is not above the LEO; none is split. Answer: LogState."""
 
     partition: TopicPartition
     offset: int
@@ -127,15 +127,15 @@ class DeleteRecordsBefore:
 
 @dataclass(frozen=True, slots=True)
 class EnforceRetention:
-    """Delete the old segments that the topic's settings let go, all of them below the high watermark, by this
-    replica's own clock and size. Answer: LogState."""
+    """Delete segments past the topic's retention limits, all of them below the high watermark, by this replica's own
+    clock and size. Answer: LogState."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigureLog:
-    """The topic's settings have changed: what of them a log goes by holds from now on. Not answered."""
+    """The topic's settings have changed; those of the log take effect from now on. No answer."""
 
     partition: TopicPartition
     config: TopicConfig
@@ -163,7 +163,7 @@ class SizeFrom:
 @dataclass(frozen=True, slots=True)
 class OffsetForTimestamp:
     """Find the first committed offset whose timestamp is at or after `timestamp`; for MAX_TIMESTAMP the first of those
-    with the greatest. Takes its time, off the event loop; one OffsetFound event with `tag` gives the result."""
+    with the greatest. Runs off the event loop; an OffsetFound event with `tag` has the result."""
 
     tag: tuple[int, int]
     partition: TopicPartition
@@ -172,7 +172,7 @@ class OffsetForTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """The log's high watermark is now `offset`. Not answered."""
+    """The log's high watermark is now `offset`. No answer."""
 
     partition: TopicPartition
     offset: int
@@ -180,23 +180,23 @@ class AdvanceHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Fsync what has been appended so far, sharing one fsync with others; a Flushed event tells the end."""
+    """Fsync what has been appended so far, sharing one fsync with others; a Flushed event follows."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class SetAsideStray:
-    """Stop the replica and rename its directory as a stray, which nobody uses, and which is removed in the end. Answer:
-    None. Throws StorageError: it is where it was."""
+    """Stop the replica and rename its directory to that of a stray, which is not opened, and deleted after a time.
+    Answer: None. Throws StorageError: it has its former name."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreStray:
-    """Rename the newest stray of that topic id back to a replica's directory, for OpenLog. Answer: True; False where
-    none is left. Throws StorageError."""
+    """Rename the newest stray of that topic id back to a replica's directory, for OpenLog. Answer: True; False if there
+    is none. Throws StorageError."""
 
     partition: TopicPartition
     topic_id: str
@@ -222,7 +222,7 @@ class DeleteLog:
 
 @dataclass(frozen=True, slots=True)
 class SubmitMulti:
-    """Start a multi; a StoreReplied with `tag` tells its outcome."""
+    """Start a multi; a StoreReplied with `tag` has its outcome."""
 
     tag: Hashable
     operations: tuple[StoreOperation, ...]
@@ -230,7 +230,7 @@ class SubmitMulti:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRead:
-    """Start reading nodes; a StoreReplied with `tag` brings them."""
+    """Start reading nodes; a StoreReplied with `tag` has them."""
 
     tag: Hashable
     paths: tuple[str, ...]
@@ -238,7 +238,8 @@ class SubmitRead:
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """Answer: results as of Session.multi. Throws CoordinationError; with ConnectionLossError its fate is unknown."""
+    """Answer: results as of Session.multi. Throws CoordinationError; with ConnectionLossError the outcome is
+    unknown."""
 
     operations: tuple[StoreOperation, ...]
 
@@ -253,7 +254,7 @@ class GetNodes:
 
 @dataclass(frozen=True, slots=True)
 class GetChildren:
-    """Answer: sorted names, or None where there is no such node (a watch is then left on its existence)."""
+    """Answer: sorted names, or None if there is no such node (the watch is then on its existence)."""
 
     path: str
     watch: bool = False
@@ -264,7 +265,7 @@ class GetChildren:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a follower's fetch to a leader; a Fetched event with `correlation` tells the end."""
+    """Send a follower's fetch to a leader; a Fetched event with `correlation` has the response."""
 
     leader: int
     correlation: int
@@ -273,10 +274,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendControl:
-    """Queue a request to a broker: strictly in order for each broker, repeated until answered or the broker leaves.
+    """Queue a request to a broker: strictly in order for each broker, sent again until it responds or leaves.
 
-    BROKER_NOT_AVAILABLE as the response's error is no answer: the broker does not know yet that it is registered.
-    A queue made for an older broker_epoch is dropped whole.
+    After BROKER_NOT_AVAILABLE it is sent again too: the broker has not learned yet that it is registered.
+    The queue of an older broker_epoch is dropped.
     """
 
     broker: int
@@ -285,17 +286,17 @@ class SendControl:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitAnswers:
-    """Wait until all brokers have answered what was queued for them, `most_ms` at the most, and then `rest_ms`, so that
-    they deal with it, and with who waited for it, before the controller makes anything larger. Answer: None."""
+class DrainControlChannels:
+    """Wait until all brokers have responded to the queued requests, for at most `max_ms`, and then for `rest_ms`, so
+    that they can complete delayed requests before the controller continues with long work. Answer: None."""
 
-    most_ms: int
+    max_ms: int
     rest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectPeer:
-    """Make a connection to a broker in place of the one held, and hold it. PeerConnected or PeerUnreachable brings the
+    """Connect to a broker, in place of the connection held, and hold it. PeerConnected or PeerUnreachable has the
     outcome; a PeerDisconnected follows when its other end closes it."""
 
     broker: BrokerRegistration
@@ -303,7 +304,7 @@ class ConnectPeer:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectPeer:
-    """Close the connection held to that broker, or being made."""
+    """Close the connection to that broker, established or not."""
 
     broker: int
 
@@ -316,7 +317,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrApplied:
-    """A LeaderAndIsr has been applied; BrokerCores.applied says what follows before `response` goes to `reply_to`."""
+    """A LeaderAndIsr has been applied; BrokerCores.applied returns what must happen before `response` is sent."""
 
     reply_to: Hashable
     request: LeaderAndIsrRequest
@@ -337,7 +338,7 @@ class SendShutdown:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Have another core of this process take `event`, after those that wait for it."""
+    """Queue `event` for another core of this process."""
 
     core: Core
     event: Event
@@ -345,7 +346,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class SyncFiles:
-    """Make durable the replicas created so far (their directories and first segments), then carry out what
+    """Fsync the replicas created so far (their directories and first segments), then perform what
     BrokerCores.files_synced(applied) returns."""
 
     applied: LeaderAndIsrApplied
@@ -353,24 +354,25 @@ class SyncFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClearUncleanMark:
-    """Durably forget that this broker may lack records that it had acknowledged, in every log directory that works."""
+    """Durably clear the unclean mark, that this broker may lack acknowledged records, in every working log
+    directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseControlChannel:
-    """That broker's control channel has ended: close its connection."""
+    """The control channel to that broker has ended: close its connection."""
 
     broker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process may stop serving. all_moved: the controller has answered that this broker leads nothing any more."""
+    """The process may stop serving. all_moved: according to the controller this broker leads no partition any more."""
 
     all_moved: bool
 
 
-# What is noted down
+# State-change log
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +385,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class UncleanElection:
-    """Declared data loss: `leader` was elected from outside the in-sync replicas."""
+    """Possible data loss: `leader` was elected from outside the in-sync replicas."""
 
     partition: TopicPartition
     leader: int
@@ -417,7 +419,7 @@ Effect = (
     | GetChildren
     | Send
     | SendControl
-    | AwaitAnswers
+    | DrainControlChannels
     | ConnectPeer
     | DisconnectPeer
     | Reply
@@ -434,15 +436,15 @@ Effect = (
 
 T = TypeVar("T")
 Steps = Generator[Effect, Any, T]
-"""A step, or a part of one that returns T to the step it belongs to."""
+"""A step, or a part of one that returns T."""
 
 Nodes = Sequence[Node | None]
 
 
 class Core(Protocol):
-    """What the cores of a broker have in common."""
+    """The interface of a broker's cores."""
 
     def step(self, event: Any, now_ms: int) -> Steps[None]: ...
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When the core wants a Tick, at the latest; None for never."""
+        """When the next Tick is due, at the latest; None for never."""

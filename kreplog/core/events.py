@@ -1,4 +1,4 @@
-"""Events: everything that a step of a core can be given. Times are monotonic milliseconds."""
+"""Events: all inputs of the cores' steps. Times are monotonic milliseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kreplog.types import BrokerRegistration, TopicPartition, WatchEvent
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request came in; the answer goes to `reply_to`, which means something to the shell alone."""
+    """A request has arrived; the response goes to `reply_to`, which only the shell interprets."""
 
     reply_to: Hashable
     request: Request
@@ -27,7 +27,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The answer to a Send of a FetchRequest; response is None when the connection or its time ran out."""
+    """The response to a Send; None if the connection was lost or the request timed out."""
 
     leader: int
     correlation: int
@@ -44,7 +44,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFound:
-    """The result of an OffsetForTimestamp: an offset and its record's timestamp in ms, both -1 where there is none."""
+    """The result of an OffsetForTimestamp: an offset and its record's timestamp in ms, both -1 if there is none."""
 
     tag: tuple[int, int]
     offset: int
@@ -60,14 +60,14 @@ class LogFailed:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDue:
-    """It is time to look whether a replica holds more, or older, than its topic's settings want kept."""
+    """It is time to check a replica against its topic's retention limits."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReplied:
-    """The outcome of a SubmitMulti (results as of a multi) or SubmitRead (a Node, or None where there is none)."""
+    """The outcome of a SubmitMulti (results as of a multi) or SubmitRead (Node or None for each path)."""
 
     tag: Hashable
     results: tuple[Any, ...] = ()
@@ -76,9 +76,9 @@ class StoreReplied:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """This broker is registered in the store (anew) under `broker_epoch`; session_id owns its ephemeral nodes.
+    """This broker is registered in the store under a new `broker_epoch`; session_id owns its ephemeral nodes.
 
-    is_first: no broker of this id ever was before, so no replica of it can have been lost.
+    is_first: no broker was registered under this id before, so no replica of it can have been lost.
     """
 
     broker_epoch: int
@@ -91,7 +91,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session with the store has ended, or must be taken for ended: lead nothing until registered again."""
+    """The session with the store has ended, or may have: lead nothing until registered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ class SessionStarted:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """This broker is about to stop: it says so in its registration, so that nobody takes it into an ISR (F15)."""
+    """This broker begins its controlled shutdown: its registration says so, so that it joins no ISR (F15)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; what is due is done."""
+    """Time has passed: do what is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class WatchFired:
 
 @dataclass(frozen=True, slots=True)
 class ControlReplied:
-    """A broker answered the controller; a failed send is repeated by the shell, never reported."""
+    """A broker responded to the controller; the control channel repeats failed sends without an event."""
 
     broker: int
     broker_epoch: int
@@ -128,7 +128,7 @@ class ControlReplied:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownReplied:
-    """The response to a SendShutdown; None when the connection or its time ran out."""
+    """The response to a SendShutdown; None if the connection was lost or the request timed out."""
 
     attempt: int
     response: ControlledShutdownResponse | None
@@ -136,14 +136,14 @@ class ControlledShutdownReplied:
 
 @dataclass(frozen=True, slots=True)
 class PeersChanged:
-    """The registered brokers, by id, as the controller's last UpdateMetadata names them."""
+    """The registered brokers, by id, of the controller's last UpdateMetadata."""
 
     brokers: Mapping[int, BrokerRegistration]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerConnected:
-    """The connection that a ConnectPeer wanted is there."""
+    """The connection of a ConnectPeer is established."""
 
     broker: int
     broker_epoch: int
@@ -159,8 +159,8 @@ class PeerDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class PeerUnreachable:
-    """There is no such connection. refused: the host answered that nobody listens there (ECONNREFUSED); otherwise
-    nothing is known."""
+    """The connection failed. refused: the host reports that no process listens there (ECONNREFUSED); otherwise nothing
+    is known."""
 
     broker: int
     broker_epoch: int

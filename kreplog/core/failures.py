@@ -107,7 +107,7 @@ class FailureDetector:
             yield from self._delete_obsolete(now_ms)
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When the next Tick is due, in ms; None for never."""
+        """When the next Tick is due; None for never."""
         times = [peer.due_ms for peer in self._peers.values() if peer.due_ms is not None]
         if self._obsolete:
             times.append(self._delete_ms)
@@ -193,7 +193,7 @@ class FailureDetector:
                     f"{', '.join(map(str, sorted(reporters)))} were closed and new ones are refused",
                 )
         except CoordinationError:
-            return  # the registration has ended, or the store does not answer: the next refused connection tries again
+            return  # the registration has ended, or the store does not respond: retried at the next refused connection
 
     def _create_report(self, peer: _Peer) -> Steps[None]:
         broker_id, epoch = peer.epoch

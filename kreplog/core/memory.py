@@ -1,8 +1,8 @@
-"""MemoryAccount: the memory that a broker holds for its clients, by purpose, under one limit.
+"""MemoryAccount: the memory that a broker uses for its clients, by purpose, under one limit.
 
 Connection buffers may use the whole limit: beyond it the connection that has held memory for longest is closed. State
-that stays between requests (fetch sessions, parked fetches) may use half of it: beyond that a reservation fails, and
-the caller refuses the session or answers the fetch at once.
+that remains between requests (fetch sessions, delayed fetches) may use half of it: beyond that a reservation fails, and
+the caller refuses the session or completes the fetch at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NO_LIMIT = 1 << 62
 
 
 class MemoryAccount:
-    """limit: in bytes. held: bytes by kind of holder, for metrics; connections and logs keep their own entries."""
+    """limit: in bytes. held: bytes by kind of holder, for metrics; connections and logs have entries of their own."""
 
     def __init__(self, limit: int = NO_LIMIT) -> None:
         self.limit = limit
@@ -25,7 +25,7 @@ class MemoryAccount:
         return self.held.total() > self.limit
 
     def reserve(self, kind: str, size: int, *, force: bool = False) -> bool:
-        """Reserve `size` bytes that stay between requests; False, with nothing reserved, where the limit forbids it.
+        """Reserve `size` bytes that remain between requests; False, with nothing reserved, if the limit forbids it.
 
         force: reserve them beyond the limit, for followers, which must be able to fetch."""
         if self._reserved + size > self.limit // 2 and not force:

@@ -24,25 +24,25 @@ CONSUMER = -1
 """The replica_id of a fetch that comes from no replica."""
 
 DEBUGGING = -2
-"""The replica_id of one who looks at a single replica: it is told of that one, leader or not, up to its log end."""
+"""The replica_id of a client that reads one replica, leader or not, up to its log end."""
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
-"""Timestamps that ListOffsets takes for "the high watermark", "the log start offset", "the record with the greatest
-timestamp" (KIP-734) and "the first that is on this disk", which is EARLIEST here (KIP-405)."""
+"""Special timestamps of ListOffsets: the high watermark, the log start offset, the record with the greatest timestamp
+(KIP-734) and the first offset on the local disk, which is EARLIEST here (KIP-405)."""
 
 UP_TO_HIGH_WATERMARK = -1
-"""The offset of a DeleteRecords that wants all gone that is committed."""
+"""The offset of a DeleteRecords that deletes all committed records."""
 
 
 class PartitionState(NamedTuple):
-    """What a controller tells of one partition. A tuple, since thousands are made at once.
+    """The state of one partition in the controller's requests. A tuple, since thousands are made at once.
 
-    replicas: assigned replicas (AR), the preferred leader first, joining ones included. adding, removing: of a
-    reassignment under way (RAR is replicas without removing). is_new: the topic has just been created, so a replica
-    may be made from nothing; otherwise one that is missing on disk was lost.
+    replicas: assigned replicas (AR), the preferred leader first, those being added included. adding, removing: of a
+    reassignment in progress (RAR is replicas without removing). is_new: the topic has just been created, so a replica
+    is created empty; otherwise one that is missing on disk was lost.
     """
 
     partition: TopicPartition
@@ -57,10 +57,10 @@ class PartitionState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
-    """Become leader or follower of these. broker_epoch: of the registration it is meant for (KIP-380).
+    """Become leader or follower of these partitions. broker_epoch: of the registration it is for (KIP-380).
 
-    is_init: `partitions` is all that this broker should have; what else it has belongs to it no more. sequence: rises
-    with every request of a controller epoch, so that a copy sent again and come late undoes nothing; here and below.
+    is_init: `partitions` are all that are assigned to this broker; other replicas it has are strays. sequence: rises
+    with every request of a controller epoch, so that a late copy of a request sent again is recognised; here and below.
     """
 
     controller_id: int
@@ -73,7 +73,8 @@ class LeaderAndIsrRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponse:
-    """error: of the whole request, nothing of which is done then. partitions: one error each. So for StopReplica."""
+    """error: of the whole request, of which then no part is applied. partitions: the error of each. So for
+    StopReplica."""
 
     error: ErrorCode
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
@@ -81,7 +82,7 @@ class LeaderAndIsrResponse:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """leader_epoch: not older than the broker's, or the partition is left alone; NO_EPOCH for a topic being deleted."""
+    """leader_epoch: refused if older than the broker's; NO_EPOCH for a topic that is deleted."""
 
     partition: TopicPartition
     topic_id: str
@@ -108,7 +109,8 @@ class StopReplicaResponse:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """What every broker tells clients. brokers: all that live; partitions: those changed; deleted: those gone."""
+    """Metadata for clients, to every broker. brokers: all live ones; partitions: the changed ones; deleted: those
+    gone."""
 
     controller_id: int
     controller_epoch: int
@@ -126,7 +128,7 @@ class UpdateMetadataResponse:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequest:
-    """A broker that is about to stop asks the controller to move its leaders."""
+    """A broker that is about to stop requests that the controller move its leaders."""
 
     broker_id: int
     broker_epoch: int
@@ -134,7 +136,7 @@ class ControlledShutdownRequest:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
-    """remaining: partitions that this broker still leads, since nobody else can; it may ask again."""
+    """remaining: partitions that this broker still leads, since no other replica can; it may retry."""
 
     error: ErrorCode
     remaining: tuple[TopicPartition, ...] = ()
@@ -142,9 +144,9 @@ class ControlledShutdownResponse:
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """current_leader_epoch: NO_EPOCH where the client knows none. last_fetched_epoch: of the record before
-    fetch_offset, NO_EPOCH where there is none; asks the leader to tell where the logs diverge (KIP-595).
-    log_start_offset: the follower's. max_bytes: at least one batch is returned nevertheless.
+    """current_leader_epoch: NO_EPOCH if the client knows none. last_fetched_epoch: of the record before fetch_offset,
+    NO_EPOCH if there is none; by it the leader detects divergence (KIP-595). log_start_offset: the follower's.
+    max_bytes: at least one batch is returned nevertheless.
     """
 
     partition: TopicPartition
@@ -160,8 +162,8 @@ class FetchPartition:
 class FetchRequest:
     """replica_id: broker id of a follower, CONSUMER or DEBUGGING; broker_epoch: of a follower's registration (KIP-903).
 
-    session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) asks for none, (0, 0) for a new one;
-    in a session `partitions` holds only what changed since the last request, `forgotten` what left it.
+    session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) for none, (0, 0) for a new one; in a
+    session `partitions` lists only the changes since the last request, `forgotten` those that left it.
     """
 
     replica_id: int
@@ -177,9 +179,9 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """diverging: set, and all else without meaning, when the logs part at or before that epoch's end (KIP-595).
+    """diverging: set if the logs diverge at or before that epoch's end (KIP-595); the other fields then mean nothing.
 
-    leader, leader_epoch: the current leader, for a client that asked the wrong broker or in a stale epoch (KIP-951).
+    leader, leader_epoch: the current leader, for a client that used a wrong broker or a stale epoch (KIP-951).
     records: encoded batches, bytes-like; b"" for none.
     """
 
@@ -195,7 +197,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """In a session only partitions with news are told of."""
+    """In a session it has only partitions that have changed."""
 
     error: ErrorCode
     session_id: int = 0
@@ -219,7 +221,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """base_offset: of the first record, also of a retry that had been written before; -1 with an error."""
+    """base_offset: of the first record, for a duplicate too; -1 with an error."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -236,7 +238,7 @@ class ProduceResponse:
 
 @dataclass(frozen=True, slots=True)
 class EpochPartition:
-    """Asks where `leader_epoch` ends; current_leader_epoch fences the question (KIP-320)."""
+    """Requests the end offset of `leader_epoch`; current_leader_epoch fences the request (KIP-320)."""
 
     partition: TopicPartition
     current_leader_epoch: int
@@ -273,8 +275,8 @@ class ListOffsetsRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """offset: -1 when no record is as late as the timestamp asked for. timestamp: of the record there, in ms, when it
-    was asked for by time; else -1."""
+    """offset: -1 if no record is as late as the requested timestamp. timestamp: of the record there, in ms, for a
+    request by time; else -1."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -290,7 +292,7 @@ class ListOffsetsResponse:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsPartition:
-    """offset: the first that stays, or UP_TO_HIGH_WATERMARK."""
+    """offset: the first that is retained, or UP_TO_HIGH_WATERMARK."""
 
     partition: TopicPartition
     offset: int
@@ -298,7 +300,7 @@ class DeleteRecordsPartition:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest:
-    """Answered when every live replica has deleted, or timeout_ms are over (KIP-107)."""
+    """The response is due when every live replica has deleted, or after timeout_ms (KIP-107)."""
 
     timeout_ms: int
     partitions: tuple[DeleteRecordsPartition, ...]
@@ -320,13 +322,13 @@ class DeleteRecordsResponse:
 
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
-"""What a controller sends to a broker."""
+"""A request of the controller to a broker."""
 
 ControlResponse = LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
 
 
 def refusal_of(request: ControlRequest, error: ErrorCode) -> ControlResponse:
-    """The response to a request of which nothing is done."""
+    """The response to a request that is refused as a whole."""
     match request:
         case LeaderAndIsrRequest():
             return LeaderAndIsrResponse(error)
@@ -337,8 +339,8 @@ def refusal_of(request: ControlRequest, error: ErrorCode) -> ControlResponse:
 
 
 def illegal_name(request: ControlRequest) -> str:
-    """Why the request names what can be no partition, "" where it does not: names become paths."""
-    named = [one.partition for one in request.partitions]
+    """Why a topic or partition in the request is illegal, "" if none is: names become paths."""
+    named = [listed.partition for listed in request.partitions]
     if isinstance(request, UpdateMetadataRequest):
         named += request.deleted
     try:

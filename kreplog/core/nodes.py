@@ -1,13 +1,13 @@
-"""The nodes that the cluster keeps in the coordination store: their paths, and their content as JSON both ways.
+"""The cluster's nodes in the coordination store: their paths, and their content, encoded and decoded as JSON.
 
     /controller                                     ephemeral: {"broker_id"}
     /controller_epoch                               the epoch, decimal; its version fences every write of a controller
     /brokers/ids/[id]                               ephemeral: host, port, rack, stopping, unclean, internal,
                                                     directories
     /brokers/epochs/[id]                            empty; its version is the broker epoch of the last registration
-    /brokers/epochs/[id]/handled                    the last broker epoch that a controller took in, decimal
+    /brokers/epochs/[id]/handled                    the last broker epoch that a controller handled, decimal
     /brokers/topics/[topic]                         topic id; per partition: replicas, adding, removing
-    /brokers/topics/[topic]/[partition]             empty, or the leader epoch to begin with, decimal: one was removed
+    /brokers/topics/[topic]/[partition]             empty; after a removal the first leader epoch, decimal
     /brokers/topics/[topic]/[partition]/leaderAndISR   LeaderAndIsr; its version is the partition epoch
     /admin/partitions_reassigned/[topic]/[partition]   JSON list of target replicas; empty cancels
     /admin/partitions_add/[topic]/[partition]       JSON list of replicas
@@ -20,7 +20,7 @@
     /broker_failure_notification/[id]-[epoch]-[by]  ephemeral, empty: broker [by] has evidence that that process is dead
 
 Departures from the v3 document, and why: `/brokers/epochs` gives a broker epoch that a multi can check (KIP-380), and
-the two notification directories tell the controller what it need not watch 10,000 nodes for.
+the two notification directories save the controller watches on 10,000 nodes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PERSISTENT = (
     LOG_DIR_EVENTS,
     BROKER_FAILURES,
 )
-"""What a new cluster creates, parents first; CONTROLLER_EPOCH, with "0", after them."""
+"""Nodes that a new cluster creates, parents first; CONTROLLER_EPOCH, with "0", after them."""
 
 
 def broker(broker_id: int) -> str:
@@ -77,8 +77,8 @@ def broker_epoch(broker_id: int) -> str:
 
 
 def handled_epoch(broker_id: int) -> str:
-    """Where controllers note the broker epoch that they have taken in, so that a restart that happened while there was
-    no controller is not missed, and one that a controller has dealt with is not dealt with again by the next."""
+    """The node for the broker epoch that controllers have handled, so that a restart during an absence of controllers
+    is not missed, and one that a controller has handled is not handled again by the next."""
     return f"{BROKER_EPOCHS}/{broker_id}/handled"
 
 
@@ -87,7 +87,7 @@ def broker_failure(broker_id: int, epoch: int, reporter: int) -> str:
 
 
 def failure_reporters(names: Iterable[str], broker_id: int, epoch: int) -> set[int]:
-    """Who has evidence about that registration, of the children of BROKER_FAILURES."""
+    """Ids of the brokers that report that registration, by the children of BROKER_FAILURES."""
     prefix = f"{broker_id}-{epoch}-"
     return {int(reporter) for name in names if (reporter := name.removeprefix(prefix)) != name and reporter.isdigit()}
 
@@ -110,7 +110,7 @@ def topic_config(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Of one partition. replicas: AR, preferred leader first. adding, removing: of a reassignment under way."""
+    """The assignment of one partition. replicas: AR, preferred leader first. adding, removing: of a reassignment."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -118,7 +118,7 @@ class Assignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """What the replicas will be when the reassignment is done (RAR)."""
+        """The replicas once the reassignment is done (RAR)."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
@@ -148,7 +148,7 @@ def encode_leader_and_isr(state: LeaderAndIsr) -> bytes:
 
 
 def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
-    """Raises CoordinationError naming `path` when the node holds anything else, here and below."""
+    """Raises CoordinationError with `path` if the node has other content, here and below."""
     try:
         content = _parsed(node.data)
         return LeaderAndIsr(
@@ -164,12 +164,15 @@ def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
 
 
 def encode_topic(content: Topic) -> bytes:
+    assignments = sorted(content.partitions.items())
     return _encode(
         {
             "topic_id": content.topic_id,
-            "partitions": {str(number): list(one.replicas) for number, one in sorted(content.partitions.items())},
-            "adding": {str(n): list(one.adding) for n, one in sorted(content.partitions.items()) if one.adding},
-            "removing": {str(n): list(one.removing) for n, one in sorted(content.partitions.items()) if one.removing},
+            "partitions": {str(number): list(assignment.replicas) for number, assignment in assignments},
+            "adding": {str(number): list(assignment.adding) for number, assignment in assignments if assignment.adding},
+            "removing": {
+                str(number): list(assignment.removing) for number, assignment in assignments if assignment.removing
+            },
         }
     )
 
@@ -227,7 +230,7 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:
-    """Only what differs from the default."""
+    """Only the settings that differ from the default."""
     default = TopicConfig()
     return _encode(
         {
@@ -239,12 +242,12 @@ def encode_topic_config(config: TopicConfig) -> bytes:
 
 
 def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
-    """The default where there is no node. Settings that are not known here, a newer version's say, are passed over."""
+    """The default if there is no node. Unknown settings, such as a newer version's, are ignored."""
     if node is None:
         return TopicConfig()
     try:
-        told = {name.replace(".", "_"): value for name, value in _parsed(node.data).items()}
-        return replace(TopicConfig(), **{name: told[name] for name in TopicConfig.__slots__ if name in told})
+        settings = {name.replace(".", "_"): value for name, value in _parsed(node.data).items()}
+        return replace(TopicConfig(), **{name: settings[name] for name in TopicConfig.__slots__ if name in settings})
     except (ValueError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error
 
@@ -272,11 +275,13 @@ def decode_partitions(path: str, node: Node) -> tuple[TopicPartition, ...]:
 
 
 def decode_number(path: str, node: Node) -> int:
-    """The number that a node holds, 0 for one that is empty. Raises CoordinationError."""
+    """The number in a node, 0 for an empty one. Raises CoordinationError."""
     try:
         return int(node.data or b"0")
     except ValueError as error:
-        raise CoordinationError(f"the node {path} holds {node.data[:80]!r}, which is no number", path=path) from error
+        raise CoordinationError(
+            f"the node {path} has the content {node.data[:80]!r}, which is no number", path=path
+        ) from error
 
 
 def encode_log_dir_event(broker_id: int, partitions: Iterable[TopicPartition]) -> bytes:
@@ -300,7 +305,7 @@ def decode_log_dir_event(path: str, node: Node) -> tuple[int, tuple[TopicPartiti
 
 
 def _pairs(partitions: Iterable[TopicPartition]) -> list[list[str | int]]:
-    return [[one.topic, one.partition] for one in partitions]
+    return [[topic_partition.topic, topic_partition.partition] for topic_partition in partitions]
 
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
@@ -318,6 +323,6 @@ def _parsed(data: bytes) -> Any:
 
 def _unreadable(path: str, data: bytes) -> CoordinationError:
     return CoordinationError(
-        f"the node {path} holds {data[:80]!r}, which is not what kreplog writes there: set it right or delete it",
+        f"the node {path} has the content {data[:80]!r}, which kreplog does not write: correct or delete it",
         path=path,
     )

@@ -26,7 +26,7 @@ from kreplog.errors import (
 from kreplog.types import BrokerRegistration, Check, Create, Delete, Node, SetData, StoreOperation
 
 RETRY_MS = 200
-"""Delay after the store did not answer, or after ATTEMPTS lost races."""
+"""Delay after the store did not respond, or after ATTEMPTS lost races."""
 
 WAIT_MS = 2000
 """How often a node of another session is read again although its watch has not fired."""
@@ -53,10 +53,11 @@ class State(Enum):
 class Registration:
     """The registration of `broker`, whose epoch does not matter here.
 
-    After every step the shell looks at `registered`. When it is another than before, the shell gives the broker's other
-    cores what `transition` makes of it. `broker_epoch`: of the last registration, -1 before the first. A broker that is
-    stopping does not register any more.
-    `broker.unclean` is repeated in every registration until `clear_unclean`: no controller may have seen the first.
+    After every step the shell compares `registered` with its former value. If it has changed, the broker's other cores
+    get the events of `transition`. `broker_epoch`: of the last registration, -1 before the first. A broker that is
+    stopping does not register again.
+    `broker.unclean` is repeated in every registration until `clear_unclean`, since no controller may have read the
+    first.
     """
 
     def __init__(self, broker: BrokerRegistration) -> None:
@@ -68,10 +69,8 @@ class Registration:
         self._due_ms = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
-        """Takes SessionStarted, SessionLost, WatchFired, Stopping and Tick; passes over all else.
-
-        Of watches only those of its own node are taken, so the shell may hand it all.
-        """
+        """Handles SessionStarted, SessionLost, WatchFired of its own node, Stopping and Tick; ignores all other
+        events."""
         if isinstance(event, SessionStarted):
             self._lose_session()
             self.session_id = event.session_id
@@ -94,12 +93,12 @@ class Registration:
             yield from self._try(now_ms)
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When a Tick is wanted, not before `now_ms`; None for never."""
+        """When the next Tick is due, not before `now_ms`; None for never."""
         due = self._next_due()
         return None if due is None else max(now_ms, due)
 
     def clear_unclean(self) -> None:
-        """A controller has dealt with what this broker may have lost: the next registration need not say it again."""
+        """A controller has handled what this broker may have lost: omit it from the next registration."""
         self.broker = replace(self.broker, unclean=False)
 
     @property
@@ -120,7 +119,7 @@ class Registration:
             self.state = State.STOPPING
             self._due_ms = now_ms
         elif self.state in (State.REGISTERING, State.WAITING):
-            # The node may stand, its reply lost; a stopping broker that is not registered stays so.
+            # The node may exist, its reply lost; a stopping broker that is not registered does not register.
             self.state = State.STOPPING
             self._due_ms = now_ms
 
@@ -142,7 +141,7 @@ class Registration:
             self._lose_session()
 
     def _register(self, now_ms: int) -> Steps[None]:
-        yield from self._make_nodes()
+        yield from self._create_nodes()
         epoch, standing = yield from self._read()
         if standing is None or not self._is_own(standing):
             self.registered = None
@@ -153,16 +152,16 @@ class Registration:
         elif self._is_former(standing):
             yield from self._write(epoch, (yield from deregistration(self.broker.id)))
         elif (yield from self._watch()) is None:
-            raise NoNodeError("gone meanwhile", path=self._node)
+            raise NoNodeError("deleted meanwhile", path=self._node)
         else:
             if self.state is not State.WAITING:
                 owner = standing.stat.ephemeral_owner
-                yield StateChange("warning", f"broker {self.broker.id} waits for session {owner}, which holds its node")
+                yield StateChange("warning", f"broker {self.broker.id} waits for session {owner}, which owns its node")
             self.state = State.WAITING
             self._due_ms = now_ms + WAIT_MS
 
     def _is_own(self, node: Node) -> bool:
-        """Ours already, only the reply was lost (F28)."""
+        """Whether this session wrote the node, and only the reply was lost (F28)."""
         return node.stat.ephemeral_owner == self.session_id
 
     def _is_former(self, node: Node) -> bool:
@@ -174,20 +173,20 @@ class Registration:
             return False
         return not set(former.directories).isdisjoint(self.broker.directories)
 
-    def _make_nodes(self) -> Steps[None]:
-        """Make the persistent nodes that are missing, in one multi. Raises NodeExistsError in a race."""
-        wanted = dict.fromkeys(nodes.PERSISTENT, b"")
-        wanted[nodes.CONTROLLER_EPOCH] = b"0"
-        wanted[nodes.broker_epoch(self.broker.id)] = b""
-        found = yield GetNodes(tuple(wanted))
+    def _create_nodes(self) -> Steps[None]:
+        """Create the persistent nodes that are missing, in one multi. Raises NodeExistsError in a race."""
+        required = dict.fromkeys(nodes.PERSISTENT, b"")
+        required[nodes.CONTROLLER_EPOCH] = b"0"
+        required[nodes.broker_epoch(self.broker.id)] = b""
+        found = yield GetNodes(tuple(required))
         missing = tuple(
-            Create(path, data) for (path, data), node in zip(wanted.items(), found, strict=True) if node is None
+            Create(path, data) for (path, data), node in zip(required.items(), found, strict=True) if node is None
         )
         if missing:
             yield Multi(missing)
 
     def _read(self) -> Steps[tuple[int, Node | None]]:
-        """The broker epoch and the broker's node, of one moment: a registration between the reads raises the epoch."""
+        """The broker epoch and the broker's node at one time: a registration between the reads raises the epoch."""
         epoch = nodes.broker_epoch(self.broker.id)
         before, standing, after = yield GetNodes((epoch, self._node, epoch))
         if before is None or after is None or before.stat.version != after.stat.version:
@@ -199,7 +198,7 @@ class Registration:
         return found[0]
 
     def _write(self, epoch: int, before: tuple[StoreOperation, ...]) -> Steps[None]:
-        """Put the node and raise the epoch; only if nobody has registered since `epoch` was read (F16, F29)."""
+        """Create the node and raise the epoch, if no process has registered since `epoch` was read (F16, F29)."""
         raised = SetData(nodes.broker_epoch(self.broker.id), b"", epoch)
         yield Multi((*before, Create(self._node, nodes.encode_broker(self.broker), ephemeral=True), raised))
         yield from self._succeed(epoch + 1)
@@ -209,14 +208,15 @@ class Registration:
         dead, so it is watched."""
         standing = yield from self._watch()
         if standing is None or not self._is_own(standing):
-            raise NoNodeError("gone meanwhile", path=self._node)
+            raise NoNodeError("deleted meanwhile", path=self._node)
         self.broker_epoch = epoch
         if self.registered is None or self.registered.broker_epoch != epoch:
             self.registered = Registered(epoch, self.session_id)
         self.state = State.REGISTERED
 
     def _announce_stop(self) -> Steps[None]:
-        """Rewrite the own node, so that its version is above 0 and no leader's join goes through (F15, KIP-841)."""
+        """Rewrite the own node, so that its version is above 0 and no leader's ISR expansion succeeds (F15,
+        KIP-841)."""
         (standing,) = yield GetNodes((self._node,))
         if standing is not None and self._is_own(standing):
             content = nodes.encode_broker(self.broker)

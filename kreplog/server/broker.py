@@ -389,8 +389,8 @@ class Broker:
         if isinstance(effect, effects.SendControl):
             self.sender.send(effect)
             await asyncio.sleep(0)  # it is sent while the controller prepares the requests to other brokers
-        elif isinstance(effect, effects.AwaitAnswers):
-            await self.sender.until_idle(effect.most_ms / 1000, effect.rest_ms / 1000)
+        elif isinstance(effect, effects.DrainControlChannels):
+            await self.sender.until_idle(effect.max_ms / 1000, effect.rest_ms / 1000)
         elif isinstance(effect, effects.ConnectPeer):
             self.peers.connect(effect.broker)
         elif isinstance(effect, effects.DisconnectPeer):

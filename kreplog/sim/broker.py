@@ -298,7 +298,7 @@ class BrokerProcess:
             effects.SendShutdown: self._send_shutdown,
             effects.Exit: self._exit,
             effects.SendControl: lambda _, effect: self.sender.put(effect),
-            effects.AwaitAnswers: self._await_answers,
+            effects.DrainControlChannels: self._drain_control_channels,
             effects.ConnectPeer: self._connect_peer,
             effects.DisconnectPeer: self._disconnect_peer,
             effects.SubmitMulti: self._submit_multi,
@@ -561,9 +561,9 @@ class BrokerProcess:
         self.cluster.checkers.unclean_mark_cleared(self.id, not_durable)
         self.disk.unclean = self.machine.new_disk = False
 
-    def _await_answers(self, runner: CoreRunner, effect: effects.AwaitAnswers) -> Any:
+    def _drain_control_channels(self, runner: CoreRunner, effect: effects.DrainControlChannels) -> Any:
         """As long as it may take, as if one broker did not answer."""
-        self._scheduler.after((effect.most_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
+        self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
         return AWAITED
 
     def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:

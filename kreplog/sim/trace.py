@@ -256,8 +256,8 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"sends broker {leader} {describe(request)}"
         case effects.SendControl(broker=broker, request=request):
             return f"queues for broker {broker}: {describe(request)}"
-        case effects.AwaitAnswers(most_ms=most_ms, rest_ms=rest_ms):
-            return f"waits {most_ms} ms, at most, for answers, and {rest_ms} ms more"
+        case effects.DrainControlChannels(max_ms=max_ms, rest_ms=rest_ms):
+            return f"waits {max_ms} ms, at most, for responses, and {rest_ms} ms more"
         case effects.ConnectPeer(broker=broker):
             return f"connects to broker {broker.id}"
         case effects.DisconnectPeer(broker=broker):

@@ -24,7 +24,7 @@ from kreplog.core.controller.transitions import (
     ReplicaStatus,
 )
 from kreplog.core.effects import (
-    AwaitAnswers,
+    DrainControlChannels,
     Effect,
     GetChildren,
     GetNodes,
@@ -305,7 +305,7 @@ class Box:
                     return None
             case SendControl():
                 self._outbox.append(effect)
-            case AwaitAnswers():
+            case DrainControlChannels():
                 pass  # each box has its turn at any time
             case Reply(reply_to, response):
                 self.replies.append((reply_to, response))

@@ -235,7 +235,7 @@ def test_a_broken_node_stops_the_controller_rather_than_lose_replicas() -> None:
     second = cluster.start_controller()
     cluster.run()
     assert not second.acts()
-    assert "set it right or delete it" in cluster.errors()[-1]
+    assert "correct or delete it" in cluster.errors()[-1]
     assert cluster.brokers[1].replicas
     cluster.write(SetData(nodes.topic("t"), good))
     cluster.settle()

@@ -9,7 +9,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import fencing
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.request_batch import MAX_PARTITIONS_PER_REQUEST
-from kreplog.core.effects import AwaitAnswers, Effect, Multi, SendControl
+from kreplog.core.effects import DrainControlChannels, Effect, Multi, SendControl
 from kreplog.core.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 from kreplog.types import Check, Create, LeaderAndIsr, SetData, TopicPartition
 from tests.core.controlled import Box, Cluster
@@ -70,8 +70,8 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
     sent = [effect for effect in effects if isinstance(effect, SendControl)]
     early = [one for one in sent if isinstance(one.request, LeaderAndIsrRequest) and not one.request.is_init]
     assert sent[: len(early)] == early
-    (waited,) = (at for at, effect in enumerate(effects) if isinstance(effect, AwaitAnswers))
-    assert effects[waited] == AwaitAnswers(500, 250)
+    (waited,) = (at for at, effect in enumerate(effects) if isinstance(effect, DrainControlChannels))
+    assert effects[waited] == DrainControlChannels(500, 250)
     assert [effect for effect in effects[:waited] if isinstance(effect, SendControl)] == early, "taken before the INIT"
     assert [(one.broker, type(one.request), len(one.request.partitions)) for one in sent[len(early) :]] == [
         (broker, kind, TOPICS * PARTITIONS)

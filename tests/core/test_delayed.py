@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, ProducedPartition
 from kreplog.core.replication.delayed import (
-    LEAST_ANSWERED,
+    MIN_COMPLETED,
     CommitQueue,
     Deadlines,
     DelayedFetch,
@@ -71,7 +71,7 @@ def test_deadlines_of_what_was_answered_are_forgotten_long_before_they_are_due()
         deadlines.push(1000 - number, number)
     for number in range(50, 10_000):
         deadlines.push(2**31, number, 1 + number % 3)
-        assert len(deadlines) <= 50 + LEAST_ANSWERED + 1
+        assert len(deadlines) <= 50 + MIN_COMPLETED + 1
     assert [deadlines.next_ms(), *deadlines.due(1000)] == [951, *reversed(range(50))]
 
 

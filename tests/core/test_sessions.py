@@ -166,7 +166,7 @@ def test_beginning_anew_ends_the_old_session_but_only_ones_own() -> None:
     ],
 )
 def test_what_is_news(why: str, data: FetchedPartition, news: bool) -> None:
-    assert sessions.has_news(3, 1, data) is news, why
+    assert sessions.has_changed(3, 1, data) is news, why
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
-"""BrokerCores: the cores of one broker process, and what passes between them.
+"""BrokerCores: the cores of one broker process, and the events between them.
 
-The shell steps each core on its own, since some wait for the store and others never do. What a step of one core means
-for the others, and for the disk, is decided here: after each step the shell calls `stepped`, and carries out what it
-returns, in order.
+The shell steps each core on its own, since some wait for the store and others never do. What a step of one core implies
+for the others, and for the disk, is decided here: after each step the shell calls `stepped`, and performs the effects
+that it returns, in order.
 
 The unclean mark. A broker whose host lost power may lack records that it had acknowledged. Its registrations say so
-(`Broker.unclean`), and its disk remembers it, until a controller has dealt with it. A controller reads a registration
-before it sends that broker an INIT; so the mark is cleared once an INIT for the current registration has been applied
-and the replicas that it created are durable. Were it cleared earlier, a process that is killed meanwhile would be
-started again as one that lost nothing, and could be elected without the records that it lacks.
+(`BrokerRegistration.unclean`), and a mark on its disk, until a controller has handled it. A controller reads a
+registration before it sends that broker an INIT; so the mark is cleared once an INIT for the current registration has
+been applied and the replicas that it created are durable. If it were cleared earlier, a process killed in between would
+restart as one that lost nothing, and could be elected without the records that it lacks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BrokerCores:
     """See the module.
 
     replicas, controller, registration, detector, shutdown: the cores, in the order in which they get a common event.
-    channels: the requests of the controller here to the brokers.
+    channels: the controller's requests to the brokers.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BrokerCores:
         return Deliver(self.registration, stopping), Deliver(self.shutdown, stopping)
 
     def stepped(self, core: Core) -> Sequence[Effect]:
-        """What follows from a step of `core`; to be called after each."""
+        """The effects that follow from a step of `core`; to be called after each."""
         if core is self.replicas:
             return self._replicas_stepped()
         if core is self.registration:
@@ -91,13 +91,13 @@ class BrokerCores:
         return _NO_EFFECTS
 
     def applied(self, applied: LeaderAndIsrApplied) -> Sequence[Effect]:
-        """A LeaderAndIsr has been applied: the replicas it created become durable before it is answered."""
+        """A LeaderAndIsr has been applied: fsync the replicas it created before the response."""
         return (SyncFiles(applied),)
 
     def files_synced(self, applied: LeaderAndIsrApplied) -> Sequence[Effect]:
         """The files of the replicas created by `applied`, and by those before it, are durable."""
         reply = Reply(applied.reply_to, applied.response)
-        if self._deals_with_losses(applied):
+        if self._handles_losses(applied):
             return reply, *self._clear_unclean()
         return (reply,)
 
@@ -114,7 +114,7 @@ class BrokerCores:
             return _NO_EFFECTS
         former, self._registered = self._registered, registered
         effects: list[Effect] = []
-        if registered is not None and self._lacks_nothing(registered):
+        if registered is not None and self._is_complete(registered):
             effects += self._clear_unclean()
         for event in transition(former, registered):
             effects += self._to_registered_cores(event)
@@ -124,25 +124,25 @@ class BrokerCores:
         return [Deliver(core, event) for core in (self.replicas, self.controller, self.detector)]
 
     def _controller_stepped(self) -> Sequence[Effect]:
-        """A controller that has resigned sends nothing more, and none sends to a registration that has ended."""
+        """Close the channels of a controller that has resigned, and those to registrations that have ended."""
         live = self.controller.context.brokers if self.controller.active else {}
         return self._retain_channels({broker.id: broker.epoch for broker in live.values()})
 
     def _retain_channels(self, live: dict[int, int]) -> Sequence[Effect]:
         return [CloseControlChannel(broker) for broker in self.channels.retain(live)]
 
-    def _lacks_nothing(self, registered: Registered) -> bool:
-        """Whether no broker of this id ever was before, so that nothing can have been lost."""
+    def _is_complete(self, registered: Registered) -> bool:
+        """Whether no broker was registered under this id before, so that nothing can have been lost."""
         return registered.is_first
 
-    def _deals_with_losses(self, applied: LeaderAndIsrApplied) -> bool:
-        """Whether its controller has read the current registration of this broker, and so what may be lost."""
+    def _handles_losses(self, applied: LeaderAndIsrApplied) -> bool:
+        """Whether its controller has read the current registration of this broker, and so the unclean mark."""
         request = applied.request
         is_current = request.broker_epoch == self.registration.broker_epoch
         return request.is_init and is_current and applied.response.error is ErrorCode.NONE
 
     def _clear_unclean(self) -> Sequence[Effect]:
-        """Not while a replica is missing: the next process has to distrust the disk as well."""
+        """Not while a replica is missing: the next process must distrust the disk as well."""
         if self.replicas.missing:
             return _NO_EFFECTS
         self.registration.clear_unclean()

@@ -1,9 +1,8 @@
-"""The controller's queues of control requests: one for each registration of a broker, strictly in order.
+"""ControlChannel: the controller's queue of requests to one registration of a broker, sent strictly in order.
 
-One request is in flight to a broker at a time, and the same one is sent again, after RETRY_BACKOFF_MS, until it is
-answered. What has waited meanwhile is coalesced into as few requests as can say the same. A channel belongs to one
-registration of its broker and ends with it, whatever is still in it (F30).
-Source: Kafka's ControllerChannelManager.
+One request is in flight to a broker at a time, and is sent again, after RETRY_BACKOFF_MS, until the broker responds.
+The requests queued meanwhile are coalesced into as few as have the same effect. A channel belongs to one registration
+of its broker and ends with it, with whatever is still queued (F30). Source: Kafka's ControllerChannelManager.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from kreplog.core.messages import ControlRequest, ControlResponse, LeaderAndIsrR
 from kreplog.errors import ErrorCode
 
 RETRY_BACKOFF_MS = 300
-"""Until a request that was not answered is sent again: the broker may be starting, and must not be flooded."""
+"""Delay before a request without response is sent again: the broker may be starting, and must not be flooded."""
 
 MAX_COALESCED_PARTITIONS = 1000
-"""Partitions in a request that several were coalesced into."""
+"""Maximum of partitions in a coalesced request."""
 
 
 class ControlChannel:
@@ -36,7 +35,7 @@ class ControlChannel:
 
     @property
     def idle(self) -> bool:
-        """Whether all requests have been answered."""
+        """Whether the broker has responded to all requests."""
         return self._in_flight is None and not self._waiting
 
     def put(self, request: ControlRequest) -> None:
@@ -44,8 +43,8 @@ class ControlChannel:
         self._waiting.append(request)
 
     def next_request(self, now_ms: int) -> ControlRequest | None:
-        """The request to send now: the one that is not answered yet, else the next. None if there is none (`idle`), and
-        before `retry_ms`."""
+        """The request to send now: the one in flight, else the next. None if there is none (`idle`), and before
+        `retry_ms`."""
         if now_ms < self.retry_ms:
             return None
         if self._in_flight is None and self._waiting:
@@ -53,10 +52,10 @@ class ControlChannel:
         return self._in_flight
 
     def replied(self, response: ControlResponse | None, now_ms: int) -> ControlReplied | None:
-        """Take the response to the request in flight; None: the connection or its time ran out.
+        """Handle the response to the request in flight; None: the connection was lost or the request timed out.
 
-        Returns the event for the controller, or None if the request is to be sent again at `retry_ms`. A broker that
-        does not know yet that it is registered answers BROKER_NOT_AVAILABLE, which is no answer.
+        Returns the event for the controller, or None if the request is to be sent again at `retry_ms`, as after
+        BROKER_NOT_AVAILABLE: the broker has not learned yet that it is registered.
         """
         request = self._in_flight
         if request is None or response is None or response.error is ErrorCode.BROKER_NOT_AVAILABLE:
@@ -73,7 +72,7 @@ class ControlChannels:
         self._channels: dict[int, ControlChannel] = {}
 
     def put(self, effect: SendControl) -> ControlChannel:
-        """Queue a request. Returns its channel; one for another registration of that broker is replaced, not kept."""
+        """Queue a request. Returns its channel, which replaces one for another registration of that broker."""
         channel = self._channels.get(effect.broker)
         if channel is None or channel.broker_epoch != effect.broker_epoch:
             channel = self._channels[effect.broker] = ControlChannel(effect.broker, effect.broker_epoch)
@@ -81,7 +80,7 @@ class ControlChannels:
         return channel
 
     def is_open(self, channel: ControlChannel) -> bool:
-        """Whether its registration stands, so that its requests are to be sent and its responses count."""
+        """Whether its registration has not ended, so that its requests are to be sent and its responses count."""
         return self._channels.get(channel.broker) is channel
 
     @property
@@ -101,7 +100,7 @@ class ControlChannels:
 
 
 def coalesce(waiting: deque[ControlRequest]) -> ControlRequest:
-    """Take the first request off the queue, with as many of those right behind it as one request can say as well."""
+    """Remove the first request from the queue, merged with as many of the next ones as possible."""
     request = waiting.popleft()
     while waiting and (both := joined(request, waiting[0])) is not None:
         request = both
@@ -110,7 +109,7 @@ def coalesce(waiting: deque[ControlRequest]) -> ControlRequest:
 
 
 def joined(first: ControlRequest, second: ControlRequest) -> ControlRequest | None:
-    """One request that says what `first` and then `second` say; None if there is none."""
+    """One request with the effect of `first` and then `second`; None if there is none."""
     size = len(first.partitions) + len(second.partitions)
     if size > MAX_COALESCED_PARTITIONS or first.controller_epoch != second.controller_epoch:
         return None

@@ -1,7 +1,6 @@
-"""FlushQueue: which logs are fsynced now, and which again afterwards.
+"""FlushQueue: group commit: at most one fsync of a log in flight, and one more for all requests made meanwhile.
 
-An fsync covers what was appended before it began and nothing after. So at most one of a log is under way, and all
-requests that come meanwhile share the next one.
+An fsync covers what was appended before it began and nothing after, so later requests need, and share, the next one.
 """
 
 from __future__ import annotations
@@ -13,44 +12,44 @@ from kreplog.errors import KreplogError, is_exhaustion
 from kreplog.types import TopicPartition
 
 EXHAUSTED_RETRY_MS = 500
-"""Until an fsync is tried again for which the process had no descriptors or memory."""
+"""Delay before an fsync is retried that failed for want of descriptors or memory."""
 
 
 class FlushQueue:
-    """Keys: whatever the shell knows an open log by; a log that is opened again has another key."""
+    """Keys identify an open log for the shell; a log that is reopened has another key."""
 
     def __init__(self) -> None:
-        self._under_way: dict[Hashable, bool] = {}  # by log: whether another fsync was requested meanwhile
+        self._in_flight: dict[Hashable, bool] = {}  # by log: whether another fsync was requested meanwhile
 
     def __contains__(self, log: Hashable) -> bool:
-        """Whether an fsync of that log is under way, or to be tried again."""
-        return log in self._under_way
+        """Whether an fsync of that log is in flight, or to be retried."""
+        return log in self._in_flight
 
     def request(self, log: Hashable) -> bool:
-        """An fsync is wanted. Returns whether to start one now."""
-        if log in self._under_way:
-            self._under_way[log] = True
+        """Request an fsync. Returns whether to start one now."""
+        if log in self._in_flight:
+            self._in_flight[log] = True
             return False
-        self._under_way[log] = False
+        self._in_flight[log] = False
         return True
 
     def finished(self, log: Hashable, partition: TopicPartition, recovery_point: int) -> tuple[Flushed, bool]:
-        """The fsync under way has made all below `recovery_point` durable, which was the log end when it began.
+        """The fsync in flight has made all below `recovery_point` durable, which was the log end when it began.
 
         Returns the event for the replicas, and whether to start another one now.
         """
-        requested = self._under_way.pop(log)
+        requested = self._in_flight.pop(log)
         return Flushed(partition, recovery_point), requested and self.request(log)
 
     def failed(self, log: Hashable, error: KreplogError) -> bool:
-        """The fsync under way failed. Returns whether to start it again after EXHAUSTED_RETRY_MS: where it failed for
-        want of descriptors or memory, the log is as good as before. Else there is none under way any more."""
+        """The fsync in flight failed. Returns whether to start it again after EXHAUSTED_RETRY_MS, as after a failure
+        for want of descriptors or memory, which does not harm the log. Else none is in flight any more."""
         if is_exhaustion(error):
-            self._under_way[log] = False
+            self._in_flight[log] = False
             return True
         self.forget(log)
         return False
 
     def forget(self, log: Hashable) -> None:
         """The log is closed."""
-        self._under_way.pop(log, None)
+        self._in_flight.pop(log, None)

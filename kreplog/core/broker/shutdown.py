@@ -1,7 +1,7 @@
-"""ControlledShutdown: when a broker that is to stop may stop.
+"""ControlledShutdown: when a broker may exit after its leaders have been moved.
 
-It has the controller move the leaders that it has, again and again until none remains, there is no other broker that
-could lead, or `controlled.shutdown.max.wait.ms` is over; what was not moved then stops with the broker.
+It sends ControlledShutdown to the controller until no leader remains here, no other broker could lead, or
+`controlled.shutdown.max.wait.ms` is over; leaders that were not moved then stop with the broker.
 Source: Kafka's controlled shutdown (KafkaServer.controlledShutdown, KIP-841).
 """
 
@@ -17,11 +17,11 @@ from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.types import Node
 
 RETRY_MS = 200
-"""Until the controller is asked again: no event says when a leader could be moved after all."""
+"""Delay before the request is sent again: no event says when a leader can be moved after all."""
 
 
 class ControlledShutdown:
-    """max_wait_ms: from Stopping to Exit, at the most. done: Exit has been yielded."""
+    """max_wait_ms: maximum from Stopping to Exit. done: Exit has been yielded."""
 
     def __init__(self, broker_id: int, registration: Registration, metadata: MetadataCache, max_wait_ms: int) -> None:
         self.broker_id = broker_id
@@ -34,7 +34,7 @@ class ControlledShutdown:
         self._attempt = 0
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
-        """Takes Stopping, StoreReplied, ControlledShutdownReplied and Tick."""
+        """Handles Stopping, StoreReplied, ControlledShutdownReplied and Tick."""
         if isinstance(event, Stopping) and self._deadline_ms is None:
             self._deadline_ms = now_ms + self._max_wait_ms
             yield from self._begin_attempt()
@@ -56,7 +56,7 @@ class ControlledShutdown:
                 yield from self._begin_attempt()
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When a Tick is wanted; None for never."""
+        """When the next Tick is due; None for never."""
         if self._deadline_ms is None or self.done:
             return None
         return min(self._deadline_ms, self._retry_ms or self._deadline_ms)
@@ -66,7 +66,7 @@ class ControlledShutdown:
         return "controlled shutdown", self._attempt
 
     def _begin_attempt(self) -> Steps[None]:
-        """Find the controller. A broker that is not registered has no leaders that could be moved."""
+        """Read the controller's id. A broker that is not registered has no leaders that could be moved."""
         self._retry_ms = None
         if self._registration.registered is None:
             yield from self._exit(all_moved=False)
@@ -95,7 +95,7 @@ class ControlledShutdown:
         return not response.remaining or not self._has_successor()
 
     def _has_successor(self) -> bool:
-        """Whether there is another broker that leaders could be moved to."""
+        """Whether leaders could be moved to another broker."""
         brokers = self._metadata.brokers.values()
         return any(broker.id != self.broker_id and not broker.stopping for broker in brokers)
 

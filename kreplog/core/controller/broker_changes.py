@@ -14,7 +14,7 @@ from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.store_reader import RegisteredBroker
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.effects import AwaitAnswers, StateChange, Steps
+from kreplog.core.effects import DrainControlChannels, StateChange, Steps
 from kreplog.types import BrokerRegistration, Create, Delete, LeaderAndIsr, SetData, StoreOperation, TopicPartition
 
 INIT_WAIT_MS = 500
@@ -75,7 +75,7 @@ class BrokerChanges:
             yield from self._machines.leader_and_isr.clear_obsolete_elr(chunk)
             yield from self._batch.send_leaders()
         if partitions:
-            yield AwaitAnswers(INIT_WAIT_MS, min(INIT_WAIT_MS, len(partitions) // CHANGED_PER_MS))
+            yield DrainControlChannels(INIT_WAIT_MS, min(INIT_WAIT_MS, len(partitions) // CHANGED_PER_MS))
 
     def _missed_failures(self) -> list[TopicPartition]:
         """Partitions whose leader, these first, or another in-sync replica is offline (F33)."""

@@ -1,7 +1,7 @@
-"""Requests that wait: produces for the high watermark, fetches for something to read, deletions of records until they
-are done on every replica; none longer than it may.
+"""Delayed requests: produces that await the high watermark, fetches that await min_bytes, DeleteRecords that await
+every replica; each until its deadline.
 
-What waits is held as values; who wakes it, and what is then answered, is the manager's business.
+They are held here as values; the purgatories and Deletions decide when to complete them, and how.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kreplog.types import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class DelayedProduce:
-    """An acks=all produce. answers: one for each partition of the request, in its order; those in `waiting` stand
-    until the partition's high watermark has passed them."""
+    """An acks=all produce. answers: of each partition of the request, in its order. waiting: indices of those whose
+    high watermark has not passed the batch yet."""
 
     reply_to: Hashable
     deadline_ms: int
@@ -35,7 +35,7 @@ class DelayedProduce:
     waiting: set[int] = field(default_factory=set)
 
     def settle(self, index: int, error: ErrorCode = ErrorCode.NONE) -> bool:
-        """Fix the answer at `index`; True when it was the last that stood."""
+        """Complete the answer at `index`; True when none waits any more."""
         if index not in self.waiting:
             return False
         self.waiting.remove(index)
@@ -44,7 +44,7 @@ class DelayedProduce:
         return not self.waiting
 
     def expire(self) -> None:
-        """Its time is over: fix the answers that still stand."""
+        """Complete the answers that still wait with REQUEST_TIMED_OUT."""
         for index in sorted(self.waiting):
             self.answers[index] = ProducedPartition(
                 self.answers[index].partition,
@@ -59,7 +59,7 @@ class DelayedProduce:
 
 
 class CommitQueue:
-    """The produces of one partition that wait for its high watermark (the sources' commitQ), by the offset needed."""
+    """The produces of one partition that await its high watermark (the sources' commitQ), by the offset required."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, DelayedProduce, int]] = []
@@ -69,13 +69,13 @@ class CommitQueue:
         return len(self._heap)
 
     def push(self, required_offset: int, produce: DelayedProduce, index: int) -> None:
-        """`produce.answers[index]` stands until the high watermark is at least `required_offset`."""
+        """`produce.answers[index]` waits until the high watermark is at least `required_offset`."""
         produce.waiting.add(index)
         self._count += 1
         heapq.heappush(self._heap, (required_offset, self._count, produce, index))
 
     def committed(self, high_watermark: int) -> Iterator[tuple[DelayedProduce, int]]:
-        """Take out those that wait no more."""
+        """Take out those that this high watermark completes."""
         while self._heap and self._heap[0][0] <= high_watermark:
             _, _, produce, index = heapq.heappop(self._heap)
             yield produce, index
@@ -89,8 +89,8 @@ class CommitQueue:
 
 @dataclass(slots=True, eq=False)
 class DelayedDeletion:
-    """A DeleteRecords. answers: one for each partition of the request, in its order; those in `waiting` stand until the
-    low watermark is at least the offset there."""
+    """A DeleteRecords. answers: of each partition of the request, in its order. waiting: by index, the offset that the
+    low watermark has yet to reach."""
 
     reply_to: Hashable
     deadline_ms: int
@@ -98,12 +98,12 @@ class DelayedDeletion:
     waiting: dict[int, int] = field(default_factory=dict)
 
     def settle(self, index: int, answer: DeletedRecords) -> None:
-        """The answer at `index` stands no more."""
+        """Complete the answer at `index`."""
         del self.waiting[index]
         self.answers[index] = answer
 
     def expire(self) -> None:
-        """Its time is over: fix the answers that still stand."""
+        """Complete the answers that still wait with REQUEST_TIMED_OUT."""
         for index in self.waiting:
             self.answers[index] = DeletedRecords(
                 self.answers[index].partition,
@@ -135,11 +135,11 @@ class DelayedDeletions:
             self._at.setdefault(deletion.answers[index].partition, {})[deletion] = None
 
     def at(self, partition: TopicPartition) -> list[DelayedDeletion]:
-        """Those that wait for `partition`, in the order in which they came."""
+        """Those that wait for `partition`, in order of arrival."""
         return list(self._at.get(partition, ()))
 
     def remove(self, deletion: DelayedDeletion) -> None:
-        """It has been answered, or is about to be."""
+        """Remove one that has been completed, or is about to be."""
         for partition in {answer.partition for answer in deletion.answers}:
             waiting = self._at.get(partition, {})
             waiting.pop(deletion, None)
@@ -149,8 +149,8 @@ class DelayedDeletions:
 
 @dataclass(slots=True, eq=False)
 class DelayedFetch:
-    """A fetch that waits for min_bytes. context: of its session, or of the one request. refused: answers that were
-    found when it came in and do not change by waiting."""
+    """A fetch that awaits min_bytes. context: of its session, or of this request alone. refused: errors found on
+    arrival, which waiting does not change."""
 
     reply_to: Hashable
     deadline_ms: int
@@ -160,7 +160,7 @@ class DelayedFetch:
 
 
 class ParkedFetches:
-    """The fetches that wait, by what wakes them: their session where they have one, else each partition asked for."""
+    """The fetches that wait, by what wakes them: their session if they have one, else each partition requested."""
 
     def __init__(self) -> None:
         self._fetches: dict[DelayedFetch, None] = {}
@@ -178,67 +178,68 @@ class ParkedFetches:
         if fetch.context.session_id:
             self._in_session[fetch.context.session_id] = fetch
         else:
-            for asked in fetch.request.partitions:
-                self._at.setdefault(asked.partition, {})[fetch] = None
+            for requested in fetch.request.partitions:
+                self._at.setdefault(requested.partition, {})[fetch] = None
 
     def remove(self, fetch: DelayedFetch) -> None:
-        """It has been answered, or is about to be."""
+        """Remove one that has been completed, or is about to be."""
         del self._fetches[fetch]
         session_id = fetch.context.session_id
         if session_id:
             if self._in_session.get(session_id) is fetch:  # else a later request of the session waits
                 del self._in_session[session_id]
             return
-        for partition in {asked.partition for asked in fetch.request.partitions}:
+        for partition in {requested.partition for requested in fetch.request.partitions}:
             waiting = self._at[partition]
             del waiting[fetch]
             if not waiting:
                 del self._at[partition]
 
     def waiting_for(self, partition: TopicPartition, sessions: Iterable[int]) -> list[DelayedFetch]:
-        """Those of `sessions`, which hold the partition, and those that ask for it without a session."""
-        in_session = [self._in_session[one] for one in sessions if one in self._in_session]
+        """Those of `sessions`, which hold the partition, and those that request it without a session."""
+        in_session = [self._in_session[session_id] for session_id in sessions if session_id in self._in_session]
         return [*in_session, *self._at.get(partition, ())]
 
     def of(self, replica_ids: Collection[int]) -> list[DelayedFetch]:
-        """Those that came from these followers."""
+        """Those sent by these followers."""
         return [fetch for fetch in self._fetches if fetch.request.replica_id in replica_ids]
 
 
 Waiting = TypeVar("Waiting")
 
-LEAST_ANSWERED = 1000
-"""Deadlines of so many entries, and of as many as still wait, may be those of answered requests."""
+MIN_COMPLETED = 1000
+"""Entries of completed requests that may remain in the heap, or as many as still wait if those are more."""
 
 
 class Deadlines(Generic[Waiting]):
-    """What is due when. is_waiting: whether an entry has not been answered yet. One that has is dropped when its time
-    comes, or when many more have been pushed since: deadlines are the clients', and may be weeks away."""
+    """Deadlines of delayed requests. is_waiting: whether a request has not been completed yet. Completed ones are
+    dropped at their deadline, or when many more have been pushed since: clients choose deadlines that may be weeks
+    away."""
 
     def __init__(self, is_waiting: Callable[[Waiting], bool]) -> None:
         self._is_waiting = is_waiting
         self._heap: list[tuple[int, int, Waiting]] = []
         self._count = 0
-        self._room = LEAST_ANSWERED
+        self._room = MIN_COMPLETED
 
     def push(self, deadline_ms: int, waiting: Waiting, size: int = 1) -> None:
-        """Of those due at the same time the first that was pushed comes out first. size: of its request."""
+        """Requests with the same deadline are due in the order pushed. size: of the request."""
         self._count += 1
         heapq.heappush(self._heap, (deadline_ms, self._count, waiting))
         self._room -= size
         if self._room < 0:
             self._heap = [entry for entry in self._heap if self._is_waiting(entry[2])]
             heapq.heapify(self._heap)
-            self._room = max(LEAST_ANSWERED, len(self._heap))
+            self._room = max(MIN_COMPLETED, len(self._heap))
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def next_ms(self) -> int | None:
-        """When the next is due; None for never."""
+        """The next deadline; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[Waiting]:
-        """Take out those whose time has come."""
+        """Take out the requests whose deadline has passed."""
         while self._heap and self._heap[0][0] <= now_ms:
             yield heapq.heappop(self._heap)[2]

@@ -1,4 +1,4 @@
-"""Deletion from the start of partitions that this broker leads: DeleteRecords (KIP-107)."""
+"""Deletions: DeleteRecords requests for partitions that this broker leads (KIP-107)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Deletions:
         self._waiting = DelayedDeletions()
 
     def begin(self, reply_to: Hashable, request: DeleteRecordsRequest, now_ms: int) -> Steps[DelayedDeletion | None]:
-        """Delete here. Answered at once, or once every replica that lives has deleted: then what waits is returned."""
+        """Delete on the leader, and reply if every live replica has deleted too; else the request that waits is
+        returned."""
         deletion = DelayedDeletion(reply_to, now_ms + max(0, request.timeout_ms), [])
-        for index, one in enumerate(request.partitions):
-            answer, required = yield from self._delete_before(one)
+        for index, deleted in enumerate(request.partitions):
+            answer, required = yield from self._delete_before(deleted)
             deletion.answers.append(answer)
             if answer.error is ErrorCode.NONE and answer.low_watermark < required:
                 deletion.waiting[index] = required
@@ -35,24 +36,24 @@ class Deletions:
         yield Reply(reply_to, deletion.response)
         return None
 
-    def _delete_before(self, one: DeleteRecordsPartition) -> Steps[tuple[DeletedRecords, int]]:
-        """The answer as of now, and the offset that the low watermark must reach for it."""
-        partition = self._partitions.get(one.partition)
+    def _delete_before(self, deleted: DeleteRecordsPartition) -> Steps[tuple[DeletedRecords, int]]:
+        """The current answer, and the offset that the low watermark must reach to complete it."""
+        partition = self._partitions.get(deleted.partition)
         if partition is None:
-            return DeletedRecords(one.partition, self._metadata.replica_error(one.partition)), 0
+            return DeletedRecords(deleted.partition, self._metadata.replica_error(deleted.partition)), 0
         if (error := partition.refusal(NO_EPOCH)) is not ErrorCode.NONE:
-            return DeletedRecords(one.partition, error), 0
+            return DeletedRecords(deleted.partition, error), 0
         try:
-            required = yield from partition.delete_records(one.offset)
+            required = yield from partition.delete_records(deleted.offset)
         except OffsetOutOfRangeError as refusal:
-            return DeletedRecords(one.partition, ErrorCode.OFFSET_OUT_OF_RANGE, message=str(refusal)), 0
+            return DeletedRecords(deleted.partition, ErrorCode.OFFSET_OUT_OF_RANGE, message=str(refusal)), 0
         except StorageError as failure:
             partition.storage_failed(failure)
-            return DeletedRecords(one.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
-        return DeletedRecords(one.partition, ErrorCode.NONE, partition.low_watermark()), required
+            return DeletedRecords(deleted.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
+        return DeletedRecords(deleted.partition, ErrorCode.NONE, partition.low_watermark()), required
 
     def settle(self, topic_partition: TopicPartition) -> Steps[None]:
-        """Answer those that need wait for this partition no more: it has deleted everywhere, or leads no more."""
+        """Complete what waits for this partition if all its live replicas have deleted, or it is no longer led here."""
         if topic_partition not in self._waiting:
             return
         partition = self._partitions.get(topic_partition)
@@ -69,22 +70,22 @@ class Deletions:
                 yield Reply(deletion.reply_to, deletion.response)
 
     def settle_all(self) -> Steps[None]:
-        """Who is dead is waited for no more."""
+        """After a change of the live brokers: dead ones are not waited for."""
         for topic_partition in self._waiting.partitions:
             yield from self.settle(topic_partition)
 
     def expire(self, deletion: DelayedDeletion) -> Steps[None]:
-        """Its time is over."""
+        """Its deadline has passed."""
         if deletion.waiting:
             deletion.expire()
             self._waiting.remove(deletion)
             yield Reply(deletion.reply_to, deletion.response)
 
-    def awaits(self, asked: FetchPartition) -> bool:
-        """Whether somebody waits for the follower that asks to delete what the leader has deleted."""
-        partition = self._partitions.get(asked.partition)
+    def awaits(self, request: FetchPartition) -> bool:
+        """Whether a DeleteRecords waits for the follower that sent `request` to delete what its leader has deleted."""
+        partition = self._partitions.get(request.partition)
         return (
-            asked.partition in self._waiting
+            request.partition in self._waiting
             and partition is not None
-            and asked.log_start_offset < partition.log.log_start <= asked.fetch_offset
+            and request.log_start_offset < partition.log.log_start <= request.fetch_offset
         )

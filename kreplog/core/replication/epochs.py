@@ -1,9 +1,9 @@
-"""Where leader epochs begin and end in a log, and where two logs part: pure functions (KIP-101, KIP-279, KIP-595).
+"""Where leader epochs begin and end in a log, and where two logs diverge: pure functions (KIP-101, KIP-279, KIP-595).
 
 `epochs` is always a log's leader-epoch cache, (leader epoch, start offset) with both rising, and `leo` its log end
 offset. An epoch has one leader, which writes its records in one order: two logs that hold a record of the same epoch at
 the same offset are equal up to there. So a log is described by its last record's epoch and its end, and the follower
-and the leader find the point where they part by comparing epochs, never by a high watermark (F1 to F3).
+and the leader find the point of divergence by comparing epochs, never by a high watermark (F1 to F3).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Epochs = tuple[tuple[int, int], ...]
 def end_offset_for(epochs: Epochs, leo: int, epoch: int) -> EpochEndOffset:
     """The largest known epoch at or below `epoch` and where it ends; the latest one ends at `leo`.
 
-    One older than all that are known is answered with itself, ending where the first known begins. One newer than all,
-    or any where none is known, with (-1, -1). Same as Log.end_offset_for_epoch. Source: KIP-101, KIP-279 (F3).
+    For an epoch older than all known ones: that epoch, ending where the first known one begins. For one newer than all,
+    or where none is known: (-1, -1). Same as Log.end_offset_for_epoch. Source: KIP-101, KIP-279 (F3).
     """
     after = _count_up_to(epochs, epoch)
     if epoch < 0 or after == len(epochs):
@@ -31,8 +31,7 @@ def end_offset_for(epochs: Epochs, leo: int, epoch: int) -> EpochEndOffset:
 def epoch_at(epochs: Epochs, offset: int) -> int:
     """The epoch of the record at `offset`; NO_EPOCH below the first one known.
 
-    A follower's last_fetched_epoch is epoch_at(epochs, leo - 1): an epoch that was begun and holds no record yet does
-    not count (KIP-595).
+    A follower's last_fetched_epoch is epoch_at(epochs, leo - 1): an epoch without records does not count (KIP-595).
     """
     if epochs and offset >= epochs[-1][1]:
         return epochs[-1][0]
@@ -46,9 +45,9 @@ def diverging(
     """Leader's side of KIP-595: None where a log ending at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
 
     Otherwise the largest epoch of ours at or below `last_fetched_epoch` and where it ends; with no epoch of our own,
-    (NO_EPOCH, leo). NO_EPOCH as last_fetched_epoch says nothing that could be compared: None, and the range of
-    `fetch_offset` is the caller's to check. One that lies below our log start cannot be told from a prefix either; one
-    that ends right there, in an epoch of which we know nothing any more, is taken for another log.
+    (NO_EPOCH, leo). NO_EPOCH as last_fetched_epoch cannot be compared: None, and the caller checks the range of
+    `fetch_offset`. A log that ends below our log start cannot be distinguished from a prefix either; one that ends
+    right there, in an epoch that we no longer have, is taken to diverge.
     """
     if last_fetched_epoch == NO_EPOCH:
         return None
@@ -62,11 +61,11 @@ def diverging(
 
 
 def truncation_offset(epochs: Epochs, leo: int, diverging: EpochEndOffset) -> int:
-    """Follower's side: where to cut our log, which the leader said diverges from its own; 0 <= offset < leo.
+    """Follower's side: where to truncate our log, which diverges from the leader's; 0 <= offset < leo.
 
     The end of our largest epoch not above the leader's, or the end of the leader's, whichever comes first (KIP-279).
-    What is kept may still diverge, which the next answer tells, but nothing that both have is cut. The result may lie
-    below the log start; then the two have nothing in common.
+    What remains may still diverge, as the next response says, but nothing that both have is truncated. The result may
+    lie below the log start; then the two have nothing in common.
     leo: above 0, since an empty log diverges from none.
     """
     if diverging.leader_epoch == NO_EPOCH or not epochs:
@@ -79,7 +78,7 @@ def truncation_offset(epochs: Epochs, leo: int, diverging: EpochEndOffset) -> in
 
 
 def _progress(cut: int, leo: int) -> int:
-    """Never nothing, or an answer that makes no sense would be asked for over and over."""
+    """At least one record is truncated, or a response that makes no sense would be fetched over and over."""
     return max(0, min(cut, leo - 1))
 
 

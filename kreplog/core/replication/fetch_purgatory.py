@@ -1,4 +1,5 @@
-"""The leader's side of Fetch: what consumers and followers ask for, answered when there is enough of it."""
+"""FetchPurgatory: the leader's side of Fetch: replies when min_bytes can be read, something changed, or time is
+over."""
 
 from __future__ import annotations
 
@@ -27,20 +28,22 @@ ACCOUNT = "parked_fetches"
 _FETCH_BYTES = 2000
 _PARTITION_BYTES = 500
 
-LOOKS_AT_ONCE = 200
-"""Fetches that look again in one step of the core; each takes some tens of microseconds."""
+MAX_RETRIES_PER_STEP = 200
+"""Delayed fetches that one step of the core tries again; each takes some tens of microseconds."""
 
 EXPECTED_FOR_MS = 2000
-"""For so long a new leader expects its followers' first fetches."""
+"""How long a new leader expects its followers' first fetches."""
 
 EXPECTED_WITHIN_MS = 10
-"""So long, at most, it keeps other fetches of theirs waiting meanwhile."""
+"""How long, at most, it delays their other fetches meanwhile."""
 
 
 class FetchPurgatory:
-    """The Fetch requests of one broker. partitions: the open replicas, which the manager adds and removes. deletions:
-    what followers are waited for with. slots: how many incremental fetch sessions there may be. memory: what sessions
-    and fetches that wait are charged to; a consumer's that finds no room there is answered at once with what there is.
+    """The Fetch requests of one broker.
+
+    partitions: the open replicas, which the manager adds and removes. deletions: DeleteRecords that wait for followers'
+    fetches. slots: maximum of incremental fetch sessions. memory: the account of sessions and delayed fetches; a
+    consumer's fetch that exceeds it is not delayed.
     """
 
     def __init__(
@@ -58,21 +61,21 @@ class FetchPurgatory:
         self._sessions = FetchSessions(slots, session_ids, memory)
         self._memory = memory
         self._woken: dict[DelayedFetch, None] = {}
-        self._looks = 0
+        self._retries_left = 0
         self._parked = ParkedFetches()
         self._expected: dict[int, dict[TopicPartition, int]] = {}
 
     def begin(self, reply_to: Hashable, request: FetchRequest, now_ms: int) -> Steps[DelayedFetch | None]:
-        """Answered at once, or it waits until its deadline: then it is returned."""
+        """Reply at once, or return the fetch, which is then delayed until its deadline."""
         context = self._sessions.begin(request, now_ms)
         if isinstance(context, ErrorCode):
             yield Reply(reply_to, FetchResponse(context))
             return None
         fetch = DelayedFetch(reply_to, now_ms + request.max_wait_ms, request, context)
-        for asked in context.evaluate():
-            refused = yield from self._check(asked, request, now_ms)
+        for requested in context.evaluate():
+            refused = yield from self._check(requested, request, now_ms)
             if refused is not None:
-                fetch.refused[asked.partition] = refused
+                fetch.refused[requested.partition] = refused
         if (yield from self._try(fetch, now_ms)):
             return None
         if self._is_expected(request.replica_id, now_ms):
@@ -85,35 +88,35 @@ class FetchPurgatory:
         return fetch
 
     def charges(self) -> Iterator[tuple[str, int, int]]:
-        """(account, replica id, bytes) of all that is remembered for fetchers, as they are charged."""
+        """(account, replica id, bytes) of all sessions and delayed fetches, as charged."""
         for replica_id, size in self._sessions.charges():
             yield SESSIONS, replica_id, size
         for fetch in self._parked:
             yield ACCOUNT, fetch.request.replica_id, _size_of(fetch)
 
     def __contains__(self, fetch: DelayedFetch) -> bool:
-        """Whether it waits."""
+        """Whether it is delayed."""
         return fetch in self._parked
 
     def begin_step(self) -> None:
-        """Of each step of the core: only so many fetches look again in it."""
-        self._looks = LOOKS_AT_ONCE
+        """To be called at the beginning of each step: limits how many fetches it tries again."""
+        self._retries_left = MAX_RETRIES_PER_STEP
 
     @property
     def has_woken(self) -> bool:
-        """Whether some are still to look again, in the steps that follow."""
+        """Whether fetches remain to be tried again in later steps."""
         return bool(self._woken)
 
-    def look_again(self, now_ms: int) -> Steps[None]:
-        """Those that earlier steps had no time for."""
-        while self._woken and self._looks > 0:
+    def retry_woken(self, now_ms: int) -> Steps[None]:
+        """Try those again that earlier steps postponed."""
+        while self._woken and self._retries_left > 0:
             fetch = next(iter(self._woken))
             del self._woken[fetch]
             if fetch in self._parked:
-                yield from self._look(fetch, now_ms)
+                yield from self._retry(fetch, now_ms)
 
-    def _look(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
-        self._looks -= 1
+    def _retry(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
+        self._retries_left -= 1
         if (yield from self._try(fetch, now_ms)):
             self._unpark(fetch)
 
@@ -123,24 +126,24 @@ class FetchPurgatory:
         self._memory.release(ACCOUNT, _size_of(fetch))
 
     def expire(self, fetch: DelayedFetch, now_ms: int) -> Steps[None]:
-        """Its time is over: answered with what there is."""
+        """Its deadline has passed: reply with what can be read."""
         if fetch in self._parked:
             self._unpark(fetch)
             yield from self._try(fetch, now_ms)
 
     def wake(self, topic_partition: TopicPartition, now_ms: int) -> Steps[None]:
-        """Fetches that wait and can read this partition look again: followers' at once, of consumers' so many in a step
-        and the others in those that follow."""
+        """Try the delayed fetches of this partition again: followers' at once, consumers' as far as the step's limit
+        allows, the others in later steps."""
         waiting = self._parked.waiting_for(topic_partition, self._sessions.mark(topic_partition))
         for fetch in waiting:
-            if self._looks > 0 or fetch.request.replica_id > CONSUMER:
-                yield from self._look(fetch, now_ms)
+            if self._retries_left > 0 or fetch.request.replica_id > CONSUMER:
+                yield from self._retry(fetch, now_ms)
             else:
                 self._woken[fetch] = None
 
     def expect_followers(self, partition: Partition, now_ms: int) -> Steps[None]:
-        """Followers in sync hear at about this time that they fetch the partition from here; a fetch of theirs that
-        waits here for something else must not hold that up."""
+        """In-sync followers start to fetch this partition at about this time; complete their delayed fetches of other
+        partitions, which would hold that up."""
         for follower in partition.isr:
             if follower != partition.broker_id:
                 self._expected.setdefault(follower, {})[partition.topic_partition] = now_ms + EXPECTED_FOR_MS
@@ -150,7 +153,7 @@ class FetchPurgatory:
             yield from self._try(fetch, now_ms)
 
     def _is_expected(self, follower: int, now_ms: int) -> bool:
-        """Whether the follower has still to ask for a partition that this broker began to lead."""
+        """Whether the follower has yet to fetch a partition that this broker began to lead."""
         expected = self._expected.get(follower)
         while expected:
             topic_partition, until_ms = next(iter(expected.items()))
@@ -159,64 +162,64 @@ class FetchPurgatory:
             del expected[topic_partition]
         return False
 
-    def _check(self, asked: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
-        partition = self._partitions.get(asked.partition)
+    def _check(self, requested: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
+        partition = self._partitions.get(requested.partition)
         if partition is None:
-            return FetchedPartition(asked.partition, self._metadata.replica_error(asked.partition))
+            return FetchedPartition(requested.partition, self._metadata.replica_error(requested.partition))
         if request.replica_id in (CONSUMER, DEBUGGING):
-            return partition.check_readable(asked, request.replica_id == DEBUGGING)
-        self._expected.get(request.replica_id, {}).pop(asked.partition, None)
-        answer = yield from partition.record_fetch(asked, request.replica_id, request.broker_epoch, now_ms)
-        yield from self._deletions.settle(asked.partition)
+            return partition.check_readable(requested, request.replica_id == DEBUGGING)
+        self._expected.get(request.replica_id, {}).pop(requested.partition, None)
+        answer = yield from partition.record_fetch(requested, request.replica_id, request.broker_epoch, now_ms)
+        yield from self._deletions.settle(requested.partition)
         return answer
 
     def _try(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
-        """Answer if there is enough to read, something to tell, or no time left; whether it was answered."""
+        """Reply if min_bytes can be read, something else changed, or its deadline has passed; whether it did."""
         consumer, debugging = (fetch.request.replica_id == kind for kind in (CONSUMER, DEBUGGING))
-        asked = fetch.context.evaluate()
+        partitions = fetch.context.evaluate()
         waits = now_ms < fetch.deadline_ms
-        if waits and not fetch.refused and not any(self._has_news(one, consumer) for one in asked):
+        if waits and not fetch.refused and not any(self._has_changed(requested, consumer) for requested in partitions):
             return False
         room, found, results = fetch.request.max_bytes, 0, []
-        for one in asked:
-            answer = fetch.refused.get(one.partition)
+        for requested in partitions:
+            answer = fetch.refused.get(requested.partition)
             if answer is None:
-                answer = yield from self._read(one, consumer, room, debugging)
+                answer = yield from self._read(requested, consumer, room, debugging)
             results.append(answer)
             size = len(answer.records)
             room, found = room - size, found + size
             waits = waits and answer.error is ErrorCode.NONE and answer.diverging is None
-            waits = waits and (consumer or not self._deletions.awaits(one))
+            waits = waits and (consumer or not self._deletions.awaits(requested))
         if waits and found < fetch.request.min_bytes:
             return False
         yield Reply(fetch.reply_to, fetch.context.finish(results))
         return True
 
-    def _has_news(self, one: FetchPartition, consumer: bool) -> bool:
-        partition = self._partitions.get(one.partition)
+    def _has_changed(self, requested: FetchPartition, consumer: bool) -> bool:
+        partition = self._partitions.get(requested.partition)
         return (
             partition is None
-            or partition.refusal(one.current_leader_epoch, one.topic_id) is not ErrorCode.NONE
-            or one.fetch_offset < partition.limit(consumer)
-            or one.fetch_offset < partition.log.log_start
-            or (not consumer and self._deletions.awaits(one))
+            or partition.refusal(requested.current_leader_epoch, requested.topic_id) is not ErrorCode.NONE
+            or requested.fetch_offset < partition.limit(consumer)
+            or requested.fetch_offset < partition.log.log_start
+            or (not consumer and self._deletions.awaits(requested))
         )
 
-    def _read(self, one: FetchPartition, consumer: bool, room: int, debugging: bool) -> Steps[FetchedPartition]:
-        """Checked again, since the partition may have changed while the fetch waited."""
-        partition = self._partitions.get(one.partition)
+    def _read(self, requested: FetchPartition, consumer: bool, room: int, debugging: bool) -> Steps[FetchedPartition]:
+        """Checks again first, since the partition may have changed while the fetch was delayed."""
+        partition = self._partitions.get(requested.partition)
         if partition is None:
-            return FetchedPartition(one.partition, self._metadata.replica_error(one.partition))
-        refused = partition.check_readable(one, debugging)
+            return FetchedPartition(requested.partition, self._metadata.replica_error(requested.partition))
+        refused = partition.check_readable(requested, debugging)
         if refused is not None:
             return refused
         try:
-            return (yield from partition.read(one, consumer, room))
+            return (yield from partition.read(requested, consumer, room))
         except StorageError as error:
-            yield StateChange("error", f"{one.partition}: cannot be read at {one.fetch_offset}: {error}")
-            return FetchedPartition(one.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            yield StateChange("error", f"{requested.partition}: cannot be read at {requested.fetch_offset}: {error}")
+            return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def _size_of(fetch: DelayedFetch) -> int:
-    """About what it takes while it waits."""
+    """The approximate memory of a delayed fetch."""
     return _FETCH_BYTES + _PARTITION_BYTES * len(fetch.request.partitions)

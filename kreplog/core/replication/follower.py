@@ -137,8 +137,8 @@ class FollowerRole(LocalReplica):
         if self.high_watermark > self.log.leo:
             yield StateChange(
                 "warning",
-                f"{self.topic_partition}: cut to {self.log.leo}, below the high watermark {self.high_watermark}: "
-                "records that were committed are lost, as after an unclean election",
+                f"{self.topic_partition}: truncated to {self.log.leo}, below the high watermark {self.high_watermark}: "
+                "committed records are lost, as after an unclean election",
             )
             self.high_watermark = self.log.leo
         self.flushed = min(self.flushed, self.log.leo)
@@ -169,7 +169,9 @@ class FollowerRole(LocalReplica):
             try:
                 yield from self._append_fetched(data.records)
             except (CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError) as error:
-                yield StateChange("warning", f"{self.topic_partition}: refused what leader {self.leader} sent: {error}")
+                yield StateChange(
+                    "warning", f"{self.topic_partition}: refused records of leader {self.leader}: {error}"
+                )
                 return FetchOutcome.BACK_OFF
         yield from self._follow_high_watermark(data.high_watermark)
         yield from self._follow_log_start(data.log_start_offset)

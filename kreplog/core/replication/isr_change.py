@@ -1,17 +1,17 @@
-"""A leader's ISR change in flight: what is written, and what the store's answers make of it.
+"""IsrChange: a leader's ISR change in flight, and what the store's responses decide about it.
 
-    answered is   with                                       the change is then
+    response to   is                                         the change is then
     the write     the node's new version                     ADOPTED
-    the write     a refusal of the node's version            OVERTAKEN: what the node says now is to be read
-    the write     a refusal of a check of the joiner         DROPPED: its broker has registered anew, or is stopping
-    the read      a later version, of this leader and epoch  ADOPTED, be it our own write whose answer was lost or not
-    the read      another leader or epoch, or no node        DEPOSED: commit nothing more and wait for the controller
-    the read      a version known already                    UNKNOWN: the server that was read lags behind
+    the write     a refusal of the node's version            OVERTAKEN: the node has to be read
+    the write     a refusal of a check of the joiner         DROPPED: its broker has registered again, or is stopping
+    the read      a later version, of this leader and epoch  ADOPTED, whether it is our write, its response lost, or not
+    the read      another leader or epoch, or no node        DEPOSED: commits nothing more, waits for the controller
+    the read      a version known already                    UNKNOWN: the server that was read lags
     either        any other error                            UNKNOWN
 
-What is UNKNOWN is written again after a pause, not read: the first write might still be on its way, and be applied
-after the read. Whatever then answers has ended it, for its version can match only once (KAFKA-14144, F14).
-Who joins or leaves, and what follows from the outcome, is the partition's part.
+An UNKNOWN change is written again after a pause, not read: the first write might still be in flight, and be applied
+after the read. Any definite response to the second write decides about both, since their version matches only once
+(KAFKA-14144, F14). isr_proposer.py decides which replicas join or leave, and acts on the outcome.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """An ISR change whose outcome is not known: `proposed` is what the store may say already, or yet.
+    """An ISR change without outcome: the store may have `proposed` already, or may still get it.
 
-    proposed.partition_epoch: the version that it is to follow. path: of the node written. tag: of the write, or of the
-    read that is to tell; None between two tries, the next not before `retry_ms`.
+    proposed.partition_epoch: the version that it replaces. path: of the node written. tag: of the write, or of the read
+    in flight; None between two attempts, the next not before `retry_ms`.
     """
 
     proposed: LeaderAndIsr
@@ -52,7 +52,8 @@ class IsrChange:
     retry_ms: int = 0
 
     def outcome(self, event: StoreReplied) -> tuple[Outcome, LeaderAndIsr | None]:
-        """What the answer under `tag` says, and with ADOPTED and DEPOSED the state in the store, None for no node."""
+        """The outcome of the response under `tag`; with ADOPTED and DEPOSED the state in the store, None for no
+        node."""
         if event.error is not None:
             if not isinstance(event.error, BadVersionError | NoNodeError):
                 return Outcome.UNKNOWN, None
@@ -75,10 +76,10 @@ class IsrChange:
 def isr_operations(
     partition: TopicPartition, proposed: LeaderAndIsr, version: int, joiner: RemoteReplica | None
 ) -> tuple[StoreOperation, ...]:
-    """Write `proposed` where the node is at `version`, and tell the controller.
+    """Write `proposed` if the node is at `version`, and notify the controller.
 
     The joiner's registration must be the one that fetched (KIP-903), and not be stopping, which would have raised its
-    version above 0 (KIP-841); checked where it counts.
+    version above 0 (KIP-841); the multi checks both.
     """
     checks: tuple[StoreOperation, ...] = ()
     if joiner is not None:

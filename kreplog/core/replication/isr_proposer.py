@@ -26,7 +26,7 @@ from kreplog.types import LeaderAndIsr, StoreOperation, TopicPartition
 
 
 class LiveBrokers(Protocol):
-    """The registered brokers, and which of them may join an ISR; MetadataCache in a broker."""
+    """The registered brokers, and which of them can join an ISR; MetadataCache in a broker."""
 
     def is_alive(self, broker_id: int) -> bool: ...
 
@@ -103,12 +103,14 @@ class IsrProposer(LocalReplica):
                 self.pending = replace(change, tag=tag)
                 yield SubmitRead(tag, (change.path,))
             case Outcome.DROPPED, _:
-                yield StateChange("info", f"{self.topic_partition}: {change.proposed.isr} is not to be: {event.error}")
+                yield StateChange(
+                    "info", f"{self.topic_partition}: ISR change to {change.proposed.isr} dropped: {event.error}"
+                )
                 self.pending = None
                 yield from self._shrink_by_bytes()
                 yield from self._advance_high_watermark()
             case Outcome.DEPOSED, state:
-                yield StateChange("warning", f"{self.topic_partition}: deposed, the store says {state}")
+                yield StateChange("warning", f"{self.topic_partition}: deposed: the store has {state}")
                 self.step_down()
             case Outcome.UNKNOWN, _:
                 retry_ms = now_ms + self._settings.replica_fetch_backoff_ms
@@ -152,11 +154,10 @@ class IsrProposer(LocalReplica):
     def _has_elr(self) -> bool:
         return bool(self.elr)
 
-    # Who leaves and who joins
+    # Shrink and expand
 
     def _check_isr(self, now_ms: int) -> Steps[None]:
-        """Retry a write without outcome; else clear the eligible leader replicas once the ISR is large enough, expand,
-        and shrink."""
+        """Retry a write without outcome; else clear the ELR once the ISR is large enough, expand, and shrink."""
         if self.role is not Role.LEADER:
             return
         if self.pending is not None:
@@ -201,8 +202,11 @@ class IsrProposer(LocalReplica):
     def _shrink(self, lagging: list[RemoteReplica]) -> Steps[None]:
         if lagging:
             leaving = [replica.broker_id for replica in lagging]
-            yield StateChange("info", f"{self.topic_partition}: {leaving} lag and leave the ISR {self.isr}")
-            yield from self._propose([member for member in self.isr if member not in leaving], None)
+            staying = tuple(member for member in self.isr if member not in leaving)
+            yield StateChange(
+                "info", f"{self.topic_partition}: shrinking the ISR from {self.isr} to {staying}: {leaving} lag"
+            )
+            yield from self._propose(staying, None)
 
     def _maybe_expand(self, now_ms: int) -> Steps[None]:
         """Propose the first replica that may join and would not be dropped again at once; the others follow when the
@@ -214,10 +218,13 @@ class IsrProposer(LocalReplica):
                 and self._brokers.can_join_isr(replica.broker_id, replica.broker_epoch)
                 and not (yield from self._is_lagging_in_bytes(replica))
             ):
+                members = tuple(sorted((*self.isr, replica.broker_id)))
                 yield StateChange(
-                    "info", f"{self.topic_partition}: {replica.broker_id} has caught up, joins {self.isr}"
+                    "info",
+                    f"{self.topic_partition}: expanding the ISR from {self.isr} to {members}: "
+                    f"{replica.broker_id} has caught up",
                 )
-                yield from self._propose([*self.isr, replica.broker_id], replica)
+                yield from self._propose(members, replica)
 
     def _joiners(self) -> list[RemoteReplica]:
         return [

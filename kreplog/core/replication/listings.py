@@ -1,7 +1,7 @@
-"""ListOffsets requests: earliest and latest offsets are answered at once, offsets by timestamp after a log lookup.
+"""OffsetListings: ListOffsets requests: earliest and latest offsets at once, offsets by timestamp after a log lookup.
 
-A lookup by timestamp may decompress a batch, so it is an effect whose result arrives as an event; the answer then goes
-by the partition's state at that time.
+A lookup by timestamp may decompress a batch, so it is an effect whose result arrives as an event; the response then
+depends on the partition's state at that time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from kreplog.types import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class _Listing:
-    """A request whose lookups are under way. answers: one for each partition of the request, in its order. waiting:
-    number of lookups without a result."""
+    """A request with lookups in flight. answers: of each partition of the request, in its order. waiting: number of
+    lookups without a result."""
 
     reply_to: Hashable
     request: ListOffsetsRequest
@@ -53,19 +53,19 @@ class OffsetListings:
         self._numbers = itertools.count(1)
 
     def begin(self, reply_to: Hashable, request: ListOffsetsRequest) -> Steps[None]:
-        """Answer at once, or when all lookups are done. Duplicate partitions in a request get INVALID_REQUEST, as in
+        """Reply at once, or when all lookups are done. Duplicate partitions in a request get INVALID_REQUEST, as in
         Kafka."""
         number = next(self._numbers)
         listing = _Listing(reply_to, request, [])
-        named = Counter([one.partition for one in request.partitions])
+        named = Counter([queried.partition for queried in request.partitions])
         lookups = []
-        for index, one in enumerate(request.partitions):
-            if named[one.partition] > 1:
-                answer = ListedOffset(one.partition, ErrorCode.INVALID_REQUEST)
+        for index, queried in enumerate(request.partitions):
+            if named[queried.partition] > 1:
+                answer = ListedOffset(queried.partition, ErrorCode.INVALID_REQUEST)
             else:
-                answer, by_time = self._answer(one, request.replica_id == DEBUGGING)
+                answer, by_time = self._answer(queried, request.replica_id == DEBUGGING)
                 if by_time:
-                    lookups.append(OffsetForTimestamp((number, index), one.partition, one.timestamp))
+                    lookups.append(OffsetForTimestamp((number, index), queried.partition, queried.timestamp))
             listing.answers.append(answer)
         if lookups:
             listing.waiting = len(lookups)
@@ -75,38 +75,38 @@ class OffsetListings:
             yield Reply(reply_to, ListOffsetsResponse(tuple(listing.answers)))
 
     def found(self, event: OffsetFound) -> Steps[None]:
-        """Take the result of a lookup; answer the request with the last one."""
+        """Record the result of a lookup; reply after the last one."""
         number, index = event.tag
         listing = self._waiting[number]
-        one = listing.request.partitions[index]
-        answer, by_time = self._answer(one, listing.request.replica_id == DEBUGGING)
-        partition = self._partitions.get(one.partition)
+        queried = listing.request.partitions[index]
+        answer, by_time = self._answer(queried, listing.request.replica_id == DEBUGGING)
+        partition = self._partitions.get(queried.partition)
         if by_time and partition is not None:
             offset, timestamp = (
                 (-1, -1) if event.offset >= partition.high_watermark else (event.offset, event.timestamp)
             )
-            answer = ListedOffset(one.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
+            answer = ListedOffset(queried.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
         listing.answers[index] = answer
         listing.waiting -= 1
         if not listing.waiting:
             del self._waiting[number]
             yield Reply(listing.reply_to, ListOffsetsResponse(tuple(listing.answers)))
 
-    def _answer(self, one: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
+    def _answer(self, queried: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
         """The answer without a lookup, and whether a lookup by timestamp is needed instead."""
-        partition = self._partitions.get(one.partition)
+        partition = self._partitions.get(queried.partition)
         if partition is None:
-            error = self._metadata.replica_error(one.partition)
-            return ListedOffset(one.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error), False
-        if (error := partition.refusal(one.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
-            return ListedOffset(one.partition, error), False
-        if one.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            error = self._metadata.replica_error(queried.partition)
+            return ListedOffset(queried.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if debugging else error), False
+        if (error := partition.refusal(queried.current_leader_epoch, any_role=debugging)) is not ErrorCode.NONE:
+            return ListedOffset(queried.partition, error), False
+        if queried.timestamp in (EARLIEST, EARLIEST_LOCAL):
             return _listed(partition, partition.log.log_start), False
-        if one.timestamp == LATEST and debugging:
+        if queried.timestamp == LATEST and debugging:
             return _listed(partition, partition.log.leo), False
         if partition.visible_high_watermark() < 0:
-            return ListedOffset(one.partition, ErrorCode.OFFSET_NOT_AVAILABLE), False
-        return _listed(partition, partition.high_watermark), one.timestamp != LATEST
+            return ListedOffset(queried.partition, ErrorCode.OFFSET_NOT_AVAILABLE), False
+        return _listed(partition, partition.high_watermark), queried.timestamp != LATEST
 
 
 def _listed(partition: Partition, offset: int) -> ListedOffset:

@@ -1,8 +1,8 @@
-"""ReplicaManager: all the partitions of one broker, and what crosses them.
+"""ReplicaManager: all partitions of one broker, and what concerns several of them.
 
-It routes each event to the partitions it concerns, keeps the requests that wait and the fetchers, and fences what
-comes from an old controller, an old registration or to a broker that is not registered. What is decided about one
-partition is decided in partition.py.
+It routes each event to its partitions, opens, stops and deletes replicas as the controller orders, and has the fetchers
+and the deadlines of delayed requests. control_fencing.py refuses requests of stale controllers and registrations,
+partition.py decides about one partition.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ from kreplog.errors import (
 )
 from kreplog.types import NO_EPOCH, Check, Create, EpochEndOffset, StoreOperation, TopicPartition
 
-DUE_AT_ONCE = 200
-"""Requests that are answered in one step because their time is over."""
+MAX_EXPIRED_PER_STEP = 200
+"""Delayed requests that one step completes because their time is over."""
 
 
 class ReplicaManager:
     """The replication core of one broker.
 
     on_disk: topic ids of the replicas found in its log directories; one that an INIT does not name is set aside as a
-    stray. strays: (topic id, partition number) of those that were in earlier lives.
-    memory: what is remembered for clients between requests is charged to it; None for no limit.
-    disk_lost: a log directory is new, or could not be opened, so replicas may be missing that it should have.
-    metadata: what the controller said last, for clients. partitions: the open replicas. missing: topic ids of replicas
+    stray. strays: (topic id, partition number) of those that earlier processes set aside.
+    memory: the account for state of clients between requests; None for no limit.
+    disk_lost: a log directory is new, or could not be opened, so that assigned replicas may be missing.
+    metadata: the cluster metadata of the last controller. partitions: the open replicas. missing: topic ids of replicas
     that were lost with a disk while this broker counted as in sync.
     """
 
@@ -132,13 +132,13 @@ class ReplicaManager:
             self.memory,
         )
         self._deadlines: Deadlines[DelayedProduce | DelayedFetch | DelayedDeletion] = Deadlines(
-            lambda one: one in self._fetches if isinstance(one, DelayedFetch) else bool(one.waiting)
+            lambda delayed: delayed in self._fetches if isinstance(delayed, DelayedFetch) else bool(delayed.waiting)
         )
         self._failures = itertools.count(1)
         self._failures_to_report: dict[tuple[str, int], TopicPartition] = {}
         self._changed: deque[Partition] = deque()
         self._unsettled: dict[TopicPartition, None] = {}
-        self._postponed: dict[TopicPartition, PartitionState] = {}  # what there were no descriptors or memory for
+        self._postponed: dict[TopicPartition, PartitionState] = {}  # not applied for want of descriptors or memory
         self._next_isr_check_ms = 0
 
     @property
@@ -152,12 +152,12 @@ class ReplicaManager:
         return self.fencing.controller_epoch
 
     def charges(self) -> Iterator[tuple[str, int, int]]:
-        """(account, replica id, bytes) of all that is remembered for fetchers, as they are charged to `memory`."""
+        """(account, replica id, bytes) of the state of all fetchers, as charged to `memory`."""
         return self._fetches.charges()
 
     def step(self, event: Event, now_ms: int) -> Steps[None]:
-        """Take one event. Ends with everything done that it, and what follows from it, asks for; but of what waits and
-        is due or may be read only so much in a step, since thousands may wait: `next_wakeup` asks for the next."""
+        """Take one event. Of the delayed requests that are due or can be completed a step completes only so many, since
+        thousands may wait; `next_wakeup` is then due at once."""
         self._fetches.begin_step()
         match event:
             case Received(reply_to, request):
@@ -184,11 +184,11 @@ class ReplicaManager:
             case Tick():
                 yield from self._tick(now_ms)
             case _:
-                raise InvariantError(f"the replica manager takes no {type(event).__name__}")
+                raise InvariantError(f"the replica manager does not handle {type(event).__name__}")
         yield from self._settle(now_ms)
 
     def next_wakeup(self, now_ms: int) -> int | None:
-        """When it wants the next Tick, at the latest; None while there is nothing to wait for."""
+        """When the next Tick is due, at the latest; None for never."""
         if self._fetches.has_woken:
             return now_ms
         times = [self._deadlines.next_ms(), *(fetcher.next_wakeup(now_ms) for fetcher in self.fetchers.values())]
@@ -220,19 +220,19 @@ class ReplicaManager:
                 if deletion is not None:
                     self._deadlines.push(deletion.deadline_ms, deletion)
             case _:
-                raise InvariantError(f"the replica manager takes no {type(request).__name__}")
+                raise InvariantError(f"the replica manager does not handle {type(request).__name__}")
 
     def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
         answers = []
-        for asked in request.partitions:
-            partition = self.partitions.get(asked.partition)
-            error = self.metadata.replica_error(asked.partition)
+        for queried in request.partitions:
+            partition = self.partitions.get(queried.partition)
+            error = self.metadata.replica_error(queried.partition)
             end = EpochEndOffset(NO_EPOCH, -1)
             if partition is not None:
-                error = partition.refusal(asked.current_leader_epoch)
+                error = partition.refusal(queried.current_leader_epoch)
                 if error is ErrorCode.NONE:
-                    end = partition.end_offset_for(asked.leader_epoch)
-            answers.append((asked.partition, error, end))
+                    end = partition.end_offset_for(queried.leader_epoch)
+            answers.append((queried.partition, error, end))
         return OffsetsForLeaderEpochResponse(tuple(answers))
 
     def _enforce_retention(self, topic_partition: TopicPartition) -> Steps[None]:
@@ -245,7 +245,7 @@ class ReplicaManager:
             yield StateChange("error", f"{topic_partition}: {error}")
             partition.storage_failed(error)
 
-    # What the controller says
+    # Requests of the controller
 
     def _control(self, reply_to: Hashable, request: ControlRequest, now_ms: int) -> Steps[None]:
         if illegal := illegal_name(request):
@@ -272,93 +272,99 @@ class ReplicaManager:
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
         answers: dict[TopicPartition, ErrorCode] = {}
         self.metadata.learn(request.partitions)
-        for told in request.partitions:
-            answers[told.partition] = yield from self._apply(told, now_ms)
+        for partition_state in request.partitions:
+            answers[partition_state.partition] = yield from self._apply(partition_state, now_ms)
         if request.is_init:
-            self._disk_lost = False  # what it should have had was told; what is missing later was never made
-            yield from self._set_strays_aside({told.partition for told in request.partitions})
+            self._disk_lost = False  # the INIT has named every replica that a lost disk may have held
+            yield from self._set_strays_aside({partition_state.partition for partition_state in request.partitions})
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers.items()))
 
-    def _apply(self, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
-        partition = self.partitions.get(told.partition)
-        again = self._postponed.pop(told.partition, None) is not None
+    def _apply(self, partition_state: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        partition = self.partitions.get(partition_state.partition)
+        retried = self._postponed.pop(partition_state.partition, None) is not None
         try:
-            if self._on_disk.get(told.partition, told.topic_id) != told.topic_id:
-                yield from self._set_aside(told.partition)
+            if self._on_disk.get(partition_state.partition, partition_state.topic_id) != partition_state.topic_id:
+                yield from self._set_aside(partition_state.partition)
                 partition = None
-            if partition is None and (told.topic_id, told.partition.partition) in self._strays and not told.is_new:
-                yield from self._restore(told)
-            if partition is None and self._is_lost(told):
-                self.missing[told.partition] = told.topic_id
+            if (
+                partition is None
+                and (partition_state.topic_id, partition_state.partition.partition) in self._strays
+                and not partition_state.is_new
+            ):
+                yield from self._restore(partition_state)
+            if partition is None and self._is_lost(partition_state):
+                self.missing[partition_state.partition] = partition_state.topic_id
                 yield StateChange(
                     "error",
-                    f"{told.partition}: broker {self.broker_id} should have it and has not: was a disk lost? It is "
-                    "made anew after a restart, once the others in sync have gone on without it; where there are no "
-                    "others, its records are lost: delete the topic and create it again",
+                    f"{partition_state.partition}: the replica of broker {self.broker_id} is missing: was a disk lost? "
+                    "It is recreated after a restart, once the other in-sync replicas have gone on without it; if "
+                    "there are none, its records are lost: delete the topic and create it again",
                 )
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if partition is None:
-                partition = yield from self._open(told)
-            return (yield from partition.apply(told, now_ms))
+                partition = yield from self._open(partition_state)
+            return (yield from partition.apply(partition_state, now_ms))
         except ReplicaRefusedError as error:
-            yield StateChange("error", f"{told.partition}: refused: {error}")
+            yield StateChange("error", f"{partition_state.partition}: refused: {error}")
             return ErrorCode.KAFKA_STORAGE_ERROR
         except StorageError as error:
-            if not again:
-                yield StateChange("error", f"{told.partition}: {error}")
-            opened = self.partitions.get(told.partition)
+            if not retried:
+                yield StateChange("error", f"{partition_state.partition}: {error}")
+            opened = self.partitions.get(partition_state.partition)
             if opened is not None:
                 opened.storage_failed(error)
             if not is_exhaustion(error):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            self._postpone(told)
+            self._postpone(partition_state)
             return ErrorCode.NONE
 
-    def _open(self, told: PartitionState) -> Steps[Partition]:
-        """A replica that was not open; made, where there is none. Raises StorageError; it is open then where it has
-        failed."""
-        topic_partition = told.partition
-        partition = Partition(self.broker_id, topic_partition, told.topic_id, self.config, self.metadata, self._changed)
+    def _open(self, partition_state: PartitionState) -> Steps[Partition]:
+        """Open the replica, and create it if it does not exist. Raises StorageError; a replica whose log has failed is
+        among `partitions` all the same."""
+        topic_partition = partition_state.partition
+        partition = Partition(
+            self.broker_id, topic_partition, partition_state.topic_id, self.config, self.metadata, self._changed
+        )
         try:
-            yield from partition.open(told.config)
+            yield from partition.open(partition_state.config)
         except StorageError as error:
             if isinstance(error, ReplicaRefusedError) or is_exhaustion(error):
                 raise
             self.partitions[topic_partition] = partition
-            self._on_disk[topic_partition] = told.topic_id
+            self._on_disk[topic_partition] = partition_state.topic_id
             raise
         self.partitions[topic_partition] = partition
-        self._on_disk[topic_partition] = told.topic_id
+        self._on_disk[topic_partition] = partition_state.topic_id
         return partition
 
-    def _postpone(self, told: PartitionState) -> None:
-        """Done later, as if the controller had been slow: a replica that it is told has failed is one that it counts on
-        no more until this broker registers anew."""
-        partition = self.partitions.get(told.partition)
+    def _postpone(self, partition_state: PartitionState) -> None:
+        """Apply it later, as if the controller had been slow: a replica reported as failed would stay offline until
+        this broker registers again."""
+        partition = self.partitions.get(partition_state.partition)
         if partition is not None:
             partition.step_down()
-        self._postponed[told.partition] = told
+        self._postponed[partition_state.partition] = partition_state
 
     def _apply_postponed(self, now_ms: int) -> Steps[None]:
-        for told in list(self._postponed.values()):
-            error = yield from self._apply(told, now_ms)
-            if error is ErrorCode.KAFKA_STORAGE_ERROR and told.partition not in self.partitions:
-                yield from self._tell_failure(told.partition)
+        for partition_state in list(self._postponed.values()):
+            error = yield from self._apply(partition_state, now_ms)
+            if error is ErrorCode.KAFKA_STORAGE_ERROR and partition_state.partition not in self.partitions:
+                yield from self._report_failure(partition_state.partition)
 
-    def _is_lost(self, told: PartitionState) -> bool:
-        """Counted among those that hold all that is committed, and not on disk: no empty one must take its place."""
-        on_disk = self._on_disk.get(told.partition) == told.topic_id
-        suspected = self._disk_lost or self.missing.get(told.partition) == told.topic_id
-        return suspected and not on_disk and not told.is_new and self._is_trusted(told)
+    def _is_lost(self, partition_state: PartitionState) -> bool:
+        """True if this broker is in the ISR or ELR but its log is missing: it must not be recreated empty."""
+        on_disk = self._on_disk.get(partition_state.partition) == partition_state.topic_id
+        suspected = self._disk_lost or self.missing.get(partition_state.partition) == partition_state.topic_id
+        return suspected and not on_disk and not partition_state.is_new and self._is_trusted(partition_state)
 
-    def _is_trusted(self, told: PartitionState) -> bool:
-        """Whether the replica here counts as one that holds all that is committed."""
-        return self.broker_id in (*told.state.isr, *told.state.elr)
+    def _is_trusted(self, partition_state: PartitionState) -> bool:
+        """Whether this broker is in the ISR or ELR, and so must hold all that is committed."""
+        return self.broker_id in (*partition_state.state.isr, *partition_state.state.elr)
 
-    def _set_strays_aside(self, wanted: set[TopicPartition]) -> Steps[None]:
-        """What an INIT does not name belongs to this broker no more, unless the controller is wrong: so it is kept.
-        Source: Kafka's stray replicas (KAFKA-16234)."""
-        for topic_partition in sorted(set(self._on_disk) - wanted):
+    def _set_strays_aside(self, assigned: set[TopicPartition]) -> Steps[None]:
+        """Set aside the replicas that an INIT does not name: they are no longer assigned to this broker, but are not
+        deleted, since the controller may be wrong. Source: Kafka's stray replicas (KAFKA-16234)."""
+        for topic_partition in sorted(set(self._on_disk) - assigned):
             try:
                 yield from self._set_aside(topic_partition)
             except StorageError as error:
@@ -371,47 +377,52 @@ class ReplicaManager:
         yield SetAsideStray(topic_partition)
         del self._on_disk[topic_partition]
         self._strays.add((topic_id, topic_partition.partition))
-        what = f"{topic_partition}: no longer assigned to broker {self.broker_id} (topic id {topic_id})"
-        yield StateChange("warning", f"{what}: set aside as a stray")
+        yield StateChange(
+            "warning",
+            f"{topic_partition}: no longer assigned to broker {self.broker_id} (topic id {topic_id}): "
+            "set aside as a stray",
+        )
 
-    def _restore(self, told: PartitionState) -> Steps[None]:
-        """A controller names it again, so it was wrong before: with its records it is as one that was down meanwhile.
-        Where they are gone, and it counts as in sync, it is as one that was lost with a disk. Raises StorageError."""
-        restored = yield RestoreStray(told.partition, told.topic_id)
-        self._strays.discard((told.topic_id, told.partition.partition))
+    def _restore(self, partition_state: PartitionState) -> Steps[None]:
+        """Restore a stray that a controller assigns again: with its records it is like one that was down meanwhile. If
+        they are gone and it counts as in sync, it is missing like one lost with a disk. Raises StorageError."""
+        restored = yield RestoreStray(partition_state.partition, partition_state.topic_id)
+        self._strays.discard((partition_state.topic_id, partition_state.partition.partition))
         if restored:
-            self._on_disk[told.partition] = told.topic_id
-            yield StateChange("warning", f"{told.partition}: a stray, and assigned again: taken back with its records")
-        elif self._is_trusted(told):
-            self.missing[told.partition] = told.topic_id
+            self._on_disk[partition_state.partition] = partition_state.topic_id
+            yield StateChange(
+                "warning", f"{partition_state.partition}: assigned again: the stray is restored with its records"
+            )
+        elif self._is_trusted(partition_state):
+            self.missing[partition_state.partition] = partition_state.topic_id
 
     def _stop_replicas(self, request: StopReplicaRequest) -> Steps[StopReplicaResponse]:
         answers: dict[TopicPartition, ErrorCode] = {}
-        for told in request.partitions:
-            answers[told.partition] = yield from self._stop_replica(told)
+        for stop in request.partitions:
+            answers[stop.partition] = yield from self._stop_replica(stop)
         return StopReplicaResponse(ErrorCode.NONE, tuple(answers.items()))
 
-    def _stop_replica(self, told: StopReplica) -> Steps[ErrorCode]:
-        if told.delete and (told.topic_id, told.partition.partition) in self._strays:
+    def _stop_replica(self, stop: StopReplica) -> Steps[ErrorCode]:
+        if stop.delete and (stop.topic_id, stop.partition.partition) in self._strays:
             try:
-                yield DeleteStrays(told.partition, told.topic_id)
+                yield DeleteStrays(stop.partition, stop.topic_id)
             except StorageError as error:
-                yield StateChange("error", f"{told.partition}: its strays cannot be deleted: {error}")
+                yield StateChange("error", f"{stop.partition}: its strays cannot be deleted: {error}")
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            self._strays.discard((told.topic_id, told.partition.partition))
-        self._postponed.pop(told.partition, None)
-        partition = self.partitions.get(told.partition)
-        local_id = partition.topic_id if partition is not None else self._on_disk.get(told.partition)
-        if local_id != told.topic_id:  # that replica is not here, whatever bears its name (F41)
+            self._strays.discard((stop.topic_id, stop.partition.partition))
+        self._postponed.pop(stop.partition, None)
+        partition = self.partitions.get(stop.partition)
+        local_id = partition.topic_id if partition is not None else self._on_disk.get(stop.partition)
+        if local_id != stop.topic_id:  # that replica is not here, whatever bears its name (F41)
             return ErrorCode.NONE
         if partition is not None:
-            if told.leader_epoch != NO_EPOCH and told.leader_epoch < partition.leader_epoch:
+            if stop.leader_epoch != NO_EPOCH and stop.leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             if partition.role is Role.OFFLINE:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             partition.step_down()
             yield from self._settle_partition(partition, 0)
-        return (yield from self._delete(told.partition)) if told.delete else ErrorCode.NONE
+        return (yield from self._delete(stop.partition)) if stop.delete else ErrorCode.NONE
 
     def _delete(self, topic_partition: TopicPartition) -> Steps[ErrorCode]:
         yield from self._forget(topic_partition)
@@ -424,7 +435,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _forget(self, topic_partition: TopicPartition) -> Steps[None]:
-        """The partition is no longer here: nobody waits for it, fetches for it or reads it."""
+        """Drop the partition: complete its delayed requests and stop fetching it."""
         self._postponed.pop(topic_partition, None)
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
@@ -456,21 +467,21 @@ class ReplicaManager:
             fetcher.resume(topic_partition)
 
     def _go_offline(self, topic_partition: TopicPartition) -> None:
-        """A failed log is final: the replica serves nothing more. What follows is done as the partition is settled."""
+        """A failed log is final; its failure is reported as the partition is settled."""
         partition = self.partitions.get(topic_partition)
         if partition is not None:
             partition.go_offline()
 
-    def _tell_failure(self, topic_partition: TopicPartition) -> Steps[None]:
-        """The controller is to move its leader elsewhere."""
+    def _report_failure(self, topic_partition: TopicPartition) -> Steps[None]:
+        """Report the failed log to the controller, which moves its leader elsewhere."""
         yield StateChange("error", f"{topic_partition}: its log has failed, the replica goes offline")
         tag = ("offline", next(self._failures))
         self._failures_to_report[tag] = topic_partition
-        yield from self._report(tag)
+        yield from self._submit_report(tag)
 
-    def _report(self, tag: tuple[str, int]) -> Steps[None]:
-        """Under the registration whose log it is: the write of a dead process may arrive after the next process of this
-        broker has registered, whose log is another."""
+    def _submit_report(self, tag: tuple[str, int]) -> Steps[None]:
+        """Write it under this registration alone: the write of a dead process may arrive after the broker's next
+        process, whose log works, has registered."""
         if not self.fencing.fenced:
             data = nodes.encode_log_dir_event(self.broker_id, [self._failures_to_report[tag]])
             yield SubmitMulti(tag, self._log_dir_event(data))
@@ -480,7 +491,7 @@ class ReplicaManager:
         return (current, Create(f"{nodes.LOG_DIR_EVENTS}/event_", data, sequential=True))
 
     def _fence(self) -> None:
-        """No registration: nobody may count on this broker, so it leads and follows nothing until the next one."""
+        """Without registration this broker leads and follows nothing."""
         self.fencing.fenced = True
         self._postponed.clear()
         for topic_partition in sorted(self.partitions):
@@ -488,8 +499,8 @@ class ReplicaManager:
                 self.partitions[topic_partition].step_down()
 
     def _tick(self, now_ms: int) -> Steps[None]:
-        yield from self._fetches.look_again(now_ms)
-        for waiting in itertools.islice(self._deadlines.due(now_ms), DUE_AT_ONCE):
+        yield from self._fetches.retry_woken(now_ms)
+        for waiting in itertools.islice(self._deadlines.due(now_ms), MAX_EXPIRED_PER_STEP):
             match waiting:
                 case DelayedFetch():
                     yield from self._fetches.expire(waiting, now_ms)
@@ -507,21 +518,21 @@ class ReplicaManager:
                     del self._unsettled[topic_partition]
             yield from self._apply_postponed(now_ms)
             for tag in list(self._failures_to_report):
-                yield from self._report(tag)
+                yield from self._submit_report(tag)
 
     def _isr_check_interval_ms(self) -> int:
-        """Often enough that a produce waits for a dead follower no longer than KeepInSyncTime and half of it (F23)."""
+        """Half of replica.lag.time.max.ms, so that a dead follower delays a produce 1.5 times that at most (F23)."""
         return min(self.config.replica_lag_time_max_ms // 2, 1000)
 
     def _session_ids(self) -> Iterator[int]:
-        """Positive int32s; a broker that was started anew does not soon use those of its last life again."""
+        """Positive int32s; a restarted broker does not soon repeat those of its previous process."""
         for count in itertools.count(1):
             yield (self.broker_epoch * 1_000_003 + count) % (2**31 - 1) + 1
 
-    # What follows from it
+    # After each event
 
     def _settle(self, now_ms: int) -> Steps[None]:
-        """React to the partitions' changes until there are none, then let the fetchers ask for more."""
+        """React to the partitions' changes until there are none, then let the fetchers send."""
         while self._changed:
             yield from self._settle_partition(self._changed.popleft(), now_ms)
         for key in sorted(self.fetchers):
@@ -541,7 +552,7 @@ class ReplicaManager:
             elif partition.role is Role.LEADER:
                 yield from self._fetches.expect_followers(partition, now_ms)
             elif partition.role is Role.OFFLINE:
-                yield from self._tell_failure(topic_partition)
+                yield from self._report_failure(topic_partition)
         yield from self._deletions.settle(topic_partition)
         if PartitionChange.DELETED in changes and topic_partition in self._fetcher_of:
             self._fetcher_of[topic_partition].moved(topic_partition)
@@ -567,6 +578,6 @@ class ReplicaManager:
 
 
 def fetcher_index(topic_partition: TopicPartition, num_replica_fetchers: int) -> int:
-    """Which of the fetchers from a partition's leader fetches it, in every process. The partitions of a topic take
-    turns."""
+    """Which of the fetchers from a partition's leader fetches it, the same in every process: round-robin over the
+    partitions of a topic."""
     return (sum(topic_partition.topic.encode()) + topic_partition.partition) % num_replica_fetchers

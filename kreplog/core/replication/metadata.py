@@ -17,10 +17,10 @@ NO_CONTROLLER = -1
 
 
 class MetadataCache:
-    """brokers: those registered, by id. partitions: the newest state told. controller_id, controller_epoch: -1, none.
-    from_store: brokers and partitions were read from the coordination store, for want of a controller.
+    """brokers: those registered, by id. partitions: the newest states received. controller_id, controller_epoch: -1,
+    none. from_store: brokers and partitions were read from the coordination store, for want of a controller.
 
-    To be read by anybody, changed by apply(), learn() and read() alone.
+    Changed by apply(), learn() and read() alone.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class MetadataCache:
         if self.is_stale(request.controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if request.controller_epoch > self.controller_epoch:
-            self.partitions = {}  # what a new controller tells first is complete; some may be gone unannounced
+            self.partitions = {}  # a new controller first sends everything; deletions in between were not announced
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self.brokers = {broker.id: broker for broker in request.brokers}
@@ -81,7 +81,8 @@ class MetadataCache:
         return ErrorCode.NONE
 
     def learn(self, states: Iterable[PartitionState]) -> None:
-        """What a LeaderAndIsr says of those that are known is not said again; what is new, an UpdateMetadata tells."""
+        """Take newer states of known partitions from a LeaderAndIsr, since no UpdateMetadata repeats them; new
+        partitions arrive by UpdateMetadata alone."""
         for state in states:
             held = self.partitions.get(state.partition)
             if held is not None and held.topic_id == state.topic_id and not is_older(state, held):
@@ -92,7 +93,7 @@ class MetadataCache:
         return controller_epoch < self.controller_epoch
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether it is registered."""
+        """Whether the broker is registered."""
         return broker_id in self.brokers
 
     def epoch_of(self, broker_id: int) -> int:
@@ -108,7 +109,7 @@ class MetadataCache:
 
 
 def is_older(state: PartitionState, held: PartitionState) -> bool:
-    """Of the same topic (not one of the same name, KIP-516), and of an earlier leader or partition epoch."""
+    """Whether `state` is of the same topic (by id, KIP-516) and of an earlier leader or partition epoch."""
     return state.topic_id == held.topic_id and (state.state.leader_epoch, state.state.partition_epoch) < (
         held.state.leader_epoch,
         held.state.partition_epoch,

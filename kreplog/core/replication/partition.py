@@ -111,7 +111,7 @@ class Partition(LeaderRole, FollowerRole):
             try:
                 yield from self._reopen(now_ms)
             except StorageError as error:
-                yield StateChange("error", f"{self.topic_partition}: cannot be opened anew: {error}")
+                yield StateChange("error", f"{self.topic_partition}: cannot be reopened: {error}")
                 self.storage_failed(error)
                 return
         yield from self._check_isr(now_ms)
@@ -130,7 +130,7 @@ class Partition(LeaderRole, FollowerRole):
         end_before = self.log.leo
         if self.role is Role.LEADER and opened.state.leo < end_before:
             raise LogFailedError(
-                f"{self.topic_partition}: it ends at {opened.state.leo} when opened anew, and ended at {end_before}"
+                f"{self.topic_partition}: the reopened log ends at {opened.state.leo}, and ended at {end_before}"
             )
         self.interrupted = False
         self.log = opened.state

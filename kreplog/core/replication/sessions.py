@@ -1,4 +1,4 @@
-"""A leader's side of incremental fetch sessions (KIP-227): what it remembers of each fetcher's partitions.
+"""Incremental fetch sessions on the leader's side (KIP-227): what it remembers of each fetcher's partitions.
 
     session_id, session_epoch   the request is
     0, -1                       sessionless: everything is listed, nothing is remembered
@@ -6,9 +6,9 @@
     id, n                       incremental: lists what changed since n - 1
     id, -1                      full, and ends the session
 
-In a session a partition is looked at only when its fetcher listed it or it was marked since: when it has news. It stays
-so ("dirty") until a look at it finds nothing to tell. So a round costs what has changed, never what is held.
-Reading the partitions, and parking a request that has nothing to tell yet, is the manager's work.
+In a session a partition is read only if it is dirty: its fetcher has listed it, or it was marked as changed since. It
+stays dirty until a read finds nothing new. So a request costs what has changed, however much the session holds. Reading
+the partitions and delaying a request is FetchPurgatory's part.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ LAST_EPOCH = 2**31 - 1
 ACCOUNT = "fetch_sessions"
 SESSION_BYTES = 1000
 PARTITION_BYTES = 500
-"""What a session, and each partition in it, is charged; about what they take."""
+"""Bytes charged for a session, and for each partition in it: their approximate memory."""
 
 EVICTION_MS = 120_000
-"""A consumer takes another one's place only when that has not fetched for so long, or they would all chase each other
-out. Kafka's min.incremental.fetch.session.eviction.ms."""
+"""A consumer's session is evicted for another consumer only if unused for this long, so that they do not evict each
+other in a loop. Kafka's min.incremental.fetch.session.eviction.ms."""
 
 
 def next_epoch(session_epoch: int) -> int:
-    """The session epoch of the next request: past the last it goes on at 1, since 0 begins a session."""
+    """The session epoch of the next request; the last is followed by 1, since 0 begins a session."""
     return 1 if session_epoch >= LAST_EPOCH else session_epoch + 1
 
 
-class _Held:
-    """A partition in a session: as its fetcher last listed it, and what it was last told (-1: nothing)."""
+class _CachedPartition:
+    """A partition in a session: as its fetcher last listed it, and the offsets last sent (-1: none)."""
 
-    __slots__ = ("asked", "high_watermark", "log_start_offset")
+    __slots__ = ("high_watermark", "log_start_offset", "request")
 
-    def __init__(self, asked: FetchPartition) -> None:
-        self.asked = asked
+    def __init__(self, request: FetchPartition) -> None:
+        self.request = request
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def ask(self, asked: FetchPartition) -> None:
-        """Listed again. One that has not moved on wants to be told all anew: its fetcher has begun anew with it."""
-        old, self.asked = self.asked, asked
-        if not _moved_on(old, asked):
-            self.forget_told()
+    def update_request(self, request: FetchPartition) -> None:
+        """Its fetcher lists it again. If it has not moved on, the fetcher has started over: send everything again."""
+        previous, self.request = self.request, request
+        if not _moved_on(previous, request):
+            self.forget_sent()
 
-    def told(self, data: FetchedPartition) -> None:
+    def sent(self, data: FetchedPartition) -> None:
         self.high_watermark = data.high_watermark
         self.log_start_offset = data.log_start_offset
 
-    def forget_told(self) -> None:
+    def forget_sent(self) -> None:
         self.high_watermark = self.log_start_offset = -1
 
 
@@ -74,7 +74,7 @@ def _moved_on(old: FetchPartition, new: FetchPartition) -> bool:
 
 
 class _Session:
-    """dirty: the partitions to look at, those that waited longest first, each with the mark that made it so."""
+    """dirty: the partitions to read, those that waited longest first, each with the mark that made it dirty."""
 
     __slots__ = ("dirty", "epoch", "held", "id", "marks", "replica_id", "used_ms")
 
@@ -82,7 +82,7 @@ class _Session:
         self.id = session_id
         self.replica_id = replica_id
         self.epoch = next_epoch(INITIAL_EPOCH)
-        self.held: dict[TopicPartition, _Held] = {}
+        self.held: dict[TopicPartition, _CachedPartition] = {}
         self.dirty: dict[TopicPartition, int] = {}
         self.marks = 0
         self.used_ms = now_ms
@@ -92,15 +92,16 @@ class _Session:
         self.dirty[partition] = self.marks
 
     def clean(self, partition: TopicPartition, seen: int) -> None:
-        """Nothing more to tell of it, as of mark `seen`; one made since then stands."""
+        """Nothing new in it as of mark `seen`; a later mark stands."""
         if self.dirty.get(partition, seen + 1) <= seen:
             del self.dirty[partition]
 
 
 class FetchContext:
-    """One fetch request while it is being answered, or parked: evaluate() as often as there may be news, then finish().
+    """One fetch request while it is processed or delayed: evaluate() whenever something may have changed, then
+    finish().
 
-    request: as it was received; its limits (max_wait_ms, min_bytes, max_bytes) hold for the answer.
+    request: as it was received; its limits (max_wait_ms, min_bytes, max_bytes) hold for the response.
     """
 
     def __init__(self, request: FetchRequest, session: _Session | None) -> None:
@@ -113,49 +114,49 @@ class FetchContext:
         return NO_SESSION if self._session is None else self._session.id
 
     def evaluate(self) -> Sequence[FetchPartition]:
-        """What must be looked at now, in this order: all that is listed without a session, else what is dirty.
+        """The partitions to read now, in this order: those listed if there is no session, else the dirty ones.
 
-        In a session those come first that found no room in earlier answers.
+        In a session those come first that earlier responses had no room for.
         """
         session = self._session
         if session is None:
             return self.request.partitions
         self._seen = session.marks
-        return [session.held[partition].asked for partition in session.dirty]
+        return [session.held[partition].request for partition in session.dirty]
 
     def finish(self, results: Iterable[FetchedPartition]) -> FetchResponse:
-        """The answer: all of `results` without a session, else those that the fetcher must be told of.
+        """The response: all of `results` if there is no session, else those with changes for the fetcher.
 
-        results: of the last evaluate(), in its order. Those behind where the request's max_bytes ran out count as not
-        looked at, so they are the first for the next answer; they may be left out as well. What came with records or an
-        error stays dirty, at the end of the order, until its fetcher lists it from elsewhere or a look finds no more.
-        Any other is not looked at again until it is marked.
+        results: of the last evaluate(), in its order. Those behind the point where the request's max_bytes ran out
+        count as unread, so they are the first in the next response; they may also be omitted. Partitions with records
+        or an error stay dirty, at the end of the order, until a read finds nothing new; all others are clean until
+        marked.
         """
         session = self._session
         if session is None:
             return FetchResponse(ErrorCode.NONE, NO_SESSION, tuple(results))
-        told = []
+        changed = []
         room = self.request.max_bytes
         for data in results:
             held = session.held.get(data.partition)
             if held is None:
                 continue
             room -= len(data.records)
-            if has_news(held.high_watermark, held.log_start_offset, data):
-                told.append(data)
+            if has_changed(held.high_watermark, held.log_start_offset, data):
+                changed.append(data)
             if is_refusal(data):
-                held.forget_told()
+                held.forget_sent()
             else:
-                held.told(data)
+                held.sent(data)
             if is_refusal(data) or len(data.records):
                 session.dirty[data.partition] = session.dirty.pop(data.partition, session.marks)
             elif room > 0:
                 session.clean(data.partition, self._seen)
-        return FetchResponse(ErrorCode.NONE, session.id, tuple(told))
+        return FetchResponse(ErrorCode.NONE, session.id, tuple(changed))
 
 
-def has_news(high_watermark: int, log_start_offset: int, data: FetchedPartition) -> bool:
-    """Whether a fetcher that was last told these offsets must be told of `data` (KIP-227)."""
+def has_changed(high_watermark: int, log_start_offset: int, data: FetchedPartition) -> bool:
+    """Whether `data` has anything new for a fetcher to which these offsets were sent last (KIP-227)."""
     return (
         is_refusal(data)
         or len(data.records) > 0
@@ -172,10 +173,10 @@ def is_refusal(data: FetchedPartition) -> bool:
 class FetchSessions:
     """All fetch sessions of one broker, at most `slots` of them.
 
-    memory: what they are charged to. Where it has no room a consumer's new session is not granted, and one that grows
-    ends; a follower's takes the place of consumers'.
+    memory: the account they are charged to. If it is exhausted, a consumer's new session is not granted, and one that
+    grows ends; a follower's evicts consumers' sessions.
     ids: of new sessions, above 0; must not repeat those of an earlier process of this broker, or a fetcher might take
-    the new one's session for its own: count up from something that the broker epoch is part of.
+    a new session for its own: derive them from the broker epoch.
     """
 
     def __init__(self, slots: int, ids: Iterator[int], memory: MemoryAccount | None = None) -> None:
@@ -195,9 +196,10 @@ class FetchSessions:
             yield session.replica_id, SESSION_BYTES + PARTITION_BYTES * len(session.held)
 
     def begin(self, request: FetchRequest, now_ms: int) -> FetchContext | ErrorCode:
-        """Take in a request. FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH: the fetcher must begin anew.
+        """Begin, continue or end the session of a request. FETCH_SESSION_ID_NOT_FOUND and INVALID_FETCH_SESSION_EPOCH:
+        the fetcher must begin a new one.
 
-        Costs what the request lists. A new session may not be granted: the answer then says session id 0.
+        Costs what the request lists. If a new session is not granted, the response has session id 0.
         """
         session = self._find(request)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -220,9 +222,9 @@ class FetchSessions:
         return FetchContext(request, session)
 
     def mark(self, partition: TopicPartition) -> Iterable[int]:
-        """The partition has news: it grew, its high watermark or log start moved, or its role changed.
+        """The partition has changed: its log end, high watermark, log start or role.
 
-        Returns the ids of the sessions that hold it: a request of theirs that is parked should be tried again.
+        Returns the ids of the sessions that hold it: their delayed requests should be tried again.
         """
         holders = self._holders.get(partition)
         if holders is None:
@@ -232,12 +234,12 @@ class FetchSessions:
         return tuple(holders)
 
     def partitions(self, session_id: int) -> Sequence[FetchPartition]:
-        """What a session holds, as last listed; nothing when there is no such session."""
+        """The partitions of a session, as last listed; empty if there is no such session."""
         session = self._followers.get(session_id) or self._consumers.get(session_id)
-        return [] if session is None else [held.asked for held in session.held.values()]
+        return [] if session is None else [held.request for held in session.held.values()]
 
     def _find(self, request: FetchRequest) -> _Session | None:
-        """The session that the request names, if it is its sender's own."""
+        """The session that the request names, if it belongs to the sender."""
         session = self._of_kind(request.replica_id).get(request.session_id)
         return session if session is not None and session.replica_id == request.replica_id else None
 
@@ -262,11 +264,11 @@ class FetchSessions:
         return session
 
     def _new_id(self) -> int:
-        return next(each for each in self._ids if each not in self._followers and each not in self._consumers)
+        return next(new for new in self._ids if new not in self._followers and new not in self._consumers)
 
     def _victim(self, replica_id: int, now_ms: int) -> _Session | None:
-        """Who makes room: for a follower the consumer, else the follower, that has not fetched for longest; for a
-        consumer only another one that has been idle for EVICTION_MS (KIP-227: followers are privileged)."""
+        """The session to evict: for a follower the least recently used of consumers, else of followers; for a consumer
+        only another consumer's that was unused for EVICTION_MS (KIP-227: followers are privileged)."""
         if replica_id > CONSUMER:
             return next(chain(self._consumers.values(), self._followers.values()), None)
         oldest = next(iter(self._consumers.values()), None)
@@ -276,10 +278,10 @@ class FetchSessions:
         del self._of_kind(session.replica_id)[session.id]
         self._memory.release(ACCOUNT, SESSION_BYTES)
         for partition in session.held:
-            self._let_go(session, partition)
+            self._release(session, partition)
 
     def _charge(self, replica_id: int, size: int) -> bool:
-        """A consumer's may find no room. Followers' sessions are bounded by what their leader has partitions."""
+        """False if a consumer's finds no room. Followers' sessions are bounded by the number of partitions."""
         while not self._memory.reserve(ACCOUNT, size):
             if replica_id <= CONSUMER:
                 return False
@@ -289,24 +291,24 @@ class FetchSessions:
         return True
 
     def _update(self, session: _Session, request: FetchRequest) -> bool:
-        """False where there is no memory for all of it: the session has to end."""
+        """False if the memory account is exhausted: the session has to end."""
         for partition in request.forgotten:
             if session.held.pop(partition, None) is not None:
                 session.dirty.pop(partition, None)
-                self._let_go(session, partition)
-        for asked in request.partitions:
-            held = session.held.get(asked.partition)
+                self._release(session, partition)
+        for requested in request.partitions:
+            held = session.held.get(requested.partition)
             if held is None:
                 if not self._charge(session.replica_id, PARTITION_BYTES):
                     return False
-                session.held[asked.partition] = _Held(asked)
-                self._holders.setdefault(asked.partition, {})[session.id] = session
+                session.held[requested.partition] = _CachedPartition(requested)
+                self._holders.setdefault(requested.partition, {})[session.id] = session
             else:
-                held.ask(asked)
-            session.mark(asked.partition)
+                held.update_request(requested)
+            session.mark(requested.partition)
         return True
 
-    def _let_go(self, session: _Session, partition: TopicPartition) -> None:
+    def _release(self, session: _Session, partition: TopicPartition) -> None:
         self._memory.release(ACCOUNT, PARTITION_BYTES)
         holders = self._holders[partition]
         del holders[session.id]

@@ -22,7 +22,7 @@ MUTATIONS = MutationGroup()
 @MUTATIONS.add("unclean-mark-cleared-early")
 def _unclean_mark_cleared_early() -> list[Patch]:
     """The unclean mark is cleared at the registration, before a controller has handled it (F17)."""
-    return [(BrokerCores, "_lacks_nothing", lambda self, registered: True)]
+    return [(BrokerCores, "_is_complete", lambda self, registered: True)]
 
 
 @MUTATIONS.add("unclean-mark-cleared-unsynced")
@@ -82,7 +82,7 @@ def _flush_shared() -> list[Patch]:
     """A flush request is dropped while another is under way, although that covers no later records."""
 
     def request(self: FlushQueue, log: Hashable) -> bool:
-        return log not in self and self._under_way.setdefault(log, False) is False
+        return log not in self and self._in_flight.setdefault(log, False) is False
 
     return [(FlushQueue, "request", request)]
 

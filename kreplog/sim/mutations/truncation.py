@@ -110,14 +110,14 @@ def _late_response_accepted() -> list[Patch]:
             vars(self).setdefault("former", {})[topic_partition] = entry
         remove(self, topic_partition)
 
-    def asked(self: Fetcher, topic_partition: TopicPartition) -> Any:
+    def listed(self: Fetcher, topic_partition: TopicPartition) -> Any:
         entry = self._entries.get(topic_partition) or vars(self).get("former", {}).get(topic_partition)
         held = self._held.get(topic_partition)
         return None if entry is None or held is None else (entry, held)
 
     return [
         (FollowerRole, "_is_late", lambda self, request: False),
-        (Fetcher, "_asked", asked),
+        (Fetcher, "_listed", listed),
         (Fetcher, "remove", removed),
     ]
 
