@@ -2,7 +2,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from typing_extensions import Buffer
 
-from kreplog._native.log import Pending, SegmentedLog
+from kreplog._native.log import SegmentedLog
+from kreplog._native.writable import Pending
 
 class BufferedAppender(Pending):
     @property

@@ -13,7 +13,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 
 from kreplog._native.batch cimport BatchBuilder, Bytes, as_bytes, codec_id, encode_headers, wall_clock_ms
 from kreplog._native.columns cimport integer, timestamp_of
-from kreplog._native.log cimport Pending, SegmentedLog
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.writable cimport Pending
 
 from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog._native.compression import compress
@@ -145,7 +146,7 @@ cdef class BufferedAppender(Pending):
         finally:
             log.unlock()
         if written:
-            log.settle(log.position.leo)
+            log.flush_due(log.position.leo)
         return 0
 
     cdef int _hide(self) except -1:
@@ -217,7 +218,7 @@ cdef class BufferedAppender(Pending):
         self.log.begin_write()
         end = self.log.position.leo
         self.log.unlock()
-        self.log.settle(end)
+        self.log.flush_due(end)
 
     def linger(self, int64_t linger_ns):
         """Write whatever has waited for `linger_ns`, until nothing waits any more or the appender is closed.

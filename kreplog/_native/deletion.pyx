@@ -234,7 +234,7 @@ cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
     cdef int64_t start
     if count == 0:
         return 0
-    log.keep_snapshot()
+    log.sync_snapshot()
     start = (<Segment> log._segments[count]).base_offset
     log._segments = log._segments[count:]
     if log.position.log_start_offset < start:

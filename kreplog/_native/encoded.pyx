@@ -119,27 +119,24 @@ def inflated_sizes(data):
     return compressed, inflated
 
 
+cdef struct Totals:
+    int64_t next_offset
+    int64_t records
+    int64_t max_timestamp
+
+
 def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True):
     """See Log.append_batches."""
-    cdef InspectedBatches seen = buffer if isinstance(buffer, InspectedBatches) else None
-    cdef BatchBuilder builder = log.builder
-    cdef BatchHeader h
-    cdef BatchHeader first_header
-    cdef Py_ssize_t at = 0
-    cdef Py_ssize_t count = 0
-    cdef int64_t next_offset
+    cdef InspectedBatches prechecked = buffer if isinstance(buffer, InspectedBatches) else None
+    cdef BatchHeader header
+    cdef Totals totals
     cdef int64_t first
-    cdef int64_t max_timestamp = -1
-    cdef int64_t batch_max
     cdef int64_t now = wall_clock_ms()
     cdef int32_t epoch
-    cdef int64_t records = 0
     cdef Py_ssize_t size
-    cdef uint8_t* p
-    cdef int code
-    if seen is not None and seen.error is not None:
-        raise seen.error
-    cdef const uint8_t[::1] given = bytes_of(log, buffer if seen is None else seen.data)
+    if prechecked is not None and prechecked.error is not None:
+        raise prechecked.error
+    cdef const uint8_t[::1] given = bytes_of(log, buffer if prechecked is None else prechecked.data)
     log.begin_write()
     try:
         epoch = log.current_epoch if leader_epoch is None else epoch_of(leader_epoch)
@@ -148,62 +145,83 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
                 f"{log.name}: leader epoch {epoch} is older than the log's {log.current_epoch}; nothing written",
                 partition=log.name,
             )
-        take(log, given)
-        first = next_offset = log.position.leo
-        while at < builder.length:
-            p = builder.buffer + at
-            code = check(log, p, builder.length - at, &h)
-            if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
-                code = BAD_ATTRIBUTES
-            if code == BATCH_OK and h.record_count == 0:
-                raise UsageError(f"{log.name}: a producer's batch holds at least one record")
-            if seen is not None:
-                batch_max = <int64_t> seen.max_timestamps[count]
-            elif code == BATCH_OK:
-                code = check_records(p, &h, True, &batch_max)
-            if code != BATCH_OK:
-                raise_corrupt(code, log.name, -1, None, at)
-            if at == 0:
-                first_header = h
-            if log.log_append_time:
-                store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
-                batch_max = now
-            if batch_max != h.max_timestamp or log.log_append_time:
-                store64(p + 35, <uint64_t> batch_max)
-                store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(&h) - CRC_START))
-            if batch_max > max_timestamp:
-                max_timestamp = batch_max
-            store64(p, <uint64_t> next_offset)
-            store32(p + 12, <unsigned int> epoch)
-            next_offset += h.last_offset_delta + 1
-            records += h.record_count
-            at += batch_size(&h)
-            count += 1
-            if h.producer_id >= 0 and (count > 1 or at < builder.length):
-                raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
-        known = None
-        if first_header.producer_id >= 0:
-            known = log.producers.check(
-                first_header.producer_id, first_header.producer_epoch, first_header.base_sequence,
-                first_header.record_count, strict,
+        copy_in(log, given)
+        first = totals.next_offset = log.position.leo
+        assign_offsets(log, prechecked, epoch, now, &header, &totals)
+        duplicate = None
+        if header.producer_id >= 0:
+            duplicate = log.producers.check(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, strict,
             )
-            log.producers.admit(first_header.producer_id, now, log.config.max_producer_ids, new_producers)
-        size = builder.length
-        if known is None:
+            log.producers.admit(header.producer_id, now, log.config.max_producer_ids, new_producers)
+        size = log.builder.length
+        if duplicate is None:
             if epoch != log.last_epoch:
                 log.assign_epoch(epoch)
-            write_all(log, builder.buffer, builder.length, next_offset, max_timestamp)
+            write_all(log, log.builder.buffer, size, totals.next_offset, totals.max_timestamp)
         else:
-            first = known[0]
-            next_offset = known[1] + 1
+            first = duplicate[0]
+            totals.next_offset = duplicate[1] + 1
     finally:
         log.unlock()
-    log.settle(next_offset)  # of a repeated batch too: its first append may still wait for its fsync
-    if known is not None:
-        return AppendInfo(first, next_offset - 1, records, 0, max_timestamp, -1, True)
+    log.flush_due(totals.next_offset)  # of a duplicate batch too: its first append may still wait for its fsync
+    if duplicate is not None:
+        return AppendInfo(first, totals.next_offset - 1, totals.records, 0, totals.max_timestamp, -1, True)
     return AppendInfo(
-        first, next_offset - 1, records, size, max_timestamp, now if log.log_append_time else -1, False
+        first, totals.next_offset - 1, totals.records, size, totals.max_timestamp,
+        now if log.log_append_time else -1, False,
     )
+
+
+cdef int assign_offsets(
+    SegmentedLog log, InspectedBatches prechecked, int32_t epoch, int64_t now, BatchHeader* first, Totals* totals
+) except -1:
+    """Check the batches in the log's builder and write offsets, epoch and timestamps into their headers.
+
+    first: the header of the first batch, as the producer sent it. totals: next_offset is where they begin, then end.
+    Raises CorruptBatchError, RecordTooLargeError, UsageError.
+    """
+    cdef uint8_t* p
+    cdef BatchHeader h
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t length = log.builder.length
+    cdef Py_ssize_t count = 0
+    cdef int64_t batch_max
+    cdef int code
+    totals.records = 0
+    totals.max_timestamp = -1
+    while at < length:
+        p = log.builder.buffer + at
+        code = check(log, p, length - at, &h)
+        if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
+            code = BAD_ATTRIBUTES
+        if code == BATCH_OK and h.record_count == 0:
+            raise UsageError(f"{log.name}: a producer's batch holds at least one record")
+        if prechecked is not None:
+            batch_max = <int64_t> prechecked.max_timestamps[count]
+        elif code == BATCH_OK:
+            code = check_records(p, &h, True, &batch_max)
+        if code != BATCH_OK:
+            raise_corrupt(code, log.name, -1, None, at)
+        if at == 0:
+            first[0] = h
+        if log.log_append_time:
+            store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
+            batch_max = now
+        if batch_max != h.max_timestamp or log.log_append_time:
+            store64(p + 35, <uint64_t> batch_max)
+            store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(&h) - CRC_START))
+        if batch_max > totals.max_timestamp:
+            totals.max_timestamp = batch_max
+        store64(p, <uint64_t> totals.next_offset)
+        store32(p + 12, <unsigned int> epoch)
+        totals.next_offset += h.last_offset_delta + 1
+        totals.records += h.record_count
+        at += batch_size(&h)
+        count += 1
+        if h.producer_id >= 0 and (count > 1 or at < length):
+            raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
+    return 0
 
 
 def append_as_follower(SegmentedLog log, buffer):
@@ -211,53 +229,17 @@ def append_as_follower(SegmentedLog log, buffer):
     cdef const uint8_t[::1] given = bytes_of(log, buffer)
     cdef const uint8_t* data = &given[0]
     cdef Py_ssize_t length = given.shape[0]
-    cdef BatchHeader h
-    cdef Py_ssize_t at = 0
-    cdef int64_t next_offset
+    cdef Totals totals
     cdef int64_t first
-    cdef int64_t max_timestamp = -1
-    cdef int64_t ignored
-    cdef int64_t inflated = 0
-    cdef Py_ssize_t size
-    cdef int64_t records = 0
     cdef int32_t epoch
-    cdef int code
     cdef list new_epochs = []
     log.begin_write()
     try:
         if not log.managed:
-            take(log, given)
+            copy_in(log, given)
             data = log.builder.buffer
-        first = next_offset = log.position.leo
-        epoch = log.epochs.latest_epoch
-        while at < length:
-            code = check(log, data + at, length - at, &h)
-            if code == BATCH_OK:
-                size = inflated_size(data + at, &h)
-                inflated += size
-                if not log.managed or inflated <= FOLLOWER_INFLATES or size > MAX_DECOMPRESSED_BYTES:
-                    code = check_records(data + at, &h, False, &ignored)
-            if code != BATCH_OK:
-                raise_corrupt(code, log.name, -1, None, at)
-            if h.base_offset != next_offset:
-                raise OffsetOutOfRangeError(
-                    f"{log.name}: the leader's batch begins at offset {h.base_offset}, the log ends at "
-                    f"{next_offset}; nothing written: truncate, or fetch from {first}",
-                    partition=log.name, offset=h.base_offset,
-                )
-            if h.leader_epoch < epoch:
-                raise FencedLeaderEpochError(
-                    f"{log.name}: the batch at offset {h.base_offset} has leader epoch {h.leader_epoch}, the log "
-                    f"already {epoch}; nothing written", partition=log.name, offset=h.base_offset,
-                )
-            if h.leader_epoch > epoch:
-                epoch = h.leader_epoch
-                new_epochs.append((epoch, h.base_offset))
-            if h.max_timestamp > max_timestamp:
-                max_timestamp = h.max_timestamp
-            next_offset = next_offset_of(&h)
-            records += h.record_count
-            at += batch_size(&h)
+        first = totals.next_offset = log.position.leo
+        check_follows(log, data, length, new_epochs, &totals)
         try:
             for epoch, start in new_epochs:
                 log.epochs.assign(epoch, start)
@@ -265,12 +247,60 @@ def append_as_follower(SegmentedLog log, buffer):
             if log.flush_epochs():
                 log.publish_epochs()
         except BaseException as error:
-            log.refuse(error)
-        write_all(log, data, length, next_offset, max_timestamp)
+            log.fail_unless_exhausted(error)
+        write_all(log, data, length, totals.next_offset, totals.max_timestamp)
     finally:
         log.unlock()
-    log.settle(next_offset)
-    return AppendInfo(first, next_offset - 1, records, at, max_timestamp, -1, False)
+    log.flush_due(totals.next_offset)
+    return AppendInfo(first, totals.next_offset - 1, totals.records, length, totals.max_timestamp, -1, False)
+
+
+cdef int check_follows(
+    SegmentedLog log, const uint8_t* data, Py_ssize_t length, list new_epochs, Totals* totals
+) except -1:
+    """Check a leader's batches: sound, next to each other from the log end on, in epochs that do not fall.
+
+    new_epochs: gets (epoch, start offset) of each that the log has no entry of. totals: as for assign_offsets.
+    Raises CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError.
+    """
+    cdef BatchHeader h
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t size
+    cdef int64_t ignored
+    cdef int64_t inflated = 0
+    cdef int32_t epoch = log.epochs.latest_epoch
+    cdef int code
+    totals.records = 0
+    totals.max_timestamp = -1
+    while at < length:
+        code = check(log, data + at, length - at, &h)
+        if code == BATCH_OK:
+            size = inflated_size(data + at, &h)
+            inflated += size
+            if not log.managed or inflated <= FOLLOWER_INFLATES or size > MAX_DECOMPRESSED_BYTES:
+                code = check_records(data + at, &h, False, &ignored)
+        if code != BATCH_OK:
+            raise_corrupt(code, log.name, -1, None, at)
+        if h.base_offset != totals.next_offset:
+            raise OffsetOutOfRangeError(
+                f"{log.name}: the leader's batch begins at offset {h.base_offset}, the log ends at "
+                f"{totals.next_offset}; nothing written: truncate, or fetch from {log.position.leo}",
+                partition=log.name, offset=h.base_offset,
+            )
+        if h.leader_epoch < epoch:
+            raise FencedLeaderEpochError(
+                f"{log.name}: the batch at offset {h.base_offset} has leader epoch {h.leader_epoch}, the log "
+                f"already {epoch}; nothing written", partition=log.name, offset=h.base_offset,
+            )
+        if h.leader_epoch > epoch:
+            epoch = h.leader_epoch
+            new_epochs.append((epoch, h.base_offset))
+        if h.max_timestamp > totals.max_timestamp:
+            totals.max_timestamp = h.max_timestamp
+        totals.next_offset = next_offset_of(&h)
+        totals.records += h.record_count
+        at += batch_size(&h)
+    return 0
 
 
 def producer_count(SegmentedLog log):
@@ -299,7 +329,7 @@ cdef const uint8_t[::1] bytes_of(SegmentedLog log, object buffer):
     return data
 
 
-cdef int take(SegmentedLog log, const uint8_t[::1] data) except -1:
+cdef int copy_in(SegmentedLog log, const uint8_t[::1] data) except -1:
     """Copy the caller's bytes, so that what was checked is what is written."""
     log.builder.reset()
     log.builder.reserve(data.shape[0])

@@ -1,20 +1,13 @@
 """SegmentedLog: the segments of one replica of a partition and all that changes them.
 
-Owns the appending of records, rolling, flushing and the high watermark. What the log holds is LogView's, the directory
-and its lock `directory`'s, opening an existing one `recovery`'s, reading `reader`'s, appending encoded batches
-`encoded`'s, taking records away `deletion`'s. Everything that changes the log runs under one lock; file calls release
-the GIL. What another process may see is published through the state file after the bytes are in their file.
+Owns the appending of records, rolling, closing and the high watermark. The content is LogView's, the lock and the
+fsyncs WritableLog's, the directory and its lock `directory`'s, opening an existing one `recovery`'s, reading
+`reader`'s, appending encoded batches `encoded`'s, truncation and retention `deletion`'s. Everything that changes the
+log runs under one lock; file calls release the GIL. Bytes are in their file before the state file publishes them to
+other processes.
 """
 
 from cpython.bytes cimport PyBytes_GET_SIZE
-from cpython.pythread cimport (
-    NOWAIT_LOCK,
-    WAIT_LOCK,
-    PyThread_acquire_lock,
-    PyThread_allocate_lock,
-    PyThread_free_lock,
-    PyThread_release_lock,
-)
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 
 from kreplog._native.batch cimport (
@@ -31,32 +24,21 @@ from kreplog._native.batch cimport (
     wall_clock_ms,
 )
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
-from posix.fcntl cimport O_RDONLY
-
-from kreplog._native.files cimport FileHandle, open_file, sync_directory
+from kreplog._native.commit_gate cimport gate_enter, gate_leave
+from kreplog._native.files cimport FileHandle
 from kreplog._native.segment cimport Segment, create_segment
-from kreplog._native.state cimport StateFile
-from kreplog._native.turn cimport turn_end, turn_init, turn_take
-from kreplog._native.view cimport LogView, epochs_crc
+from kreplog._native.view cimport epochs_crc
+from kreplog._native.writable cimport WritableLog
 
-import logging
-
-from kreplog._native.files import error_of
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     FencedLeaderEpochError,
     LogClosedError,
-    LogFailedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     ResourceExhaustedError,
-    StorageError,
     UsageError,
 )
-
-_logger = logging.getLogger("kreplog")
-
-cdef int64_t MAX_OFFSET = INT64_MAX - (<int64_t> 1 << 33)  # room for whatever one call appends
 
 cdef enum:
     COALESCE = 1 << 20  # append_many hands this many bytes to one write
@@ -69,128 +51,12 @@ cdef int32_t epoch_of(object value) except? -1:
     return <int32_t> epoch
 
 
-cdef int sync_if_there(str path) except -1:
-    """fsync a file, unless it has been deleted meanwhile. Raises StorageError."""
-    try:
-        open_file(path, O_RDONLY).sync()
-    except FileNotFoundError:
-        pass
-    return 0
-
-
-cdef class Pending:
-    """Records that have their offsets but are not written yet; whoever takes the log's lock writes them first."""
-
-    cdef int flush_locked(self) except -1:
-        return 0
-
-
-cdef class SegmentedLog(LogView):
+cdef class SegmentedLog(WritableLog):
 
     def __cinit__(self):
-        self.mutex = PyThread_allocate_lock()
-        turn_init(&self.sync_turn)
-        if self.mutex == NULL:
-            raise MemoryError()
-        self.old_tails = []
         self.builder = BatchBuilder()
         self.key_payload = Payload()
         self.value_payload = Payload()
-
-    def __dealloc__(self):
-        if self.mutex != NULL:
-            PyThread_free_lock(self.mutex)
-
-    # Locking and state
-
-    cdef void lock(self) noexcept:
-        if PyThread_acquire_lock(self.mutex, NOWAIT_LOCK) == 0:
-            with nogil:
-                PyThread_acquire_lock(self.mutex, WAIT_LOCK)
-
-    cdef void unlock(self) noexcept:
-        PyThread_release_lock(self.mutex)
-
-    cdef int begin_write(self) except -1:
-        """Take the lock with everything pending written. Raises, without the lock, where the log takes no writes."""
-        self.lock_for_write()
-        if self.pending is not None:
-            try:
-                self.flush_pending()
-            except BaseException:
-                self.unlock()
-                raise
-        return 0
-
-    cdef int flush_pending(self) except -1:
-        """Write what is buffered, under the lock. Raises LogFailedError."""
-        cdef Pending pending = self.pending  # ours may be the last reference
-        if pending is not None:
-            pending.flush_locked()
-        return 0
-
-    cdef int lock_for_write(self) except -1:
-        """Take the lock. Raises, without the lock, where the log takes no writes."""
-        if self.read_only:
-            raise UsageError(
-                f"{self.name}: this log was opened read-only; open it with read_only=False to change it",
-                partition=self.name, path=self.path,
-            )
-        self.lock()
-        try:
-            self.check_open()
-            if self.failure is not None:
-                raise LogFailedError(
-                    f"{self.name}: the log refuses writes since an earlier failure ({self.failure}); "
-                    "mend the cause, then reopen it", partition=self.name, path=self.path,
-                ) from self.cause
-            if self.position.leo > MAX_OFFSET:
-                raise UsageError(f"{self.name}: no offsets are left past {self.position.leo}", partition=self.name)
-        except BaseException:
-            self.unlock()
-            raise
-        return 0
-
-    cdef int fail(self, object error) except -1:
-        """A write or fsync failed, or a change was interrupted half way: take no more.
-
-        Always raises: LogFailedError from its cause, or `error` itself where it is none of storage (an interrupt, say).
-        """
-        if isinstance(error, OSError):
-            error = error_of("cannot change a file of", self.path, error)
-        if self.failure is None:
-            self.failure = str(error) or repr(error)
-            self.cause = error
-            if self.position.generation & 1:  # what was to be cut stays out of sight
-                self.position.generation += 1
-                self.state.publish(&self.position)
-            if not self._given_up:
-                _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
-        if not isinstance(error, StorageError):
-            raise error
-        raise LogFailedError(
-            f"{self.name}: {error}; this call is not acknowledged and the log refuses further writes: "
-            "mend the cause (is the disk full?), then reopen it", partition=self.name, path=self.path,
-        ) from error
-
-    cdef int refuse(self, object error) except -1:
-        """As `fail`, of a call that can be made again as if it had not been: where only a descriptor or memory was
-        missing, that is raised, and the log goes on."""
-        if isinstance(error, ResourceExhaustedError):
-            raise error
-        return self.fail(error)
-
-    def __init__(self, *_arguments, **_settings):
-        raise UsageError("open a log with kreplog.Log.open(path)")
-
-    def _abandon(self):
-        """In a forked child: forget the parent's log, touching none of its files, whoever held its locks."""
-        self.mutex = PyThread_allocate_lock()
-        turn_init(&self.sync_turn)
-        self.closed = True
-        self.pending = None
-        self.writer_lock = None
-        self.broker_lock = None
 
     # Appending
 
@@ -233,7 +99,7 @@ cdef class SegmentedLog(LogView):
             self.value_payload.release()
             self.key_payload.release()
             self.unlock()
-        self.settle(offset + 1)
+        self.flush_due(offset + 1)
         return offset
 
     def _refuse_size(self, size):
@@ -298,7 +164,7 @@ cdef class SegmentedLog(LogView):
                 self.write(builder.buffer, builder.length, next_offset, max_timestamp)
         finally:
             self.unlock()
-        self.settle(next_offset)
+        self.flush_due(next_offset)
         return range(first, next_offset)
 
     cdef int _look_ahead(self, Column values, Column keys, Py_ssize_t start) except -1:
@@ -343,8 +209,8 @@ cdef class SegmentedLog(LogView):
             try:
                 self.sync_unsynced(self.state)
             except BaseException as error:
-                self.refuse(error)
-            self.settled()
+                self.fail_unless_exhausted(error)
+            self.mark_synced()
         if segment.size > 0 and (
             segment.size + length > self.segment_bytes
             or segment.offsets.count >= self.max_index_entries
@@ -357,7 +223,7 @@ cdef class SegmentedLog(LogView):
             try:
                 segment.make_ready(length)
             except BaseException as error:
-                self.refuse(error)
+                self.fail_unless_exhausted(error)
         try:
             segment.append(data, length)
         except BaseException as error:
@@ -419,50 +285,6 @@ cdef class SegmentedLog(LogView):
             self.epochs.flush()
         return 0
 
-    def _sync_files(self):
-        """Make durable what a managed log has left so; others may use the log meanwhile. Raises LogFailedError."""
-        cdef int64_t unsynced
-        with nogil:
-            turn_take(&self.sync_turn, &self.position.recovery_point, INT64_MAX)
-        try:
-            self.lock()
-            unsynced, state = self.unsynced, self.state
-            ended = self.closed or self.failure is not None
-            self.unlock()
-            if ended or not unsynced:
-                return
-            try:
-                self.sync_unsynced(state)
-            except BaseException as error:
-                self.refuse(error)
-            self.lock()
-            if self.unsynced == unsynced:
-                self.settled()
-            self.unlock()
-        finally:
-            turn_end(&self.sync_turn)
-
-    cdef int sync_unsynced(self, object state) except -1:
-        """fsync what was replaced, and the names of it. Raises StorageError."""
-        for name in ("leader-epoch-checkpoint", "partition.metadata") if self.parent_unsynced else (
-            "leader-epoch-checkpoint",
-        ):
-            sync_if_there(f"{self.path}/{name}")
-        if self.parent_unsynced:
-            (<StateFile> state).sync()
-        sync_directory(self.path)
-        if self.parent_unsynced:
-            sync_directory(self.path.rpartition("/")[0] or "/")
-            self.parent_unsynced = False
-        return 0
-
-    cdef void settled(self) noexcept:
-        """Under the lock: all that was published or replaced so far is durable."""
-        self.unsynced = 0
-        if self.position.unsettled and not self.parent_unsynced and not self.position.generation & 1:
-            self.position.unsettled = 0
-            self.state.publish(&self.position)
-
     def assign_leader_epoch(self, epoch):
         """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls.
 
@@ -502,7 +324,7 @@ cdef class SegmentedLog(LogView):
             self.producers.end_transaction(h.producer_id, h.producer_epoch, h.max_timestamp)
         return 0
 
-    # Rolling and flushing
+    # Rolling and closing
 
     cdef int roll_segment(self) except -1:
         """Seal the active segment and start the next at the log end offset.
@@ -524,7 +346,7 @@ cdef class SegmentedLog(LogView):
             )
             old.seal()
         except BaseException as error:
-            self.refuse(error)
+            self.fail_unless_exhausted(error)
         self._segments = self._segments + [new]
         self.active = new
         self.directory_changed = True
@@ -542,143 +364,6 @@ cdef class SegmentedLog(LogView):
                 self.roll_segment()
         finally:
             self.unlock()
-
-    cdef int settle(self, int64_t offset) except -1:
-        """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
-        if self._has_unflushed_segments and not self.managed:
-            try:
-                self.flush_to(offset, True)
-            except ResourceExhaustedError:
-                pass  # nobody was promised it: it stays due, and the next append tries again
-        if offset - self.position.recovery_point >= self.flush_messages:
-            try:
-                self.flush_to(offset, False)
-            except ResourceExhaustedError as error:
-                self.fail(error)  # it is written: whoever took it for refused would append it again
-        return 0
-
-    cdef int flush_to(self, int64_t offset, bint sealed_only) except -1:
-        """fsync so that all below `offset` is durable; one fsync serves every thread that waits for it.
-
-        sealed_only: of segments only those before the newest sealed one, whose pages the kernel has long begun to
-        write.
-        """
-        cdef Segment segment
-        cdef FileHandle file
-        cdef int64_t target
-        cdef int64_t generation
-        cdef list due
-        cdef list dirty
-        cdef list tails
-        cdef str snapshot
-        cdef bint taken
-        with nogil:
-            taken = turn_take(&self.sync_turn, &self.position.recovery_point, offset)
-        if not taken:
-            return self.check_flushable()
-        try:
-            self.lock()
-            try:
-                self.check_open()
-                self.check_flushable()
-                segments = self._segments
-                if sealed_only:
-                    segments = segments[:max(len(segments) - 2, 0)]
-                    target = (<Segment> self._segments[len(segments)]).base_offset
-                else:
-                    target = self.position.leo
-                generation = self.position.generation
-                snapshot = self.unsynced_snapshot
-                dirty = []
-                for segment in reversed(segments):
-                    if not segment.synced:
-                        dirty.append(segment)
-                    if segment.base_offset < self.position.recovery_point:
-                        break  # those before it are whole and durable, which a later one's being so does not say
-                due = self.open_for_sync(snapshot, dirty)
-                for segment in dirty:
-                    segment.synced = True
-                tails, self.old_tails = self.old_tails, []
-                self._has_unflushed_segments = self.epochs_unsynced = self.directory_changed = False
-            finally:
-                self.unlock()
-            try:
-                for file in due:
-                    file.sync()
-            except BaseException as error:
-                self.fail(error)
-            tails.clear()  # unmapped without the lock
-            self.lock()
-            try:
-                if self.unsynced_snapshot is snapshot:
-                    self.unsynced_snapshot = None
-                if not self.closed and self.position.generation == generation and self.position.recovery_point < target:
-                    self.position.recovery_point = target
-                    if not self.replicated and self.position.high_watermark < target:
-                        self.position.high_watermark = target
-                    self.state.publish(&self.position)
-            finally:
-                self.unlock()
-        finally:
-            turn_end(&self.sync_turn)
-        return 0
-
-    cdef int keep_snapshot(self) except -1:
-        """Under the lock, before segments are deleted: what they say of producers is durable in a snapshot alone."""
-        if self.unsynced_snapshot is None:
-            return 0
-        try:
-            sync_if_there(self.unsynced_snapshot)
-            sync_directory(self.path)
-        except BaseException as error:
-            self.refuse(error)
-        self.unsynced_snapshot = None
-        return 0
-
-    cdef list open_for_sync(self, str snapshot, list segments):
-        """All that a flush syncs, in order. Caller holds the lock: without it a segment may be deleted.
-
-        Raises LogFailedError, and ResourceExhaustedError: nothing has changed."""
-        cdef list files = []
-        cdef list names = [] if snapshot is None else [snapshot]
-        cdef Segment segment
-        if self.epochs_unsynced:
-            names.append(f"{self.path}/leader-epoch-checkpoint")
-        try:
-            for name in names:
-                try:
-                    files.append(open_file(name, O_RDONLY))
-                except FileNotFoundError:  # deleted meanwhile
-                    pass
-            for segment in segments:
-                files.append(segment.open())
-            if self.directory_changed or self.epochs_unsynced:
-                files.append(open_file(self.path, O_RDONLY))
-        except BaseException as error:
-            self.refuse(error)
-        return files
-
-    cdef int check_flushable(self) except -1:
-        if self.failure is not None:
-            raise LogFailedError(
-                f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
-                partition=self.name, path=self.path,
-            ) from self.cause
-        return 0
-
-    def flush(self):
-        """Make everything appended so far durable (fdatasync). Raises LogFailedError, which is never retried over, and
-        ResourceExhaustedError: nothing was synced, flush again."""
-        cdef int64_t target
-        self.begin_write()
-        target = self.position.leo
-        self.unlock()
-        self.flush_to(target, False)
-
-    def _flush_sealed(self):
-        """Make durable what lies before the newest sealed segment, and the epochs that records have, and unmap what was
-        sealed. Raises LogFailedError."""
-        self.flush_to(INT64_MAX, True)
 
     cdef int checkpoint(self) except -1:
         """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""
@@ -709,11 +394,11 @@ cdef class SegmentedLog(LogView):
             return
         finally:
             with nogil:
-                turn_take(&self.sync_turn, &self.position.recovery_point, INT64_MAX)
+                gate_enter(&self.sync_gate, &self.position.recovery_point, INT64_MAX)
             self.lock()
             try:
                 if not self.closed and self.failure is None:
-                    self.settle_files()
+                    self.finish_files()
             finally:
                 self.closed = True
                 self.pending = None
@@ -722,7 +407,7 @@ cdef class SegmentedLog(LogView):
                 self.state = None
                 self.release_locks()
                 self.unlock()
-                turn_end(&self.sync_turn)
+                gate_leave(&self.sync_gate)
 
     cdef void release_locks(self) noexcept:
         for file in (self.writer_lock, self.broker_lock):
@@ -731,7 +416,7 @@ cdef class SegmentedLog(LogView):
         self.writer_lock = None
         self.broker_lock = None
 
-    cdef int settle_files(self) except -1:
+    cdef int finish_files(self) except -1:
         """Before closing, under both locks: everything durable, indexes whole, checkpoints up to date."""
         cdef Segment segment
         try:
@@ -766,10 +451,6 @@ cdef class SegmentedLog(LogView):
 
     # The high watermark
 
-    @property
-    def failed(self):
-        """Why the log refuses writes; None while it takes them."""
-        return self.failure
 
     def advance_high_watermark(self, offset):
         """Commit all records below `offset`; return the high watermark, which never moves back.

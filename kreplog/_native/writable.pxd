@@ -1,0 +1,52 @@
+# WritableLog: a log that one process writes. Its lock, its failure, and its fsyncs.
+
+from cpython.pythread cimport PyThread_type_lock
+from libc.stdint cimport int64_t
+
+from kreplog._native.commit_gate cimport CommitGate
+from kreplog._native.files cimport FileHandle
+from kreplog._native.view cimport LogView
+
+
+cdef class Pending:
+    cdef int flush_locked(self) except -1
+
+
+cdef class WritableLog(LogView):
+    cdef bint replicated
+    cdef bint managed  # a manager owns the data directory: its checkpoints, and when _sync_files runs
+    cdef int64_t flush_messages
+
+    cdef PyThread_type_lock mutex
+    cdef FileHandle writer_lock  # None in a managed log: its owner's lock keeps others out
+    cdef FileHandle broker_lock
+    cdef Pending pending
+    cdef str failure
+    cdef readonly object cause  # the error it comes from
+    cdef public bint _given_up  # its owner moves its folder away: failures of threads that still use it are not logged
+
+    cdef CommitGate sync_gate  # one thread fsyncs for all
+    cdef bint directory_changed
+    cdef bint parent_unsynced  # neither the state file nor the names in the directory and its parent are durable
+    cdef int64_t unsynced  # files replaced without an fsync since all of them were last synced
+    cdef readonly bint _has_unflushed_segments  # or epochs: their files are to be synced
+    cdef bint epochs_unsynced  # records exist, or after a kill may exist, of epochs whose file is not durable yet
+    cdef str unsynced_snapshot  # path of a managed log's newest producer snapshot, until a flush syncs it
+    cdef list old_tails  # mappings of a managed log's sealed segments, until a flush drops them
+
+    cdef void lock(self) noexcept
+    cdef void unlock(self) noexcept
+    cdef int begin_write(self) except -1
+    cdef int flush_pending(self) except -1
+    cdef int lock_for_write(self) except -1
+    cdef int fail(self, object error) except -1
+    cdef int fail_unless_exhausted(self, object error) except -1
+    cdef int flush_due(self, int64_t offset) except -1
+    cdef int flush_to(self, int64_t offset, bint sealed_only) except -1
+    cdef int sync_due(self, bint sealed_only) except -1
+    cdef list take_due(self, bint sealed_only, str snapshot, int64_t* target)
+    cdef list open_for_sync(self, str snapshot, list segments)
+    cdef int check_flushable(self) except -1
+    cdef int sync_snapshot(self) except -1
+    cdef int sync_unsynced(self, object state) except -1
+    cdef void mark_synced(self) noexcept

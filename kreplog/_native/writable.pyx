@@ -1,0 +1,350 @@
+"""WritableLog: a log that one process writes. Its lock, its failure, and its fsyncs.
+
+Owns who may write (one thread at a time, none after a failed write or fsync) and what is durable: the recovery point,
+group commit, and the files that a managed log replaced without an fsync. Appending and rolling are SegmentedLog's.
+"""
+
+from cpython.pythread cimport (
+    NOWAIT_LOCK,
+    WAIT_LOCK,
+    PyThread_acquire_lock,
+    PyThread_allocate_lock,
+    PyThread_free_lock,
+    PyThread_release_lock,
+)
+from libc.stdint cimport INT64_MAX, int64_t
+from posix.fcntl cimport O_RDONLY
+
+from kreplog._native.commit_gate cimport gate_enter, gate_init, gate_leave
+from kreplog._native.files cimport FileHandle, open_file, sync_directory
+from kreplog._native.segment cimport Segment
+from kreplog._native.state cimport StateFile
+from kreplog._native.view cimport LogView
+
+import logging
+
+from kreplog._native.files import error_of
+from kreplog.errors import LogFailedError, ResourceExhaustedError, StorageError, UsageError
+
+_logger = logging.getLogger("kreplog")
+
+cdef int64_t MAX_OFFSET = INT64_MAX - (<int64_t> 1 << 33)  # leaves more offsets than any single call appends
+
+
+cdef int sync_if_there(str path) except -1:
+    """fsync a file, unless it has been deleted meanwhile. Raises StorageError."""
+    try:
+        open_file(path, O_RDONLY).sync()
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+cdef class Pending:
+    """Records that have offsets but are not written yet; the next holder of the log's lock writes them first."""
+
+    cdef int flush_locked(self) except -1:
+        return 0
+
+
+cdef class WritableLog(LogView):
+
+    def __cinit__(self):
+        self.mutex = PyThread_allocate_lock()
+        gate_init(&self.sync_gate)
+        if self.mutex == NULL:
+            raise MemoryError()
+        self.old_tails = []
+
+    def __dealloc__(self):
+        if self.mutex != NULL:
+            PyThread_free_lock(self.mutex)
+
+    def __init__(self, *_arguments, **_settings):
+        raise UsageError("open a log with kreplog.Log.open(path)")
+
+    cdef void lock(self) noexcept:
+        if PyThread_acquire_lock(self.mutex, NOWAIT_LOCK) == 0:
+            with nogil:
+                PyThread_acquire_lock(self.mutex, WAIT_LOCK)
+
+    cdef void unlock(self) noexcept:
+        PyThread_release_lock(self.mutex)
+
+    cdef int begin_write(self) except -1:
+        """Take the lock with everything pending written. Raises, without the lock, where the log takes no writes."""
+        self.lock_for_write()
+        if self.pending is not None:
+            try:
+                self.flush_pending()
+            except BaseException:
+                self.unlock()
+                raise
+        return 0
+
+    cdef int flush_pending(self) except -1:
+        """Write what is buffered, under the lock. Raises LogFailedError."""
+        cdef Pending pending = self.pending  # ours may be the last reference
+        if pending is not None:
+            pending.flush_locked()
+        return 0
+
+    cdef int lock_for_write(self) except -1:
+        """Take the lock. Raises, without the lock, where the log takes no writes."""
+        if self.read_only:
+            raise UsageError(
+                f"{self.name}: this log was opened read-only; open it with read_only=False to change it",
+                partition=self.name, path=self.path,
+            )
+        self.lock()
+        try:
+            self.check_open()
+            if self.failure is not None:
+                raise LogFailedError(
+                    f"{self.name}: the log refuses writes since an earlier failure ({self.failure}); "
+                    "mend the cause, then reopen it", partition=self.name, path=self.path,
+                ) from self.cause
+            if self.position.leo > MAX_OFFSET:
+                raise UsageError(f"{self.name}: no offsets are left past {self.position.leo}", partition=self.name)
+        except BaseException:
+            self.unlock()
+            raise
+        return 0
+
+    @property
+    def failed(self):
+        """Why the log refuses writes; None while it takes them."""
+        return self.failure
+
+    cdef int fail(self, object error) except -1:
+        """A write or fsync failed, or a change was interrupted half way: take no more.
+
+        Always raises: LogFailedError from its cause, or `error` itself where it is none of storage (an interrupt, say).
+        """
+        if isinstance(error, OSError):
+            error = error_of("cannot change a file of", self.path, error)
+        if self.failure is None:
+            self.failure = str(error) or repr(error)
+            self.cause = error
+            if self.position.generation & 1:  # what was to be cut stays out of sight
+                self.position.generation += 1
+                self.state.publish(&self.position)
+            if not self._given_up:
+                _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
+        if not isinstance(error, StorageError):
+            raise error
+        raise LogFailedError(
+            f"{self.name}: {error}; this call is not acknowledged and the log refuses further writes: "
+            "mend the cause (is the disk full?), then reopen it", partition=self.name, path=self.path,
+        ) from error
+
+    cdef int fail_unless_exhausted(self, object error) except -1:
+        """As `fail`, of a call that can be made again as if it had not been: where only a descriptor or memory was
+        missing, that is raised, and the log goes on."""
+        if isinstance(error, ResourceExhaustedError):
+            raise error
+        return self.fail(error)
+
+    def _abandon(self):
+        """In a forked child: forget the parent's log, touching none of its files, whoever held its locks."""
+        self.mutex = PyThread_allocate_lock()
+        gate_init(&self.sync_gate)
+        self.closed = True
+        self.pending = None
+        self.writer_lock = None
+        self.broker_lock = None
+
+    # Durability
+
+    def flush(self):
+        """Make everything appended so far durable (fdatasync). Raises LogFailedError, which is never retried over, and
+        ResourceExhaustedError: nothing was synced, flush again."""
+        cdef int64_t target
+        self.begin_write()
+        target = self.position.leo
+        self.unlock()
+        self.flush_to(target, False)
+
+    def _flush_sealed(self):
+        """Make durable what lies before the newest sealed segment, and the epochs that records have, and unmap what was
+        sealed. Raises LogFailedError."""
+        self.flush_to(INT64_MAX, True)
+
+    cdef int flush_due(self, int64_t offset) except -1:
+        """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
+        if self._has_unflushed_segments and not self.managed:
+            try:
+                self.flush_to(offset, True)
+            except ResourceExhaustedError:
+                pass  # nobody was promised it: it stays due, and the next append tries again
+        if offset - self.position.recovery_point >= self.flush_messages:
+            try:
+                self.flush_to(offset, False)
+            except ResourceExhaustedError as error:
+                self.fail(error)  # it is written: whoever took it for refused would append it again
+        return 0
+
+    cdef int flush_to(self, int64_t offset, bint sealed_only) except -1:
+        """fsync so that all below `offset` is durable; one fsync serves every thread that waits for it.
+
+        sealed_only: of segments only those before the newest sealed one, whose pages the kernel has long begun to
+        write.
+        """
+        cdef bint entered
+        with nogil:
+            entered = gate_enter(&self.sync_gate, &self.position.recovery_point, offset)
+        if not entered:
+            return self.check_flushable()
+        try:
+            self.sync_due(sealed_only)
+        finally:
+            gate_leave(&self.sync_gate)
+        return 0
+
+    cdef int sync_due(self, bint sealed_only) except -1:
+        """Inside the gate: fsync what is due, without the lock, then move the recovery point."""
+        cdef FileHandle file
+        cdef int64_t target
+        cdef int64_t generation
+        cdef str snapshot
+        cdef list files
+        cdef list tails
+        self.lock()
+        try:
+            self.check_open()
+            self.check_flushable()
+            generation = self.position.generation
+            snapshot = self.unsynced_snapshot
+            files = self.take_due(sealed_only, snapshot, &target)
+            tails, self.old_tails = self.old_tails, []
+        finally:
+            self.unlock()
+        try:
+            for file in files:
+                file.sync()
+        except BaseException as error:
+            self.fail(error)
+        tails.clear()  # unmapped without the lock
+        self.lock()
+        try:
+            if self.unsynced_snapshot is snapshot:
+                self.unsynced_snapshot = None
+            if not self.closed and self.position.generation == generation and self.position.recovery_point < target:
+                self.position.recovery_point = target
+                if not self.replicated and self.position.high_watermark < target:
+                    self.position.high_watermark = target
+                self.state.publish(&self.position)
+        finally:
+            self.unlock()
+        return 0
+
+    cdef list take_due(self, bint sealed_only, str snapshot, int64_t* target):
+        """The open files that a flush syncs, after which all below `target` is durable. Caller holds the lock.
+
+        Raises LogFailedError, and ResourceExhaustedError: nothing has changed."""
+        cdef Segment segment
+        cdef list files
+        cdef list dirty = []
+        segments = self._segments
+        if sealed_only:
+            segments = segments[:max(len(segments) - 2, 0)]
+            target[0] = (<Segment> self._segments[len(segments)]).base_offset
+        else:
+            target[0] = self.position.leo
+        for segment in reversed(segments):
+            if not segment.synced:
+                dirty.append(segment)
+            if segment.base_offset < self.position.recovery_point:
+                break  # the segments before it are durable, which a later segment being durable does not imply
+        files = self.open_for_sync(snapshot, dirty)
+        for segment in dirty:
+            segment.synced = True
+        self._has_unflushed_segments = self.epochs_unsynced = self.directory_changed = False
+        return files
+
+    cdef list open_for_sync(self, str snapshot, list segments):
+        """All that a flush syncs, in order. Caller holds the lock: without it a segment may be deleted.
+
+        Raises LogFailedError, and ResourceExhaustedError: nothing has changed."""
+        cdef list files = []
+        cdef list names = [] if snapshot is None else [snapshot]
+        cdef Segment segment
+        if self.epochs_unsynced:
+            names.append(f"{self.path}/leader-epoch-checkpoint")
+        try:
+            for name in names:
+                try:
+                    files.append(open_file(name, O_RDONLY))
+                except FileNotFoundError:  # deleted meanwhile
+                    pass
+            for segment in segments:
+                files.append(segment.open())
+            if self.directory_changed or self.epochs_unsynced:
+                files.append(open_file(self.path, O_RDONLY))
+        except BaseException as error:
+            self.fail_unless_exhausted(error)
+        return files
+
+    cdef int check_flushable(self) except -1:
+        if self.failure is not None:
+            raise LogFailedError(
+                f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
+                partition=self.name, path=self.path,
+            ) from self.cause
+        return 0
+
+    cdef int sync_snapshot(self) except -1:
+        """Under the lock, before segments are deleted: what they say of producers is durable in a snapshot alone."""
+        if self.unsynced_snapshot is None:
+            return 0
+        try:
+            sync_if_there(self.unsynced_snapshot)
+            sync_directory(self.path)
+        except BaseException as error:
+            self.fail_unless_exhausted(error)
+        self.unsynced_snapshot = None
+        return 0
+
+    def _sync_files(self):
+        """Make durable what a managed log has left so; others may use the log meanwhile. Raises LogFailedError."""
+        cdef int64_t unsynced
+        with nogil:
+            gate_enter(&self.sync_gate, &self.position.recovery_point, INT64_MAX)
+        try:
+            self.lock()
+            unsynced, state = self.unsynced, self.state
+            ended = self.closed or self.failure is not None
+            self.unlock()
+            if ended or not unsynced:
+                return
+            try:
+                self.sync_unsynced(state)
+            except BaseException as error:
+                self.fail_unless_exhausted(error)
+            self.lock()
+            if self.unsynced == unsynced:
+                self.mark_synced()
+            self.unlock()
+        finally:
+            gate_leave(&self.sync_gate)
+
+    cdef int sync_unsynced(self, object state) except -1:
+        """fsync what was replaced, and the names of it. Raises StorageError."""
+        for name in ("leader-epoch-checkpoint", "partition.metadata") if self.parent_unsynced else (
+            "leader-epoch-checkpoint",
+        ):
+            sync_if_there(f"{self.path}/{name}")
+        if self.parent_unsynced:
+            (<StateFile> state).sync()
+        sync_directory(self.path)
+        if self.parent_unsynced:
+            sync_directory(self.path.rpartition("/")[0] or "/")
+            self.parent_unsynced = False
+        return 0
+
+    cdef void mark_synced(self) noexcept:
+        """Under the lock: all that was published or replaced so far is durable."""
+        self.unsynced = 0
+        if self.position.unsettled and not self.parent_unsynced and not self.position.generation & 1:
+            self.position.unsettled = 0
+            self.state.publish(&self.position)
