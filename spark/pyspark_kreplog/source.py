@@ -148,7 +148,7 @@ class Reader(DataSourceReader):
         return [InputPartition(task) for task in plan(self._options, os.cpu_count() or 1, self._pruning)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of a plan without tasks
+        if partition.value is None:  # Spark's substitute for a plan without tasks
             return iter(())
         return read(partition.value, self._columns)
 

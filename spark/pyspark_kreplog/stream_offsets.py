@@ -3,8 +3,8 @@
     {"flights": {"0": 23, "1": 7}, "@kreplog": {"topicIds": {"flights": "4b1f..."}}}
 
 Each number is the offset of the next record to read. The key's "@" is legal in no topic name. Below it stand
-- topicIds: by topic, so that one which was deleted and created again is noticed (KIP-516); where the partitions of a
-  topic do not have the same id, as embedded logs have ids of their own, an object by partition;
+- topicIds: by topic, so that a topic which was deleted and created again is noticed (KIP-516); an object by partition
+  where the partitions of a topic differ, since embedded logs have ids of their own;
 - startedAt: in the end of batch 0 alone, the offsets at which that batch starts. Spark writes the end of a batch to the
   checkpoint before it plans the batch, but the start of batch 0 nowhere: "latest" is pinned by this;
 - initial: true in the start of batch 0, which holds nothing else.

@@ -1,4 +1,4 @@
-"""The rules of a streaming read: where each micro-batch ends, what it reads, and what of the log was lost in between.
+"""The rules of a streaming read: where each micro-batch ends, which tasks read it, and which records were lost.
 
 A batch reads [start, end) of each partition, both as stream_offsets.py has them. The end is decided by `end_of_batch`;
 Spark then writes it to the checkpoint, and `tasks` plans the batch from start and end alone, so that a batch that is

@@ -70,11 +70,11 @@ def test_bounds() -> None:
 def test_which_bound_wins(side: str) -> None:
     """One time for all, then times by partition, then offsets, as in the Kafka source."""
     offsets, times, time = f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp"
-    some = {offsets: '{"t": {"0": 1}}', times: '{"t": {"0": 2}}', time: "3"}
+    values = {offsets: '{"t": {"0": 1}}', times: '{"t": {"0": 2}}', time: "3"}
     for winner in (time, times, offsets):
-        parsed = given(**some)
+        parsed = given(**values)
         assert (parsed.starting if side == "starting" else parsed.ending).option == winner
-        del some[winner]
+        del values[winner]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_options_of_a_kafka_job_are_let_pass(caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
 
 
-def test_a_misspelt_option_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_misspelt_option_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pyspark_kreplog"):
         assert given(startingOffset="earliest") == given()
     assert "option 'startingoffset' is not known and has no effect; is 'startingOffsets' meant?" in caplog.text

@@ -23,7 +23,7 @@ DAY = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """t-0 with 100 records a millisecond apart, t-1 with 10, u-0 with none, and what else lies in a data directory."""
+    """t-0 with 100 records a millisecond apart, t-1 with 10, u-0 with none, and other entries of a data directory."""
     path = tmp_path_factory.mktemp("data")
     for name, count in (("t-0", 100), ("t-1", 10), ("u-0", 0), ("__consumer_offsets-0", 3)):
         with kreplog.Log.open(path / name) as log:
@@ -159,9 +159,9 @@ def test_data_loss(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture)
     gone = {"startingOffsets": '{"t": {"0": 5, "1": 0}}'}
     with pytest.raises(
         UsageError, match=r"t-0: offset 5 .*: the log now starts at 40. Set startingOffsets to 40"
-    ) as told:
+    ) as raised:
         planned(data, **gone)
-    assert (told.value.partition, told.value.offset) == ("t-0", 5)
+    assert (raised.value.partition, raised.value.offset) == ("t-0", 5)
     with caplog.at_level(logging.WARNING, "pyspark_kreplog"):
         assert planned(data, **gone, failOnDataLoss="false")[0] == ("t-0", 40, 100)
     assert "going on with 40" in caplog.text
@@ -277,11 +277,11 @@ def test_tasks_hold_absolute_paths(data: Path, monkeypatch: pytest.MonkeyPatch) 
     assert task.path == str(data / "t-0")
 
 
-@pytest.mark.parametrize(("times", "kept"), [(1, 30), (2, 60), (4, 100)])
+@pytest.mark.parametrize(("times", "log_start"), [(1, 30), (2, 60), (4, 100)])
 def test_records_that_are_deleted_while_it_is_made_stay_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, kept: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, log_start: int
 ) -> None:
-    """The task of what is gone tells of it, or passes it over, as its option says."""
+    """The task of deleted records reports them, or skips them, as failOnDataLoss says."""
     with kreplog.Log.open(tmp_path / "t-0") as log:
         for _ in range(10):
             log.append_many([b"x"] * 10)
@@ -293,4 +293,4 @@ def test_records_that_are_deleted_while_it_is_made_stay_planned(
 
         monkeypatch.setattr(kreplog.Log, "offset_ranges", meanwhile)
         assert planned(tmp_path) == [("t-0", 0, 100)]
-        assert log.log_start_offset == kept
+        assert log.log_start_offset == log_start

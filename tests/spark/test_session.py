@@ -1,4 +1,4 @@
-"""Set-up: a Java is found or its absence told, and the package can be imported where nothing else is installed."""
+"""Set-up: a Java is found or its absence reported, and the package can be imported where nothing else is installed."""
 
 from __future__ import annotations
 
