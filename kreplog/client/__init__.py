@@ -1,4 +1,4 @@
-"""Clients of a running cluster: the bulk client, `Consumer`, and what the command and those who start brokers need."""
+"""Clients of a running cluster: the bulk client, `Consumer` and `Producer`, and what the command line needs."""
 
 from kreplog.client.bulk_errors import (
     BrokersUnreachableError,
@@ -13,8 +13,10 @@ from kreplog.client.bulk_errors import (
 from kreplog.client.cluster_metadata import PartitionMetadata
 from kreplog.client.consumer import Consumer, FetchedArrow
 from kreplog.client.offset_lookup import OffsetAndTimestamp
+from kreplog.client.producer import AppendedRange, Producer
 
 __all__ = [
+    "AppendedRange",
     "BrokersUnreachableError",
     "Consumer",
     "FetchTimeoutError",
@@ -24,6 +26,7 @@ __all__ = [
     "PartitionMetadata",
     "PartitionUnavailableError",
     "ProduceError",
+    "Producer",
     "TopicRecreatedError",
     "UnknownTopicError",
     "UnsupportedBrokerError",
