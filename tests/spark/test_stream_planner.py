@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 import kreplog
-from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError, UsageError
 from pyspark_kreplog.options import parse_stream
 from pyspark_kreplog.stream_planner import StreamPlanner
 
@@ -93,7 +92,23 @@ def test_partitions_of_embedded_logs_have_ids_of_their_own(tmp_path: Path) -> No
     end, _ = stream.first()
     assert json.loads(end)["@kreplog"]["topicIds"] == {"t": {"0": UUIDS[0], "1": UUIDS[1]}}
     fill(tmp_path / "t-1", 10, IDS[1])
-    assert stream.following(end)[1] == [("t-1", 10, 20)]
+    end, ranges = stream.following(end)
+    assert ranges == [("t-1", 10, 20)]
+    fill(tmp_path / "t-2", 10)
+    (tmp_path / "t-2" / "partition.metadata").unlink()
+    end, _ = stream.following(end)
+    assert json.loads(end)["@kreplog"]["topicIds"] == {"t": {"0": UUIDS[0], "1": UUIDS[1]}}
+
+
+def test_a_partition_without_a_topic_id(tmp_path: Path) -> None:
+    """As Kafka wrote them before topic ids; a partition that gets one later was created again."""
+    fill(tmp_path / "t-0", 10)
+    fill(tmp_path / "t-1", 10)
+    (tmp_path / "t-1" / "partition.metadata").unlink()
+    stream = Stream(tmp_path)
+    end, _ = stream.first()
+    assert json.loads(end)["@kreplog"]["topicIds"] == {"t": {"0": UUIDS[0]}}
+    assert stream.end(end) == end
 
 
 @pytest.mark.parametrize(
@@ -288,7 +303,7 @@ def test_a_topic_that_was_created_again(tmp_path: Path, count: int, fail_on_data
     end, _ = stream.first()
     shutil.rmtree(tmp_path / "t-0")
     fill(tmp_path / "t-0", count, IDS[1])
-    message = f"t-0: the topic was deleted and created again .* was {UUIDS[0]} and is now {UUIDS[1]}: .* checkpoint"
+    message = f"t-0: the topic was deleted and created again: its topic id was {UUIDS[0]} and is now {UUIDS[1]}: .* checkpoint"
     for _ in range(2):
         with pytest.raises(KreplogError, match=message):
             stream.end(end)
@@ -387,17 +402,18 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
         Stream(tmp_path / "nowhere").first()
 
 
-def test_damage_is_no_data_loss(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_no_data_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unlike a directory without segments, which is being created or deleted."""
     fill(tmp_path / "t-0", 10)
     stream = Stream(tmp_path, startingOffsets="earliest", failOnDataLoss="false")
     end, _ = stream.first()
-    fill(tmp_path / "t-0", 90)
-    (tmp_path / "t-0" / "kreplog.state").unlink()
-    for name in os.listdir(tmp_path / "t-0"):
-        if name.endswith(".log"):
-            (tmp_path / "t-0" / name).write_bytes(b"nonsense")
-    with pytest.raises(KreplogError, match="t-0"):
-        stream.following(end)
+
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise StorageError("t-0 keeps changing")
+
+    monkeypatch.setattr(kreplog.Log, "open", fail)
+    with pytest.raises(StorageError, match="t-0 keeps changing"):
+        stream.end(end)
 
 
 # Limits
