@@ -1,1 +1,1 @@
-"""The decisions: state machines and rules, values in and values out; no thread, socket, file, clock or chance."""
+"""The decisions: sans-I/O state machines and rules; no threads, sockets, files, clocks or randomness of their own."""

@@ -59,10 +59,10 @@ def values(records: Any) -> list[str]:
 
 
 class Shell:
-    """Broker `broker_id`, registered under epoch 1. `effects`: all that were not answered, in order; `said`: its
+    """Broker `broker_id`, registered under epoch 1. `effects`: all without an answer, in order; `log_lines`: its
     state-change log; `fails`: the error that the next log effect of this type throws; `elected`: the
-    controller epoch that the store is at, None while it does not answer; `memory`: what is remembered for clients is
-    charged to it."""
+    controller epoch that the store is at, None while it does not respond; `memory`: the account
+    of state for clients."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Shell:
         self.checkpointed: dict[TopicPartition, int] = {}
         self.now_ms = 0
         self.effects: list[Effect] = []
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self.fails: dict[type[Any], Exception] = {}
         self.found: list[OffsetFound] = []
         self.elected = 1_000
@@ -95,7 +95,7 @@ class Shell:
         self.epoch = epoch
 
     def step(self, event: Event) -> list[Effect]:
-        """The effects that were not answered."""
+        """The effects without an answer."""
         done: list[Effect] = []
         reads: list[Hashable] = []
         steps = self.manager.step(event, self.now_ms)
@@ -116,7 +116,7 @@ class Shell:
                 error = self.fails.pop(type(effect))
                 continue
             try:
-                answer = self.answer(effect)
+                answer = self.perform(effect)
             except Exception as failure:
                 error = failure
             if isinstance(effect, SubmitMulti) and effect.tag == ("controller epoch", "sync"):
@@ -129,7 +129,7 @@ class Shell:
     def _elected(self) -> Node:
         return Node(str(self.elected).encode(), NodeStat(0, 0, 0))
 
-    def answer(self, effect: Effect) -> Any:
+    def perform(self, effect: Effect) -> Any:
         log = self.logs.get(getattr(effect, "partition", TP), ModelLog("none", 1 << 20))
         match effect:
             case OpenLog(partition, topic_id):
@@ -183,7 +183,7 @@ class Shell:
                 self.topic_ids.pop(partition, None)
                 return None
             case StateChange(level, text):
-                self.said.append(f"{level}: {text}")
+                self.log_lines.append(f"{level}: {text}")
                 return None
             case Flush() | ConfigureLog() | SubmitMulti() | SubmitRead() | Send() | Reply():
                 return None
@@ -194,9 +194,13 @@ class Shell:
     def request(self, request: Any, reply_to: Hashable = "client") -> list[Effect]:
         return self.step(Received(reply_to, request))
 
-    def ask(self, request: Any) -> Any:
-        """The response, which must come at once."""
-        replies = [one for one in self.request(request, "asked") if isinstance(one, Reply) and one.reply_to == "asked"]
+    def response_to(self, request: Any) -> Any:
+        """The response, which must be immediate."""
+        replies = [
+            reply
+            for reply in self.request(request, "caller")
+            if isinstance(reply, Reply) and reply.reply_to == "caller"
+        ]
         assert len(replies) == 1, replies
         return replies[0].response
 
@@ -211,12 +215,12 @@ class Shell:
     def content(self) -> list[str]:
         return values(self.log.read(self.log.log_start, self.log.leo, 1 << 30))
 
-    def know(self, *brokers: int, epoch: int = 1) -> None:
-        """Metadata: these live, each registered under `epoch`."""
+    def update_metadata(self, *brokers: int, epoch: int = 1) -> None:
+        """UpdateMetadata: these brokers are live, each registered under `epoch`."""
         living = tuple(BrokerRegistration(broker, epoch) for broker in brokers)
         self.request(UpdateMetadataRequest(9, 1, self.epoch, living))
 
-    def tell(
+    def leader_and_isr(
         self,
         leader: int,
         leader_epoch: int,
@@ -231,7 +235,7 @@ class Shell:
         is_init: bool = False,
     ) -> Any:
         """A LeaderAndIsr about TP; returns the response."""
-        told = PartitionState(
+        partition_state = PartitionState(
             TP,
             topic_id,
             LeaderAndIsr(leader, leader_epoch, isr, (), 1, version),
@@ -240,7 +244,7 @@ class Shell:
             config=config or TopicConfig(),
         )
         epoch = self.epoch if broker_epoch is None else broker_epoch
-        return self.ask(LeaderAndIsrRequest(9, controller_epoch, epoch, (told,), is_init))
+        return self.response_to(LeaderAndIsrRequest(9, controller_epoch, epoch, (partition_state,), is_init))
 
 
 def state(log: ModelLog) -> LogState:

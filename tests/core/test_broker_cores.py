@@ -54,7 +54,7 @@ class Cores(BrokerCores):
         return following
 
 
-def test_a_broker_is_clean_once_its_controller_has_dealt_with_its_losses() -> None:
+def test_a_broker_is_clean_once_its_controller_has_handled_its_losses() -> None:
     cores = Cores()
     cores.registers(EPOCH)
     assert cores.answers(is_init=False) == []
@@ -72,7 +72,7 @@ def test_a_broker_that_misses_a_replica_stays_unclean() -> None:
     assert cores.answers() == [] and cores.registration.broker.unclean
 
 
-def test_a_broker_that_never_was_before_is_clean() -> None:
+def test_a_broker_on_its_first_registration_is_clean() -> None:
     cores = Cores()
     event = Registered(1, 1)
     assert cores.registers(1) == [
@@ -94,7 +94,7 @@ def test_a_new_registration_in_a_session_ends_the_former_first() -> None:
     ]
 
 
-def test_sessions_and_stops_reach_whom_they_concern() -> None:
+def test_sessions_and_stops_reach_the_cores_concerned() -> None:
     cores = Cores()
     assert cores.session_started(5) == (Deliver(cores.registration, SessionStarted(5)),)
     assert cores.stop() == (Deliver(cores.registration, Stopping()), Deliver(cores.shutdown, Stopping()))
@@ -110,7 +110,7 @@ def test_a_controller_that_has_resigned_sends_nothing_more() -> None:
     assert cores.stepped(cores.controller) == [CloseControlChannel(2)]
 
 
-def test_the_failure_detector_hears_which_brokers_there_are() -> None:
+def test_the_failure_detector_gets_the_registered_brokers() -> None:
     cores = Cores()
     assert cores.stepped(cores.replicas) == ()
     cores.replicas.metadata.apply(UpdateMetadataRequest(2, 1, EPOCH, (BrokerRegistration(2, 3),)))

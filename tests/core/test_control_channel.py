@@ -77,7 +77,7 @@ def test_requests_that_waited_are_coalesced_in_order() -> None:
     ]
 
 
-def test_requests_that_one_cannot_say_are_sent_one_after_the_other() -> None:
+def test_requests_that_cannot_be_coalesced_are_sent_one_after_the_other() -> None:
     stop = StopReplicaRequest(BROKER, 1, EPOCH, (StopReplica(TopicPartition("t", 1), "id", 1, True),), 3)
     unlike: list[list[ControlRequest]] = [
         [leaders(1, 1, is_init=True), leaders(2, 2)],
@@ -92,7 +92,7 @@ def test_requests_that_one_cannot_say_are_sent_one_after_the_other() -> None:
         assert sent(requests) == requests
 
 
-def test_a_request_is_repeated_until_it_is_answered() -> None:
+def test_a_request_is_repeated_until_its_response() -> None:
     """Not at once: the broker may be starting. What comes meanwhile is not joined to it: the broker may have applied
     it, and only the response was lost."""
     channel = ControlChannel(BROKER, EPOCH)

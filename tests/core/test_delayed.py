@@ -19,37 +19,39 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def produce(*partitions: TopicPartition) -> DelayedProduce:
-    return DelayedProduce("client", 100, [ProducedPartition(one, ErrorCode.NONE, 5) for one in partitions])
+    return DelayedProduce(
+        "client", 100, [ProducedPartition(topic_partition, ErrorCode.NONE, 5) for topic_partition in partitions]
+    )
 
 
-def test_a_produce_to_two_partitions_is_complete_when_both_are() -> None:
-    one = produce(P0, P1)
+def test_a_delayedto_two_partitions_is_complete_when_both_are() -> None:
+    delayed = produce(P0, P1)
     queues = CommitQueue(), CommitQueue()
-    queues[0].push(6, one, 0)
-    queues[1].push(6, one, 1)
+    queues[0].push(6, delayed, 0)
+    queues[1].push(6, delayed, 1)
     assert [waiting.settle(index) for waiting, index in queues[0].committed(6)] == [False]
     assert list(queues[1].committed(5)) == []
     assert [waiting.settle(index) for waiting, index in queues[1].committed(9)] == [True]
-    assert [answer.base_offset for answer in one.response.partitions] == [5, 5]
+    assert [answer.base_offset for answer in delayed.response.partitions] == [5, 5]
 
 
-def test_those_that_wait_come_out_by_offset_and_in_the_order_they_came_in() -> None:
+def test_delayed_produces_complete_by_offset_and_in_order_of_arrival() -> None:
     queue = CommitQueue()
     waiting = [produce(P0) for _ in range(4)]
-    for one, offset in zip(waiting, (7, 6, 9, 6), strict=True):
-        queue.push(offset, one, 0)
-    assert [one for one, _ in queue.committed(7)] == [waiting[1], waiting[3], waiting[0]]
+    for delayed, offset in zip(waiting, (7, 6, 9, 6), strict=True):
+        queue.push(offset, delayed, 0)
+    assert [delayed for delayed, _ in queue.committed(7)] == [waiting[1], waiting[3], waiting[0]]
     assert queue.drain() == [(waiting[2], 0)] and len(queue) == 0
 
 
 def test_an_error_or_the_end_of_its_time_settles_it_once() -> None:
-    one = produce(P0, P1)
+    delayed = produce(P0, P1)
     queue = CommitQueue()
-    queue.push(6, one, 0)
-    queue.push(6, one, 1)
-    assert not one.settle(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    one.expire()
-    errors = [answer.error for answer in one.response.partitions]
+    queue.push(6, delayed, 0)
+    queue.push(6, delayed, 1)
+    assert not delayed.settle(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    delayed.expire()
+    errors = [answer.error for answer in delayed.response.partitions]
     assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT]
     assert not any(waiting.settle(index) for waiting, index in queue.committed(6))
 
@@ -63,7 +65,7 @@ def test_deadlines_come_due_in_order() -> None:
     assert list(deadlines.due(30)) == ["c"] and deadlines.next_ms() is None
 
 
-def test_deadlines_of_what_was_answered_are_forgotten_long_before_they_are_due() -> None:
+def test_deadlines_of_completed_requests_are_dropped_long_before_they_are_due() -> None:
     waits: set[int] = set()
     deadlines: Deadlines[int] = Deadlines(waits.__contains__)
     for number in range(50):
@@ -76,8 +78,8 @@ def test_deadlines_of_what_was_answered_are_forgotten_long_before_they_are_due()
 
 
 def fetch(sessions: FetchSessions, replica_id: int, epoch: int, *partitions: TopicPartition) -> DelayedFetch:
-    asked = tuple(FetchPartition(one, "id", 0, 0) for one in partitions)
-    request = FetchRequest(replica_id, 1, 500, 1, 1000, asked, session_epoch=epoch)
+    requested = tuple(FetchPartition(topic_partition, "id", 0, 0) for topic_partition in partitions)
+    request = FetchRequest(replica_id, 1, 500, 1, 1000, requested, session_epoch=epoch)
     context = sessions.begin(request, 0)
     assert isinstance(context, FetchContext)
     return DelayedFetch("client", 500, request, context)
@@ -86,12 +88,12 @@ def fetch(sessions: FetchSessions, replica_id: int, epoch: int, *partitions: Top
 def test_parked_fetches_are_found_by_session_by_partition_and_by_follower() -> None:
     sessions, parked = FetchSessions(1, iter([7])), ParkedFetches()
     follower, consumer = fetch(sessions, 2, 0, P0, P1), fetch(sessions, CONSUMER, -1, P0, P0)
-    for one in (follower, consumer):
-        parked.add(one)
+    for delayed in (follower, consumer):
+        parked.add(delayed)
     assert parked.waiting_for(P0, sessions.mark(P0)) == [follower, consumer]
     assert parked.waiting_for(P1, sessions.mark(P1)) == [follower]
     assert parked.of((2, 3)) == [follower]
-    for one in (follower, consumer):
-        parked.remove(one)
-        assert one not in parked
+    for delayed in (follower, consumer):
+        parked.remove(delayed)
+        assert delayed not in parked
     assert parked.waiting_for(P0, sessions.mark(P0)) == []

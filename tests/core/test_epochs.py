@@ -22,7 +22,7 @@ def cache(log: list[int]) -> rules.Epochs:
 
 
 @pytest.mark.parametrize(
-    ("why", "known", "asked", "answer"),
+    ("why", "known", "epoch", "end"),
     [
         ("the latest", KNOWN, 7, (7, 40)),
         ("an older one ends where the next begins", KNOWN, 3, (3, 25)),
@@ -30,14 +30,14 @@ def cache(log: list[int]) -> rules.Epochs:
         ("KIP-279: one that is not known", KNOWN, 5, (3, 25)),
         ("older than all", KNOWN[1:], 2, (2, 10)),
         ("newer than all", KNOWN, 8, (-1, -1)),
-        ("none asked for", KNOWN, NO_EPOCH, (-1, -1)),
+        ("no epoch", KNOWN, NO_EPOCH, (-1, -1)),
         ("none known", (), 3, (-1, -1)),
         ("F4: an epoch begun, nothing written in it", ((1, 0), (2, 40)), 1, (1, 40)),
         ("F4: and the epoch itself", ((1, 0), (2, 40)), 2, (2, 40)),
     ],
 )
-def test_kip_101_end_offset_for(why: str, known: rules.Epochs, asked: int, answer: tuple[int, int]) -> None:
-    assert rules.end_offset_for(known, LEO, asked) == EpochEndOffset(*answer), why
+def test_kip_101_end_offset_for(why: str, known: rules.Epochs, epoch: int, end: tuple[int, int]) -> None:
+    assert rules.end_offset_for(known, LEO, epoch) == EpochEndOffset(*end), why
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_kip_595_diverging(
 
 
 @pytest.mark.parametrize(
-    ("why", "known", "told", "cut"),
+    ("why", "known", "leaders", "cut"),
     [
         ("we have more of that epoch", KNOWN, (7, 30), 30),
         ("F1: we have an epoch more, the leader ends with the one before", KNOWN, (3, 20), 20),
@@ -100,8 +100,8 @@ def test_kip_595_diverging(
         ("and nothing at all", KNOWN, (NO_EPOCH, -1), 0),
     ],
 )
-def test_kip_279_truncation_offset(why: str, known: rules.Epochs, told: tuple[int, int], cut: int) -> None:
-    assert rules.truncation_offset(known, LEO, EpochEndOffset(*told)) == cut, why
+def test_kip_279_truncation_offset(why: str, known: rules.Epochs, leaders: tuple[int, int], cut: int) -> None:
+    assert rules.truncation_offset(known, LEO, EpochEndOffset(*leaders)) == cut, why
 
 
 @st.composite
@@ -125,7 +125,9 @@ def parted(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
 
 @settings(max_examples=300)
 @given(parted(), st.booleans())
-def test_two_logs_converge_and_what_both_have_is_never_cut(logs: tuple[list[int], list[int], int], begun: bool) -> None:
+def test_two_logs_converge_and_common_records_are_never_truncated(
+    logs: tuple[list[int], list[int], int], begun: bool
+) -> None:
     leader, follower, shared = logs
     ours = cache(leader)
     if begun:  # the leader has begun its epoch and written nothing in it
@@ -133,10 +135,10 @@ def test_two_logs_converge_and_what_both_have_is_never_cut(logs: tuple[list[int]
     rounds, bound = 0, len({*follower[shared:]}) + 1  # a round ends an epoch of the follower, or cuts where ours ends
     while True:
         theirs = cache(follower)
-        told = rules.diverging(ours, len(leader), len(follower), rules.epoch_at(theirs, len(follower) - 1))
-        if told is None:
+        diverging = rules.diverging(ours, len(leader), len(follower), rules.epoch_at(theirs, len(follower) - 1))
+        if diverging is None:
             break
-        cut = rules.truncation_offset(theirs, len(follower), told)
+        cut = rules.truncation_offset(theirs, len(follower), diverging)
         assert shared <= cut < len(follower)
         del follower[cut:]
         rounds += 1
@@ -146,7 +148,7 @@ def test_two_logs_converge_and_what_both_have_is_never_cut(logs: tuple[list[int]
 
 @settings(max_examples=12)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=5), st.integers(0, 14))
-def test_same_answers_as_the_log(
+def test_same_results_as_the_log(
     tmp_path_factory: pytest.TempPathFactory, written: list[tuple[int, int]], deleted: int
 ) -> None:
     path: Path = tmp_path_factory.mktemp("epochs") / "t-0"
@@ -161,5 +163,5 @@ def test_same_answers_as_the_log(
         log.advance_high_watermark(end)
         log.delete_records_before(min(deleted, end))
         known = tuple(log.leader_epochs)
-        for asked in range(-1, epoch + 3):
-            assert rules.end_offset_for(known, end, asked) == log.end_offset_for_epoch(asked)
+        for queried in range(-1, epoch + 3):
+            assert rules.end_offset_for(known, end, queried) == log.end_offset_for_epoch(queried)

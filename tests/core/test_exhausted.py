@@ -51,7 +51,7 @@ def interrupted() -> LogFailedError:
 
 
 def reported(shell: Shell) -> bool:
-    return any(isinstance(one, SubmitMulti) for one in shell.effects)
+    return any(isinstance(write, SubmitMulti) for write in shell.effects)
 
 
 def is_interrupted(shell: Shell) -> bool:
@@ -65,7 +65,7 @@ def later(shell: Shell) -> None:
 
 def produced(shell: Shell, value: str) -> Any:
     """What is answered at once to a produce under acks=1."""
-    return shell.ask(ProduceRequest(1, 1000, (ProducePartition(TP, batch(value)),))).partitions[0]
+    return shell.response_to(ProduceRequest(1, 1000, (ProducePartition(TP, batch(value)),))).partitions[0]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -80,10 +80,10 @@ def test_the_cause_says_whether_the_disk_is_to_blame(number: int) -> None:
     assert not is_exhaustion(None)
 
 
-def test_a_leader_refuses_what_it_has_no_descriptor_for_and_leads_on() -> None:
+def test_a_leader_without_descriptors_refuses_appends_and_leads_on() -> None:
     shell = Shell()
-    shell.know(1)
-    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.update_metadata(1)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     shell.fails[AppendAsLeader] = EXHAUSTED
     assert produced(shell, "a").error is ErrorCode.KAFKA_STORAGE_ERROR
     assert role(shell) is Role.LEADER and not reported(shell)
@@ -96,7 +96,7 @@ def test_a_leader_refuses_what_it_has_no_descriptor_for_and_leads_on() -> None:
 
 def test_a_follower_backs_off_and_fetches_the_same_again() -> None:
     brokers = Brokers(1, 2)
-    brokers.tell(1, 1, (1, 2))
+    brokers.leader_and_isr(1, 1, (1, 2))
     brokers.write(1, "a")
     brokers[2].fails[AppendAsFollower] = EXHAUSTED
     brokers.fetch(2)
@@ -105,22 +105,22 @@ def test_a_follower_backs_off_and_fetches_the_same_again() -> None:
     assert brokers[2].content() == ["a"] and not reported(brokers[2])
 
 
-def test_a_follower_whose_truncation_was_interrupted_fetches_only_once_its_log_is_open_anew() -> None:
+def test_a_follower_whose_truncation_was_interrupted_fetches_only_after_reopening_its_log() -> None:
     """Where it asks from tells its leader what it has, which it does not know meanwhile."""
     brokers = Brokers(1, 2)
-    brokers.tell(2, 1, (1, 2))
+    brokers.leader_and_isr(2, 1, (1, 2))
     brokers.write(2, "lost")
-    brokers.tell(1, 2, (1, 2))
+    brokers.leader_and_isr(1, 2, (1, 2))
     brokers.write(1, "a")
     brokers[2].logs[TP].truncate_to(0)
     brokers[2].fails[TruncateTo] = interrupted()
     brokers.fetch(2)
     assert is_interrupted(brokers[2]) and role(brokers[2]) is Role.FOLLOWER
-    sent = len([one for one in brokers[2].effects if isinstance(one, Send)])
+    sent = len([sent for sent in brokers[2].effects if isinstance(sent, Send)])
     brokers[2].fails[OpenLog] = EXHAUSTED
     later(brokers[2])
     assert is_interrupted(brokers[2])
-    assert len([one for one in brokers[2].effects if isinstance(one, Send)]) == sent
+    assert len([sent for sent in brokers[2].effects if isinstance(sent, Send)]) == sent
     later(brokers[2])
     assert not is_interrupted(brokers[2])
     brokers.catch_up(2)
@@ -130,8 +130,8 @@ def test_a_follower_whose_truncation_was_interrupted_fetches_only_once_its_log_i
 @pytest.mark.parametrize("error", [EXHAUSTED, interrupted()])
 def test_a_leader_whose_retention_or_deletion_found_no_descriptor_leads_on(error: StorageError) -> None:
     shell = Shell()
-    shell.know(1)
-    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.update_metadata(1)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     produced(shell, "a")
     shell.fails[EnforceRetention] = error
     shell.step(RetentionDue(TP))
@@ -142,13 +142,13 @@ def test_a_leader_whose_retention_or_deletion_found_no_descriptor_leads_on(error
     later(shell)
     assert role(shell) is Role.LEADER and not is_interrupted(shell)
     assert produced(shell, "b").error is ErrorCode.NONE
-    assert shell.content()[-1] == "b" and not any("offline" in line for line in shell.said)
+    assert shell.content()[-1] == "b" and not any("offline" in line for line in shell.log_lines)
 
 
-def test_a_leader_that_lost_records_when_it_was_opened_anew_has_failed() -> None:
+def test_a_leader_whose_reopened_log_lost_records_has_failed() -> None:
     shell = Shell()
-    shell.know(1)
-    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.update_metadata(1)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     produced(shell, "a")
     shell.fails[EnforceRetention] = interrupted()
     shell.step(RetentionDue(TP))
@@ -157,10 +157,10 @@ def test_a_leader_that_lost_records_when_it_was_opened_anew_has_failed() -> None
     assert role(shell) is Role.OFFLINE
 
 
-def test_a_leader_keeps_what_a_half_done_append_wrote() -> None:
+def test_a_leader_retains_the_records_of_an_interrupted_append() -> None:
     """It told the producer nothing of it, which sends it again; followers have to fetch it."""
     brokers = Brokers(1, 2)
-    brokers.tell(1, 1, (1, 2))
+    brokers.leader_and_isr(1, 1, (1, 2))
     brokers[1].fails[AppendAsLeader] = interrupted()
     brokers.write(1, "a")
     brokers[1].logs[TP].append_as_leader(batch("a"), 1, False)
@@ -172,12 +172,12 @@ def test_a_leader_keeps_what_a_half_done_append_wrote() -> None:
 
 
 @pytest.mark.parametrize("effect", [OpenLog, AssignLeaderEpoch])
-def test_a_role_that_there_is_no_descriptor_for_is_taken_later(effect: type) -> None:
+def test_a_leader_and_isr_that_lacks_descriptors_is_applied_later(effect: type) -> None:
     """The controller hears of no failure: it would not count on the replica until the broker registers anew."""
     shell = Shell()
-    shell.know(1)
+    shell.update_metadata(1)
     shell.fails[effect] = EXHAUSTED
-    answer = shell.tell(1, 1, (1,), replicas=(1,))
+    answer = shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     assert isinstance(answer, LeaderAndIsrResponse) and dict(answer.partitions) == {TP: ErrorCode.NONE}
     assert TP not in shell.manager.partitions or role(shell) is Role.IDLE
     assert shell.manager.next_wakeup(shell.now_ms) is not None
@@ -186,27 +186,27 @@ def test_a_role_that_there_is_no_descriptor_for_is_taken_later(effect: type) -> 
     assert produced(shell, "a").error is ErrorCode.NONE
 
 
-def test_a_leader_that_waits_to_be_opened_anew_leads_on_when_it_hears_of_its_own_epoch_again() -> None:
+def test_a_leader_with_an_interrupted_log_leads_on_after_a_leader_and_isr_of_its_own_epoch() -> None:
     """To step down would end its epoch, in which nobody leads twice."""
     shell = Shell()
-    shell.know(1)
-    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.update_metadata(1)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     shell.fails[EnforceRetention] = interrupted()
     shell.step(RetentionDue(TP))
     shell.fails[OpenLog] = EXHAUSTED
-    answer = shell.tell(1, 1, (1,), replicas=(1,), version=1)
+    answer = shell.leader_and_isr(1, 1, (1,), replicas=(1,), version=1)
     assert dict(answer.partitions) == {TP: ErrorCode.NONE} and role(shell) is Role.LEADER
-    answer = shell.tell(1, 2, (1,), replicas=(1,), version=2)
+    answer = shell.leader_and_isr(1, 2, (1,), replicas=(1,), version=2)
     assert dict(answer.partitions) == {TP: ErrorCode.NONE} and role(shell) is Role.IDLE
     later(shell)
     assert role(shell) is Role.LEADER and shell.partition.leader_epoch == 2
 
 
-def test_what_was_put_off_is_not_done_once_the_replica_was_stopped() -> None:
+def test_a_postponed_leader_and_isr_is_dropped_when_the_replica_is_stopped() -> None:
     shell = Shell()
-    shell.know(1)
+    shell.update_metadata(1)
     shell.fails[AssignLeaderEpoch] = EXHAUSTED
-    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     shell.request(StopReplicaRequest(9, 1, shell.epoch, (StopReplica(TP, "id", 2, False),)))
     later(shell)
     assert role(shell) is Role.IDLE
@@ -214,11 +214,11 @@ def test_what_was_put_off_is_not_done_once_the_replica_was_stopped() -> None:
 
 def test_a_replica_that_does_not_fit_is_refused_and_may_be_deleted() -> None:
     shell = Shell()
-    shell.know(1)
+    shell.update_metadata(1)
     shell.fails[OpenLog] = ReplicaRefusedError("no room")
-    answer = shell.tell(1, 1, (1,), replicas=(1,))
+    answer = shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     assert dict(answer.partitions) == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
     assert TP not in shell.manager.partitions
-    assert any("no room" in line for line in shell.said) and not reported(shell)
-    answer = shell.ask(StopReplicaRequest(9, 1, shell.epoch, (StopReplica(TP, "id", NO_EPOCH, True),)))
+    assert any("no room" in line for line in shell.log_lines) and not reported(shell)
+    answer = shell.response_to(StopReplicaRequest(9, 1, shell.epoch, (StopReplica(TP, "id", NO_EPOCH, True),)))
     assert dict(answer.partitions) == {TP: ErrorCode.NONE}

@@ -219,7 +219,7 @@ def test_evidence_about_an_earlier_registration_says_nothing() -> None:
     assert cluster.notes() == []
 
 
-def test_events_of_an_earlier_registration_are_passed_over() -> None:
+def test_events_of_an_earlier_registration_are_ignored() -> None:
     cluster = Cluster(1, 2)
     shell = cluster.shells[2]
     shell.step(PeersChanged({**cluster.brokers, 1: BrokerRegistration(1, EPOCH + 1)}))
@@ -236,7 +236,7 @@ def test_a_broker_that_stops_is_left_to_itself() -> None:
     assert cluster.notes() == []
 
 
-def test_a_broker_that_is_not_registered_has_no_voice() -> None:
+def test_a_broker_that_is_not_registered_reports_nothing() -> None:
     cluster = Cluster(1, 2)
     shell = cluster.shells[2]
     shell.step(SessionLost())
@@ -247,7 +247,7 @@ def test_a_broker_that_is_not_registered_has_no_voice() -> None:
     assert not cluster.is_registered(1)
 
 
-def test_notes_go_with_their_session_and_are_made_again() -> None:
+def test_reports_end_with_their_session_and_are_created_again() -> None:
     cluster = Cluster(1, 2, 3)
     shell = cluster.shells[2]
     shell.lose()
@@ -258,7 +258,7 @@ def test_notes_go_with_their_session_and_are_made_again() -> None:
     assert cluster.notes() == [f"1-{EPOCH}-2"]
 
 
-def test_a_store_that_does_not_answer_is_tried_again() -> None:
+def test_a_store_that_does_not_respond_is_retried() -> None:
     cluster = Cluster(1, 2, 3)
     for shell in cluster.shells.values():
         shell.failing = True

@@ -96,21 +96,21 @@ class Leader:
         if not isinstance(context, FetchContext):
             return FetchResponse(context)
         room, results = request.max_bytes, []
-        for asked in context.evaluate():
-            results.append(self._read(asked, room))
+        for requested in context.evaluate():
+            results.append(self._read(requested, room))
             room -= len(results[-1].records)
         return context.finish(results)
 
-    def _read(self, asked: FetchPartition, room: int) -> FetchedPartition:
-        log = self.logs[asked.partition.partition]
-        if asked.current_leader_epoch != self.epoch:
-            return FetchedPartition(asked.partition, ErrorCode.FENCED_LEADER_EPOCH)
-        parted = epochs.diverging(log.epochs, log.leo, asked.fetch_offset, asked.last_fetched_epoch)
+    def _read(self, requested: FetchPartition, room: int) -> FetchedPartition:
+        log = self.logs[requested.partition.partition]
+        if requested.current_leader_epoch != self.epoch:
+            return FetchedPartition(requested.partition, ErrorCode.FENCED_LEADER_EPOCH)
+        parted = epochs.diverging(log.epochs, log.leo, requested.fetch_offset, requested.last_fetched_epoch)
         if parted is not None:
-            return FetchedPartition(asked.partition, ErrorCode.NONE, diverging=parted)
-        end = asked.fetch_offset + max(0, min(room, asked.max_bytes))
+            return FetchedPartition(requested.partition, ErrorCode.NONE, diverging=parted)
+        end = requested.fetch_offset + max(0, min(room, requested.max_bytes))
         return FetchedPartition(
-            asked.partition, ErrorCode.NONE, log.leo, 0, records=log.records[asked.fetch_offset : end]
+            requested.partition, ErrorCode.NONE, log.leo, 0, records=log.records[requested.fetch_offset : end]
         )
 
 
@@ -161,12 +161,12 @@ class World:
 
     def disturb(self) -> None:
         follower = self.random.choice(self.followers)
-        what = self.random.randrange(6)
-        if what == 0:
+        action = self.random.randrange(6)
+        if action == 0:
             self.fetcher.remove(follower.topic_partition)
-        elif what == 1:
+        elif action == 1:
             self.fetcher.add(follower, self.now_ms)
-        elif what == 2:  # the leader leads in a new epoch, with one of the logs made otherwise; not all hear of it
+        elif action == 2:  # the leader leads in a new epoch, with one of the logs made otherwise; not all hear of it
             self.leader.epoch += 2
             log = self.random.choice(self.leader.logs)
             del log.records[self.random.randint(0, log.leo) :]
@@ -176,12 +176,12 @@ class World:
                 if self.random.random() < 0.7:
                     each.leader_epoch = self.leader.epoch
                     self.fetcher.add(each, self.now_ms)
-        elif what == 3:  # the follower led for a moment, and wrote what nobody else has
+        elif action == 3:  # the follower led for a moment, and wrote what nobody else has
             self.fetcher.remove(follower.topic_partition)
             follower.log.records += [self.leader.epoch + 1] * 2
             self.leader.epoch += 2
             self.leader.sessions.mark(follower.topic_partition)
-        elif what == 4:
+        elif action == 4:
             follower.refuses = True
         else:
             self.leader.sessions = FetchSessions(1, itertools.count(self.rounds * 100 + 100))
@@ -214,7 +214,7 @@ def test_whatever_happens_logs_become_the_leaders(seed: int) -> None:
     world.settle()
 
 
-def test_when_all_is_told_nothing_is_looked_at() -> None:
+def test_without_changes_no_partition_is_read() -> None:
     """Both sides at rest: requests list nothing, and the leader looks at nothing."""
     world = World(3)
     world.leader.sessions = FetchSessions(1, itertools.count(1))
@@ -229,7 +229,7 @@ def test_when_all_is_told_nothing_is_looked_at() -> None:
     assert list(context.evaluate()) == []
 
 
-def test_a_fetcher_asks_with_no_epoch_of_an_empty_log() -> None:
+def test_the_fetch_of_an_empty_log_has_no_epoch() -> None:
     follower = Follower(0, ToyLog(), False, 1)
     assert follower.fetch_position() == FetchPosition(0, NO_EPOCH, 0)
     assert epochs.diverging(((4, 0),), 9, 0, NO_EPOCH) is None

@@ -114,7 +114,7 @@ class Shell:
 
 def listed(request: FetchRequest | None) -> list[int]:
     assert request is not None
-    return [one.partition.partition for one in request.partitions]
+    return [listed.partition.partition for listed in request.partitions]
 
 
 def session(request: FetchRequest | None) -> tuple[int, int]:
@@ -124,7 +124,7 @@ def session(request: FetchRequest | None) -> tuple[int, int]:
 
 def forgotten(request: FetchRequest | None) -> list[int]:
     assert request is not None
-    return [one.partition for one in request.forgotten]
+    return [topic_partition.partition for topic_partition in request.forgotten]
 
 
 def test_nothing_to_fetch() -> None:
@@ -156,7 +156,7 @@ def test_in_a_session_only_what_changed_is_listed() -> None:
     second = shell.answer(data(0), data(1), data(2))
     assert (session(second), listed(second)) == ((9, 1), [0, 2])
     assert second is not None
-    assert [one.fetch_offset for one in second.partitions] == [6, 4]
+    assert [listed.fetch_offset for listed in second.partitions] == [6, 4]
     third = shell.answer()
     assert (session(third), listed(third), forgotten(third)) == ((9, 2), [], [])
     shell.fetcher.add(Scripted(3), shell.now_ms)
@@ -166,7 +166,7 @@ def test_in_a_session_only_what_changed_is_listed() -> None:
     assert set(shell.fetcher.partitions) == {tp(1), tp(2), tp(3)}
 
 
-def test_a_leader_without_sessions_is_asked_for_everything() -> None:
+def test_a_leader_without_sessions_gets_full_requests() -> None:
     """And what was served goes behind the others, for a leader that answers no more than fits."""
     shell = Shell(Scripted(0, [FetchOutcome.PROGRESS]), Scripted(1), Scripted(2))
     shell.poll()
@@ -231,7 +231,7 @@ def test_a_delayed_partition_that_is_removed_or_added_again() -> None:
     assert listed(shell.answer()) == []
 
 
-def test_a_leader_that_is_not_ready_is_asked_less_and_less_often() -> None:
+def test_a_leader_that_is_not_ready_is_retried_with_growing_delays() -> None:
     partition = Scripted(0, [FetchOutcome.LEADER_NOT_READY] * 5)
     shell = Shell(partition, config=replace(CONFIG, replica_fetch_backoff_ms=1000))
     delays = []
@@ -249,7 +249,7 @@ def test_a_leader_that_is_not_ready_is_asked_less_and_less_often() -> None:
     assert shell.wakeup == shell.now_ms + 20
 
 
-def test_a_flush_that_runs_holds_back_a_request_with_nothing_else_to_tell() -> None:
+def test_a_running_flush_holds_back_a_request_without_changes() -> None:
     """Else its end would be told when the leader answers a request that waits for records of others."""
     shell = Shell(Scripted(0, [FetchOutcome.AWAIT_FLUSH]), Scripted(1))
     shell.poll()
@@ -263,7 +263,7 @@ def test_a_flush_that_runs_holds_back_a_request_with_nothing_else_to_tell() -> N
     assert (request.max_wait_ms, request.partitions[0].fetch_offset) == (WAIT, 6)
 
 
-def test_what_else_there_is_to_tell_goes_at_once_and_waits_for_nothing() -> None:
+def test_a_request_with_changes_is_not_held_back() -> None:
     shell = Shell(Scripted(0, [FetchOutcome.AWAIT_FLUSH]), Scripted(1, [FetchOutcome.PROGRESS]))
     shell.poll()
     request = shell.answer(data(0), data(1))
@@ -281,8 +281,8 @@ def test_what_else_there_is_to_tell_goes_at_once_and_waits_for_nothing() -> None
 
 
 def test_a_lost_connection_pauses_and_begins_a_new_session() -> None:
-    one, two = Scripted(0, [FetchOutcome.PROGRESS]), Scripted(1)
-    shell = Shell(one, two)
+    first, other = Scripted(0, [FetchOutcome.PROGRESS]), Scripted(1)
+    shell = Shell(first, other)
     shell.poll()
     shell.answer(data(0), data(1))
     assert shell.answer(lost=True) is None
@@ -294,25 +294,25 @@ def test_a_lost_connection_pauses_and_begins_a_new_session() -> None:
     assert session(shell.answer(session=11)) == (11, 1)
 
 
-def test_a_leader_that_is_not_there_costs_a_look_at_what_has_changed() -> None:
+def test_while_a_leader_is_down_only_changed_partitions_are_listed_again() -> None:
     """Ten thousand partitions may follow it, and it is tried again and again."""
-    one, two = Scripted(0), Scripted(1)
-    shell = Shell(one, two)
+    first, other = Scripted(0), Scripted(1)
+    shell = Shell(first, other)
     shell.poll()
     shell.answer(data(0), data(1))
-    looks = one.looks, two.looks
+    looks = first.looks, other.looks
     shell.answer(lost=True)
-    one.offset = 7
-    shell.fetcher.moved(one.topic_partition)
+    first.offset = 7
+    shell.fetcher.moved(first.topic_partition)
     request = shell.poll(1000 + BACK_OFF)
-    assert request is not None and [asked.fetch_offset for asked in request.partitions] == [7, 5]
+    assert request is not None and [requested.fetch_offset for requested in request.partitions] == [7, 5]
     shell.answer(lost=True)
     assert len(listed(shell.poll(1000 + 2 * BACK_OFF))) == 2
-    assert (one.looks, two.looks) == (looks[0] + 1, looks[1])
+    assert (first.looks, other.looks) == (looks[0] + 1, looks[1])
 
 
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
-def test_a_session_that_the_leader_lost_is_begun_anew_at_once(error: ErrorCode) -> None:
+def test_a_session_that_the_leader_lost_is_replaced_at_once(error: ErrorCode) -> None:
     shell = Shell(Scripted(0), Scripted(1))
     shell.poll()
     shell.answer(data(0))
@@ -331,14 +331,14 @@ def test_a_request_refused_as_a_whole_pauses() -> None:
     assert any(isinstance(effect, StateChange) and "STALE_BROKER_EPOCH" in effect.text for effect in shell.effects)
 
 
-def test_a_leader_that_answers_in_another_session_is_not_believed() -> None:
+def test_a_response_in_another_session_is_not_believed() -> None:
     shell = Shell(Scripted(0))
     shell.poll()
     shell.answer()
     assert session(shell.answer(session=10)) == (0, 0)
 
 
-def test_f7_an_answer_to_another_request_is_dropped() -> None:
+def test_f7_a_response_to_another_request_is_dropped() -> None:
     partition = Scripted(0)
     shell = Shell(partition)
     shell.poll()
@@ -352,19 +352,19 @@ def test_f7_an_answer_to_another_request_is_dropped() -> None:
     assert (partition.taken, shell.fetcher.in_flight) == ([], now)
 
 
-def test_f7_partitions_get_what_was_asked_for_them() -> None:
+def test_f7_partitions_get_the_response_with_their_request() -> None:
     partition = Scripted(0)
     shell = Shell(partition)
     shell.poll()
     partition.offset, partition.leader_epoch = 3, 2  # it changes while the request is under way
     request = shell.answer(data(0, b"x"))
-    ((asked, got),) = partition.taken
-    assert (asked.fetch_offset, asked.current_leader_epoch, got.records) == (5, 1, b"x")
+    ((requested, got),) = partition.taken
+    assert (requested.fetch_offset, requested.current_leader_epoch, got.records) == (5, 1, b"x")
     assert request is not None  # it was dropped there, and is asked for from where it is now
-    assert [(one.fetch_offset, one.current_leader_epoch) for one in request.partitions] == [(3, 2)]
+    assert [(listed.fetch_offset, listed.current_leader_epoch) for listed in request.partitions] == [(3, 2)]
 
 
-def test_f7_answers_for_what_was_removed_or_added_again_are_dropped() -> None:
+def test_f7_responses_for_partitions_removed_or_added_again_are_dropped() -> None:
     removed, old, stays = Scripted(0), Scripted(1), Scripted(2)
     shell = Shell(removed, old, stays)
     shell.poll()
@@ -389,7 +389,7 @@ def test_f5_added_again_where_it_stood_is_listed_again() -> None:
     assert (listed(request), forgotten(request)) == ([0], [])
 
 
-def test_f7_an_answer_for_what_was_left_out_is_dropped() -> None:
+def test_f7_a_response_for_an_unlisted_partition_is_dropped() -> None:
     flushing = Scripted(0, [FetchOutcome.AWAIT_FLUSH])
     shell = Shell(flushing, Scripted(1, [FetchOutcome.PROGRESS]))
     shell.poll()
@@ -398,7 +398,7 @@ def test_f7_an_answer_for_what_was_left_out_is_dropped() -> None:
     assert len(flushing.taken) == 1
 
 
-def test_f10_an_error_of_one_partition_stops_no_other() -> None:
+def test_f10_an_error_of_a_partition_stops_no_other() -> None:
     failing, fine = Scripted(0, [LogFailedError("disk")]), Scripted(1, [FetchOutcome.PROGRESS])
     shell = Shell(failing, fine)
     shell.poll()
@@ -414,7 +414,7 @@ def test_a_broken_invariant_is_not_swallowed() -> None:
         shell.answer(data(0))
 
 
-def test_a_partition_removed_while_it_takes_its_answer() -> None:
+def test_a_partition_removed_while_it_applies_its_response() -> None:
     shell = Shell(Scripted(0, [FetchOutcome.BACK_OFF]), Scripted(1))
     shell.poll()
     event = Fetched(LEADER, shell.fetcher.in_flight or 0, FetchResponse(ErrorCode.NONE, 9, (data(0),)))
@@ -432,7 +432,7 @@ def ahead(offset: int) -> FetchPosition:
     return FetchPosition(offset, 1, 0)
 
 
-def test_the_next_request_goes_out_before_what_was_fetched_is_taken() -> None:
+def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
     partition = Scripted(0, [FetchOutcome.PROGRESS, FetchOutcome.PROGRESS], ahead=ahead(6))
     shell = Shell(partition, Scripted(1))
     shell.poll()
@@ -440,22 +440,22 @@ def test_the_next_request_goes_out_before_what_was_fetched_is_taken() -> None:
     second = shell.answer(data(0, b"x"))
     assert [type(effect) for effect in shell.effects] == [Send, StateChange]
     assert second is not None
-    assert [(one.partition, one.fetch_offset) for one in second.partitions] == [(tp(0), 6)]
+    assert [(listed.partition, listed.fetch_offset) for listed in second.partitions] == [(tp(0), 6)]
     assert session(second) == (9, 1)
     partition.ahead = None  # near the end it asks from where it is
     third = shell.answer(data(0, b"y"))
-    assert [asked.fetch_offset for asked, _ in partition.taken] == [5, 6]
+    assert [requested.fetch_offset for requested, _ in partition.taken] == [5, 6]
     assert third is not None
-    assert (session(third), [one.fetch_offset for one in third.partitions]) == ((9, 2), [7])
+    assert (session(third), [listed.fetch_offset for listed in third.partitions]) == ((9, 2), [7])
 
 
-def test_a_leader_without_sessions_is_asked_ahead_for_everything() -> None:
+def test_a_leader_without_sessions_gets_full_pipelined_requests() -> None:
     shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), Scripted(1))
     shell.poll()
     request = shell.answer(data(0, b"x"), session=0)
     assert isinstance(shell.effects[-2], Send)
     assert request is not None
-    assert [(one.partition, one.fetch_offset) for one in request.partitions] == [(tp(1), 5), (tp(0), 6)]
+    assert [(listed.partition, listed.fetch_offset) for listed in request.partitions] == [(tp(1), 5), (tp(0), 6)]
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_a_leader_without_sessions_is_asked_ahead_for_everything() -> None:
         (FetchedPartition(tp(1), ErrorCode.KAFKA_STORAGE_ERROR), FetchOutcome.BACK_OFF, {0: 6}),
     ],
 )
-def test_what_cannot_be_asked_ahead_for_is_taken_before(
+def test_partitions_that_cannot_be_pipelined_are_applied_first(
     other: FetchedPartition, outcome: FetchOutcome, offsets: dict[int, int]
 ) -> None:
     """So that the request tells where it is: a session sends again what is not listed from elsewhere."""
@@ -475,22 +475,22 @@ def test_what_cannot_be_asked_ahead_for_is_taken_before(
     shell.effects.clear()
     request = shell.answer(data(0, b"x"), other)
     assert request is not None
-    assert {one.partition.partition: one.fetch_offset for one in request.partitions} == offsets
+    assert {listed.partition.partition: listed.fetch_offset for listed in request.partitions} == offsets
     first, second, third = shell.effects
     assert (first, third) == (StateChange("info", "took 1"), StateChange("info", "took 0"))
     assert isinstance(second, Send)
 
 
 @pytest.mark.parametrize("refused", [{"error": ErrorCode.UNKNOWN_SERVER_ERROR}, {"diverging": EpochEndOffset(0, 3)}])
-def test_a_refusal_is_not_asked_ahead_for_whatever_comes_with_it(refused: Any) -> None:
+def test_a_refusal_is_never_pipelined(refused: Any) -> None:
     shell = Shell(Scripted(0, [FetchOutcome.TRUNCATED], ahead=ahead(6)))
     shell.poll()
     request = shell.answer(replace(data(0, b"x"), **refused))
     assert request is not None
-    assert [one.fetch_offset for one in request.partitions] == [4]
+    assert [listed.fetch_offset for listed in request.partitions] == [4]
 
 
-def test_f7_what_was_asked_ahead_of_an_append_that_fails_is_dropped() -> None:
+def test_f7_a_pipelined_response_after_a_failed_append_is_dropped() -> None:
     partition = Scripted(0, [FetchOutcome.BACK_OFF], ahead=ahead(6))
     shell = Shell(partition)
     shell.poll()
@@ -499,10 +499,10 @@ def test_f7_what_was_asked_ahead_of_an_append_that_fails_is_dropped() -> None:
     assert (len(partition.taken), shell.fetcher.state(tp(0))) == (1, FetchState.DELAYED)
     request = shell.poll(1000 + BACK_OFF)
     assert request is not None
-    assert [one.fetch_offset for one in request.partitions] == [5]
+    assert [listed.fetch_offset for listed in request.partitions] == [5]
 
 
-def test_f7_what_comes_back_while_it_is_asked_ahead_for_does_not_take_the_answer() -> None:
+def test_f7_a_partition_added_again_during_a_pipelined_fetch_gets_no_response() -> None:
     partition = Scripted(0, [FetchOutcome.BACK_OFF], ahead=ahead(6))
     shell = Shell(partition)
     shell.poll()
@@ -510,10 +510,10 @@ def test_f7_what_comes_back_while_it_is_asked_ahead_for_does_not_take_the_answer
     shell.now_ms += BACK_OFF
     request = shell.answer(data(0, b"y"))
     assert request is not None
-    assert (len(partition.taken), [one.fetch_offset for one in request.partitions]) == (1, [5])
+    assert (len(partition.taken), [listed.fetch_offset for listed in request.partitions]) == (1, [5])
 
 
-def test_what_is_listed_for_the_first_time_with_a_request_ahead_waits_for_its_answer() -> None:
+def test_a_partition_first_listed_in_a_pipelined_request_waits_for_its_response() -> None:
     """An answer to the request before it may name the partition as well: as it was before it was added again."""
     old, new = Scripted(1), Scripted(1)
     shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), old)
@@ -525,7 +525,7 @@ def test_what_is_listed_for_the_first_time_with_a_request_ahead_waits_for_its_an
     assert len(new.taken) == 1
 
 
-def test_where_an_append_did_not_lead_as_foreseen_is_told_next() -> None:
+def test_an_unexpected_position_after_an_append_is_listed_next() -> None:
     partition = Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(9))
     shell = Shell(partition)
     shell.poll()
@@ -533,10 +533,10 @@ def test_where_an_append_did_not_lead_as_foreseen_is_told_next() -> None:
     partition.ahead = None
     request = shell.answer()
     assert request is not None
-    assert [one.fetch_offset for one in request.partitions] == [6]
+    assert [listed.fetch_offset for listed in request.partitions] == [6]
 
 
-def test_an_answer_that_names_a_partition_twice_breaks_nothing() -> None:
+def test_a_response_that_names_a_partition_twice_breaks_nothing() -> None:
     partition = Scripted(0, [FetchOutcome.BACK_OFF, FetchOutcome.PROGRESS])
     shell = Shell(partition, Scripted(1))
     shell.poll()

@@ -26,7 +26,7 @@ def test_logs_do_not_wait_for_each_other() -> None:
     assert "one" in queue
 
 
-def test_an_fsync_without_descriptors_is_tried_again() -> None:
+def test_an_fsync_without_descriptors_is_retried() -> None:
     queue = FlushQueue()
     assert queue.request("log")
     assert not queue.request("log")

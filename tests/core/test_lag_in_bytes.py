@@ -23,8 +23,8 @@ HOURS_MS = 10_000_000
 def leader(max_bytes: int, members: tuple[int, ...] = (1, 2, 3), config: TopicConfig | None = None) -> Shell:
     """Leads, its log empty and its followers at its end. No follower lags by time for hours."""
     shell = Shell(config=ReplicationConfig(replica_lag_time_max_ms=HOURS_MS, replica_lag_max_bytes=max_bytes))
-    shell.know(1, 2, 3)
-    shell.tell(1, 1, members, config=config)
+    shell.update_metadata(1, 2, 3)
+    shell.leader_and_isr(1, 1, members, config=config)
     for follower in members[1:]:
         fetch(shell, follower, 0)
     return shell
@@ -85,7 +85,7 @@ def test_a_fetch_that_shows_how_far_a_member_is_behind() -> None:
     append(shell, "b")
     replied(shell, 2)
     assert in_sync(shell) == (1,)
-    shell.tell(1, 2, (1, 2))
+    shell.leader_and_isr(1, 2, (1, 2))
     assert in_sync(shell) == (1, 2)
     shell.step(Tick())
     assert proposals(shell) == [(1,)], "its position is not known"
@@ -93,7 +93,7 @@ def test_a_fetch_that_shows_how_far_a_member_is_behind() -> None:
     assert proposals(shell) == [(1,), (1,)]
 
 
-def test_a_tick_judges_what_could_not_be_read_before() -> None:
+def test_a_tick_judges_a_member_whose_lag_could_not_be_read_before() -> None:
     shell = leader(0)
     shell.fails[SizeFrom] = StorageError("no descriptor is left")
     append(shell, "a")
@@ -134,7 +134,7 @@ def test_a_follower_too_far_behind_does_not_join() -> None:
     assert proposals(shell) == [(1,), (1, 2)]
 
 
-def test_without_a_bound_the_log_is_not_looked_at() -> None:
+def test_without_a_bound_the_log_is_not_read() -> None:
     shell = leader(-1)
     shell.fails[SizeFrom] = AssertionError("looked at")
     for value in "abc":

@@ -55,38 +55,43 @@ def fetch(
     broker_epoch: int = 1,
     min_bytes: int = 1,
 ) -> FetchRequest:
-    asked = FetchPartition(TP, "id", epoch, offset, last_epoch)
-    return FetchRequest(replica, broker_epoch, max_wait_ms, min_bytes, 1 << 20, (asked,))
+    requested = FetchPartition(TP, "id", epoch, offset, last_epoch)
+    return FetchRequest(replica, broker_epoch, max_wait_ms, min_bytes, 1 << 20, (requested,))
 
 
 def leader(epoch: int = 1, isr: tuple[int, ...] = (1, 2, 3), config: TopicConfig | None = None) -> Shell:
     shell = Shell()
-    shell.know(1, 2, 3)
-    shell.tell(1, epoch, isr, config=config)
+    shell.update_metadata(1, 2, 3)
+    shell.leader_and_isr(1, epoch, isr, config=config)
     return shell
 
 
 def next_leader(isr: tuple[int, ...], records: ModelRecords | None = None) -> Shell:
     """Leads in epoch 2, over records of epoch 1 (by default two) none of which it knows to be committed."""
     shell = Shell()
-    shell.tell(2, 1)
+    shell.leader_and_isr(2, 1)
     (written,) = (records or batch("a", "b")).batches
     shell.log.append_as_follower(ModelRecords((written._replace(leader_epoch=1),)))
     shell.start(2)
-    shell.know(1, 2, 3)
-    shell.tell(1, 2, isr)
+    shell.update_metadata(1, 2, 3)
+    shell.leader_and_isr(1, 2, isr)
     return shell
 
 
 def fetched(shell: Shell, *args: Any, **kwargs: Any) -> Any:
-    response = shell.ask(fetch(*args, **kwargs))
+    response = shell.response_to(fetch(*args, **kwargs))
     return response.partitions[0] if response.partitions else response
 
 
 def answers(shell: Shell) -> list[ProducedPartition]:
     """Of all produces so far."""
     responses = [effect.response for effect in shell.effects if isinstance(effect, Reply)]
-    return [one for response in responses if isinstance(response, ProduceResponse) for one in response.partitions]
+    return [
+        response_partition
+        for response in responses
+        if isinstance(response, ProduceResponse)
+        for response_partition in response.partitions
+    ]
 
 
 def role(shell: Shell) -> Role:
@@ -95,7 +100,7 @@ def role(shell: Shell) -> Role:
 
 def wrote(shell: Shell) -> SubmitMulti:
     """The last write to the store."""
-    return [one for one in shell.effects if isinstance(one, SubmitMulti)][-1]
+    return [write for write in shell.effects if isinstance(write, SubmitMulti)][-1]
 
 
 def proposed(shell: Shell) -> LeaderAndIsr:
@@ -116,16 +121,16 @@ def node(state: LeaderAndIsr, version: int) -> Node:
 
 
 @pytest.mark.parametrize(("acks", "answered"), [(0, None), (1, 0), (-1, "waits")])
-def test_a_produce_is_answered_as_its_acks_ask(acks: int, answered: Any) -> None:
+def test_a_produce_is_acknowledged_according_to_acks(acks: int, answered: Any) -> None:
     shell = leader()
     shell.request(produce("a", acks=acks))
     if answered == 0:
-        assert [one.base_offset for one in answers(shell)] == [0]
+        assert [produced.base_offset for produced in answers(shell)] == [0]
     else:
         assert answers(shell) == []
     for broker in (2, 3):
         fetched(shell, broker, 1)
-    assert [one.error for one in answers(shell)] == [] if acks == 0 else [ErrorCode.NONE]
+    assert [produced.error for produced in answers(shell)] == [] if acks == 0 else [ErrorCode.NONE]
 
 
 def test_an_unknown_acks_is_refused_before_the_append() -> None:
@@ -147,13 +152,13 @@ def test_the_watermark_moves_when_the_last_of_the_isr_has_fetched_in_this_epoch(
     assert answers(shell) == [ProducedPartition(TP, ErrorCode.NONE, 0, -1, 0)]
 
 
-def test_a_produce_that_waits_too_long_is_timed_out_and_not_answered_again() -> None:
+def test_a_delayed_produce_times_out_and_gets_one_response() -> None:
     shell = leader()
     shell.request(produce("a", timeout_ms=500))
     shell.now_ms = 500
     assert shell.manager.next_wakeup(0) is not None
     shell.step(Tick())
-    assert [one.error for one in answers(shell)] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert [produced.error for produced in answers(shell)] == [ErrorCode.REQUEST_TIMED_OUT]
     for broker in (2, 3):
         fetched(shell, broker, 1)
     assert len(answers(shell)) == 1
@@ -168,7 +173,7 @@ def test_f18_with_too_few_in_sync_acks_all_is_refused_before_the_append_and_acks
     assert answers(shell)[1].error is ErrorCode.NONE
 
 
-def test_f18_f23_a_shrink_below_the_minimum_answers_those_that_wait_and_not_with_ok() -> None:
+def test_f18_f23_a_shrink_below_min_isr_fails_delayed_produces() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
     shell.request(produce("a", timeout_ms=10**6))
     shell.now_ms = 1001
@@ -176,11 +181,11 @@ def test_f18_f23_a_shrink_below_the_minimum_answers_those_that_wait_and_not_with
     assert proposed(shell).isr == (1,) and proposed(shell).elr == (2,)
     assert answers(shell) == []
     confirm(shell, 1)
-    assert [one.error for one in answers(shell)] == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+    assert [produced.error for produced in answers(shell)] == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
     assert shell.partition.high_watermark == 0, "KIP-966: it stands while the ISR is too small"
 
 
-def test_f23_the_shrink_itself_commits_what_waits() -> None:
+def test_f23_the_shrink_itself_commits_delayed_produces() -> None:
     """A follower has stopped for good: no fetch of anybody is needed once it has left the ISR."""
     shell = leader()
     fetched(shell, 3, 0)
@@ -192,7 +197,7 @@ def test_f23_the_shrink_itself_commits_what_waits() -> None:
     assert proposed(shell).isr == (1, 2)
     assert answers(shell) == [], "the store has not confirmed it: 3 may still be elected (F13)"
     confirm(shell, 1)
-    assert [one.error for one in answers(shell)] == [ErrorCode.NONE]
+    assert [produced.error for produced in answers(shell)] == [ErrorCode.NONE]
 
 
 def test_f24_a_retry_is_acknowledged_with_its_first_offset_and_written_once() -> None:
@@ -200,7 +205,7 @@ def test_f24_a_retry_is_acknowledged_with_its_first_offset_and_written_once() ->
     shell.request(produce("a", acks=1))
     for _ in range(2):
         shell.request(produce("b", producer_id=7, sequence=0))
-    assert [one.base_offset for one in answers(shell)] == [0, 1, 1]
+    assert [produced.base_offset for produced in answers(shell)] == [0, 1, 1]
     assert shell.content() == ["a", "b"]
 
 
@@ -212,14 +217,14 @@ def test_f24_the_next_leader_knows_the_retry_from_its_log() -> None:
     assert answers(shell)[0].base_offset == 0 and shell.content() == ["b"]
 
 
-def test_produces_that_wait_are_failed_when_leadership_goes() -> None:
+def test_delayed_produces_fail_when_leadership_ends() -> None:
     shell = leader()
     shell.request(produce("a"))
-    shell.tell(2, 2, (2, 3))
-    assert [one.error for one in answers(shell)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    shell.leader_and_isr(2, 2, (2, 3))
+    assert [produced.error for produced in answers(shell)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_f37_a_failed_append_takes_the_replica_offline_and_tells_the_controller() -> None:
+def test_f37_a_failed_append_takes_the_replica_offline_and_notifies_the_controller() -> None:
     shell = leader(isr=(1,))
     shell.fails[AppendAsLeader] = LogFailedError("disk gone")
     shell.request(produce("a"))
@@ -234,7 +239,7 @@ def test_f37_a_failed_append_takes_the_replica_offline_and_tells_the_controller(
     shell.effects.clear()
     shell.now_ms = 10_000
     shell.step(Tick())
-    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)], "there is no registration for it"
+    assert not [write for write in shell.effects if isinstance(write, SubmitMulti)], "there is no registration for it"
     shell.step(Registered(2, 1))
     shell.now_ms = 20_000
     shell.step(Tick())
@@ -245,10 +250,10 @@ def test_f37_a_failed_append_takes_the_replica_offline_and_tells_the_controller(
     shell.now_ms = 30_000
     shell.step(Tick())
     assert not shell.effects
-    assert shell.tell(1, 2, broker_epoch=2).partitions[0][1] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert shell.leader_and_isr(1, 2, broker_epoch=2).partitions[0][1] is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_with_flush_messages_1_only_what_was_fsynced_counts() -> None:
+def test_with_flush_messages_1_only_fsynced_records_count() -> None:
     shell = leader(isr=(1,), config=TopicConfig(flush_messages=1))
     effects = shell.request(produce("a"))
     only(effects, Flush)
@@ -275,12 +280,15 @@ def test_f6_a_fetch_in_another_epoch_is_refused_and_moves_nothing(epoch: int, er
 def test_f4_the_epoch_and_its_start_are_in_the_log_before_it_serves() -> None:
     shell = leader(1, isr=(1,))
     shell.request(produce("a", "b"))
-    shell.tell(1, 4, (1,), version=1)
+    shell.leader_and_isr(1, 4, (1,), version=1)
     assert shell.log.epochs == ((1, 0), (4, 2))
-    question = OffsetsForLeaderEpochRequest(2, (EpochPartition(TP, 4, 1), EpochPartition(TP, 4, 3)))
-    assert [answer[2] for answer in shell.ask(question).partitions] == [EpochEndOffset(1, 2), EpochEndOffset(1, 2)]
+    query = OffsetsForLeaderEpochRequest(2, (EpochPartition(TP, 4, 1), EpochPartition(TP, 4, 3)))
+    assert [answer[2] for answer in shell.response_to(query).partitions] == [
+        EpochEndOffset(1, 2),
+        EpochEndOffset(1, 2),
+    ]
     stale = OffsetsForLeaderEpochRequest(2, (EpochPartition(TP, 3, 1),))
-    assert shell.ask(stale).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
+    assert shell.response_to(stale).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
 
 
 def test_f20_a_new_leaders_end_is_not_its_watermark() -> None:
@@ -292,31 +300,31 @@ def test_f20_a_new_leaders_end_is_not_its_watermark() -> None:
 def test_f7_the_fetch_of_a_diverging_follower_is_no_progress() -> None:
     shell = leader(1, isr=(1,))
     shell.request(produce("a"))
-    shell.tell(1, 3, (1, 2), version=1)
+    shell.leader_and_isr(1, 3, (1, 2), version=1)
     shell.request(produce("b"))
     answer = fetched(shell, 2, 2, 3, last_epoch=2)
     assert answer.diverging == EpochEndOffset(1, 1)
     assert shell.partition.replicas[2].leo == -1 and shell.partition.high_watermark == 1
 
 
-def test_f26_stale_control_messages_are_refused() -> None:
+def test_f26_stale_control_requests_are_refused() -> None:
     shell = leader(5)
-    assert shell.tell(2, 4).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
-    assert shell.tell(2, 9, broker_epoch=0).error is ErrorCode.STALE_BROKER_EPOCH
-    shell.tell(1, 5, controller_epoch=3)
-    assert shell.tell(2, 9, controller_epoch=2).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert shell.leader_and_isr(2, 4).partitions[0][1] is ErrorCode.FENCED_LEADER_EPOCH
+    assert shell.leader_and_isr(2, 9, broker_epoch=0).error is ErrorCode.STALE_BROKER_EPOCH
+    shell.leader_and_isr(1, 5, controller_epoch=3)
+    assert shell.leader_and_isr(2, 9, controller_epoch=2).error is ErrorCode.STALE_CONTROLLER_EPOCH
     assert role(shell) is Role.LEADER and shell.partition.leader_epoch == 5
 
 
-def test_without_registration_it_leads_nothing_until_told_under_the_next() -> None:
+def test_without_registration_it_leads_nothing_before_the_next_leader_and_isr() -> None:
     shell = leader()
     shell.request(produce("a"))
     shell.step(SessionLost())
     assert role(shell) is Role.IDLE
     assert answers(shell)[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert shell.tell(1, 2).error is ErrorCode.STALE_BROKER_EPOCH
+    assert shell.leader_and_isr(1, 2).error is ErrorCode.STALE_BROKER_EPOCH
     shell.step(Registered(2, 2))
-    assert shell.tell(1, 2, broker_epoch=2).error is ErrorCode.NONE
+    assert shell.leader_and_isr(1, 2, broker_epoch=2).error is ErrorCode.NONE
     assert role(shell) is Role.LEADER
 
 
@@ -336,46 +344,48 @@ def test_f22_consumers_see_nothing_between_the_watermark_and_the_end_and_an_erro
     assert fetched(shell, -1, 3).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_f21_a_new_leader_does_not_tell_an_end_older_than_the_last_ones() -> None:
+def test_f21_a_new_leader_reports_no_end_older_than_its_predecessors() -> None:
     """KIP-207: until its watermark has reached the start of its epoch it tells none."""
     shell = next_leader((1, 3))
-    ask = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST),))
-    (latest,) = shell.ask(ask).partitions
-    (earliest,) = shell.ask(ListOffsetsRequest((ListOffsetsPartition(TP, -1, EARLIEST),))).partitions
+    request = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST),))
+    (latest,) = shell.response_to(request).partitions
+    (earliest,) = shell.response_to(ListOffsetsRequest((ListOffsetsPartition(TP, -1, EARLIEST),))).partitions
     assert latest.error is ErrorCode.OFFSET_NOT_AVAILABLE and earliest.offset == 0
     assert fetched(shell, -1, 0, 2).high_watermark == -1
     fetched(shell, 3, 2, 2, last_epoch=1)
-    assert shell.ask(ask).partitions[0].offset == 2
+    assert shell.response_to(request).partitions[0].offset == 2
 
 
 def test_a_fetch_waits_for_min_bytes_or_max_wait() -> None:
     shell = leader(isr=(1,))
     effects = shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
-    assert not [one for one in effects if isinstance(one, Reply)]
+    assert not [reply for reply in effects if isinstance(reply, Reply)]
     effects = shell.request(produce("a"))
-    assert {one.reply_to for one in effects if isinstance(one, Reply)} == {"reader", "client"}
+    assert {reply.reply_to for reply in effects if isinstance(reply, Reply)} == {"reader", "client"}
     shell.request(fetch(-1, 1, max_wait_ms=500, min_bytes=10**6), "reader")
-    assert not [one for one in shell.request(produce("b")) if isinstance(one, Reply) and one.reply_to == "reader"]
+    assert not [
+        reply for reply in shell.request(produce("b")) if isinstance(reply, Reply) and reply.reply_to == "reader"
+    ]
     shell.now_ms = 500
-    late = only([one for one in shell.step(Tick()) if isinstance(one, Reply)], Reply)
+    late = only([reply for reply in shell.step(Tick()) if isinstance(reply, Reply)], Reply)
     assert values(late.response.partitions[0].records) == ["b"]
 
 
-def test_a_fetch_that_waits_is_answered_when_leadership_goes() -> None:
+def test_a_delayed_fetch_completes_when_leadership_ends() -> None:
     shell = leader()
     shell.request(fetch(-1, 0, max_wait_ms=500), "reader")
-    shell.tell(2, 2)
-    told = [one for one in shell.effects if isinstance(one, Reply) and one.reply_to == "reader"]
-    assert told[0].response.partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH  # type: ignore[union-attr]
+    shell.leader_and_isr(2, 2)
+    replies = [reply for reply in shell.effects if isinstance(reply, Reply) and reply.reply_to == "reader"]
+    assert replies[0].response.partitions[0].error is ErrorCode.FENCED_LEADER_EPOCH  # type: ignore[union-attr]
 
 
 # The ISR
 
 
-def test_f12_a_follower_joins_once_it_holds_everything_up_to_the_epochs_start() -> None:
+def test_f12_a_follower_joins_once_it_has_everything_up_to_the_epochs_start() -> None:
     shell = next_leader((1, 2))
     fetched(shell, 3, 0, 2)
-    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)], "it reached the watermark, 0, only"
+    assert not [write for write in shell.effects if isinstance(write, SubmitMulti)], "it reached the watermark, 0, only"
     fetched(shell, 3, 2, 2, last_epoch=1)
     assert proposed(shell).isr == (1, 2, 3)
 
@@ -394,7 +404,7 @@ def test_f13_a_pending_member_holds_the_watermark_and_counts_for_nothing_else() 
     assert 3 in shell.partition.isr and shell.partition.partition_epoch == 1
 
 
-def test_an_isr_change_alone_has_no_waiting_fetch_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_isr_change_alone_retries_no_delayed_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands may change at once, each waking a fetch that has thousands of partitions to look at."""
     shell = leader(isr=(1, 2))
     looks: list[int] = []
@@ -428,16 +438,16 @@ def test_f16_joining_is_conditional_on_the_registration_that_fetched() -> None:
 
 def test_f15_a_broker_that_is_stopping_or_unknown_does_not_join() -> None:
     shell = leader(isr=(1, 2))
-    shell.know(1, 2)
+    shell.update_metadata(1, 2)
     fetched(shell, 3, 0)
-    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
+    assert not [write for write in shell.effects if isinstance(write, SubmitMulti)]
 
 
 def test_f14_one_change_is_in_flight_and_it_is_conditional() -> None:
     shell = leader(isr=(1,))
     for broker in (2, 3):
         fetched(shell, broker, 0)
-    writes = [one for one in shell.effects if isinstance(one, SubmitMulti)]
+    writes = [write for write in shell.effects if isinstance(write, SubmitMulti)]
     assert len(writes) == 1
     first = writes[0].operations[0]
     assert isinstance(first, SetData) and first.version == 0
@@ -448,7 +458,7 @@ def test_f14_one_change_is_in_flight_and_it_is_conditional() -> None:
     assert isinstance(last, SetData) and last.version == 1
 
 
-def test_f14_a_refused_write_is_followed_by_a_read_and_the_stores_word_counts() -> None:
+def test_f14_a_refused_write_is_followed_by_a_read_and_the_stores_state_is_adopted() -> None:
     shell = leader(isr=(1, 2))
     fetched(shell, 3, 0)
     read = only(shell.step(StoreReplied(wrote(shell).tag, error=BadVersionError("moved", index=0))), SubmitRead)
@@ -470,7 +480,7 @@ def test_f14_a_deposed_leader_steps_down_and_commits_nothing() -> None:
     assert answers(shell)[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_f14_a_write_of_unknown_fate_is_written_again_so_that_it_cannot_come_late() -> None:
+def test_f14_a_write_of_unknown_outcome_is_written_again_so_that_it_cannot_come_late() -> None:
     shell = leader(isr=(1, 2))
     fetched(shell, 3, 0)
     first = wrote(shell)
@@ -504,7 +514,7 @@ def test_f6_f23_an_idle_partitions_followers_stay_in_the_isr() -> None:
     for now in range(1000, 10**6, 50_000):
         shell.now_ms = now
         shell.step(Tick())
-    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
+    assert not [write for write in shell.effects if isinstance(write, SubmitMulti)]
 
 
 def test_a_follower_that_is_not_assigned_is_refused() -> None:
@@ -515,30 +525,30 @@ def test_a_follower_that_is_not_assigned_is_refused() -> None:
 def test_f41_another_topic_of_the_same_name_is_another_topic() -> None:
     shell = leader(isr=(1,))
     shell.request(produce("old"))
-    shell.tell(1, 0, (1,), topic_id="other")
+    shell.leader_and_isr(1, 0, (1,), topic_id="other")
     assert shell.content() == [] and shell.partition.topic_id == "other"
     assert fetched(shell, 2, 0, 0).error is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-def test_an_init_deletes_what_it_does_not_name() -> None:
+def test_an_init_sets_aside_replicas_that_it_does_not_name() -> None:
     shell = leader()
     shell.start(2)
-    shell.know(1, 2, 3)
-    shell.ask(LeaderAndIsrRequest(9, 1, 2, (), True))
+    shell.update_metadata(1, 2, 3)
+    shell.response_to(LeaderAndIsrRequest(9, 1, 2, (), True))
     assert TP not in shell.manager.partitions and TP not in shell.logs
 
 
-def test_a_registration_that_the_leader_has_not_heard_of_is_not_believed() -> None:
+def test_a_fetch_under_a_registration_unknown_to_the_leader_is_refused() -> None:
     """Neither does it count what such a follower holds, nor does it keep the one out that is registered."""
     shell = leader(isr=(1, 2))
     assert fetched(shell, 3, 0, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
     assert fetched(shell, 4, 0, broker_epoch=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not [one for one in shell.effects if isinstance(one, SubmitMulti)]
+    assert not [write for write in shell.effects if isinstance(write, SubmitMulti)]
     fetched(shell, 3, 0, broker_epoch=1)
     assert proposed(shell).isr == (1, 2, 3)
 
 
-def test_a_follower_that_registered_anew_is_heard_once_the_leader_knows() -> None:
+def test_a_follower_that_registered_again_is_accepted_once_the_leader_knows() -> None:
     shell = leader(isr=(1, 2))
     assert fetched(shell, 3, 0, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
     shell.request(
@@ -551,49 +561,49 @@ def test_a_follower_that_registered_anew_is_heard_once_the_leader_knows() -> Non
 
 
 @pytest.mark.parametrize("kind", [LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest])
-def test_a_controller_epoch_that_nobody_was_elected_in_is_refused(kind: Any) -> None:
+def test_a_controller_epoch_without_an_election_is_refused(kind: Any) -> None:
     """And what the real controller sends after it is not."""
     shell = leader()
     shell.elected = 1
-    assert shell.ask(kind(9, 7, shell.epoch, ())).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert shell.response_to(kind(9, 7, shell.epoch, ())).error is ErrorCode.STALE_CONTROLLER_EPOCH
     assert shell.manager.controller_epoch == 1 and shell.manager.metadata.controller_epoch == 1
-    assert shell.tell(1, 2).error is ErrorCode.NONE
+    assert shell.leader_and_isr(1, 2).error is ErrorCode.NONE
     shell.elected = 7
-    assert shell.ask(kind(9, 7, shell.epoch, ())).error is ErrorCode.NONE
-    assert shell.tell(1, 3).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert shell.response_to(kind(9, 7, shell.epoch, ())).error is ErrorCode.NONE
+    assert shell.leader_and_isr(1, 3).error is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-def test_a_new_controllers_requests_wait_in_order_for_what_the_store_says() -> None:
+def test_requests_of_a_new_controller_are_held_in_order_until_the_store_confirms_its_epoch() -> None:
     shell = leader()
     reads = []
     for number, (epoch, live) in enumerate([(2, 2), (2, 3), (3, 4)]):
         brokers = tuple(BrokerRegistration(broker, 1) for broker in range(1, live + 1))
         waiting = received(shell, number, UpdateMetadataRequest(9, epoch, shell.epoch, brokers, sequence=number + 1))
-        reads += [one for one in waiting if isinstance(one, SubmitRead)]
-    assert [one.paths for one in reads] == [(nodes.CONTROLLER_EPOCH,)], "one read for all that wait"
+        reads += [read for read in waiting if isinstance(read, SubmitRead)]
+    assert [read.paths for read in reads] == [(nodes.CONTROLLER_EPOCH,)], "one read for all that wait"
     (read,) = reads
     effects = list(shell.manager.step(StoreReplied(read.tag, (epoch_node(2),)), shell.now_ms))
-    assert [one.reply_to for one in effects if isinstance(one, Reply)] == [0, 1]
+    assert [reply.reply_to for reply in effects if isinstance(reply, Reply)] == [0, 1]
     assert sorted(shell.manager.metadata.brokers) == [1, 2, 3], "what was sent last counts"
-    (read,) = [one for one in effects if isinstance(one, SubmitRead)]
+    (read,) = [read for read in effects if isinstance(read, SubmitRead)]
     effects = list(shell.manager.step(StoreReplied(read.tag, (epoch_node(3),)), shell.now_ms))
-    assert [(one.reply_to, one.response) for one in effects if isinstance(one, Reply)] == [
+    assert [(reply.reply_to, reply.response) for reply in effects if isinstance(reply, Reply)] == [
         (2, UpdateMetadataResponse(ErrorCode.NONE))
     ]
 
 
 @pytest.mark.parametrize("answer", [ConnectionLossError("lost"), None, b"x"])
-def test_a_store_that_does_not_say_has_the_controller_send_again(answer: Any) -> None:
+def test_without_the_stores_response_the_controller_has_to_retry(answer: Any) -> None:
     shell = leader()
     (read,) = [
-        one
-        for one in received(shell, "sent", UpdateMetadataRequest(9, 2, shell.epoch, ()))
-        if isinstance(one, SubmitRead)
+        read
+        for read in received(shell, "sent", UpdateMetadataRequest(9, 2, shell.epoch, ()))
+        if isinstance(read, SubmitRead)
     ]
     error = answer if isinstance(answer, ConnectionLossError) else None
     node = None if answer is None else Node(b"x", NodeStat(0, 0, 0))
     effects = list(shell.manager.step(StoreReplied(read.tag, () if error else (node,), error), shell.now_ms))
-    (reply,) = [one for one in effects if isinstance(one, Reply)]
+    (reply,) = [reply for reply in effects if isinstance(reply, Reply)]
     expected = ErrorCode.STALE_CONTROLLER_EPOCH if answer is None else ErrorCode.BROKER_NOT_AVAILABLE
     assert isinstance(reply.response, UpdateMetadataResponse) and reply.response.error is expected
     assert shell.manager.controller_epoch == 1
@@ -608,7 +618,7 @@ def epoch_node(epoch: int) -> Node:
     return Node(str(epoch).encode(), NodeStat(0, 0, 0))
 
 
-def test_who_would_be_dropped_again_at_once_does_not_join() -> None:
+def test_a_replica_that_would_leave_again_at_once_does_not_join() -> None:
     """While the ISR is too small the watermark stands, so a hung follower seems caught up by its last fetch."""
     shell = leader(config=MIN2)
     for broker in (2, 3):
@@ -626,19 +636,19 @@ def test_who_would_be_dropped_again_at_once_does_not_join() -> None:
     assert proposed(shell).isr == (1, 2)
 
 
-def test_while_the_store_says_that_others_are_eligible_nothing_is_committed_without_them() -> None:
+def test_nothing_is_committed_while_the_store_has_an_elr() -> None:
     """The minimum was lowered while a shrink under the old one was on its way: 2 is eligible in the store, and would be
     elected were the minimum raised again."""
     shell = leader(isr=(1,), config=MIN2)
     fetched(shell, 2, 0)
-    shell.tell(1, 2, (1, 2), version=1, config=MIN2)
+    shell.leader_and_isr(1, 2, (1, 2), version=1, config=MIN2)
     fetched(shell, 2, 0, 2)
     shell.request(produce("a", timeout_ms=10**6))
     shell.now_ms = 2000
     shell.step(Tick())
     assert proposed(shell).elr == (2,)
     confirm(shell, 2)
-    shell.tell(1, 2, (1,), version=2, config=TopicConfig())
+    shell.leader_and_isr(1, 2, (1,), version=2, config=TopicConfig())
     shell.request(produce("b", acks=1))
     assert shell.partition.high_watermark == 0
     shell.now_ms = 4000
@@ -648,28 +658,28 @@ def test_while_the_store_says_that_others_are_eligible_nothing_is_committed_with
     assert shell.partition.high_watermark == 2
 
 
-def test_a_lower_minimum_commits_what_waits_at_once_and_a_higher_one_answers_it() -> None:
+def test_a_lower_min_isr_commits_delayed_produces_and_a_higher_one_fails_them() -> None:
     shell = leader(isr=(1,), config=MIN2)
     shell.request(produce("a", acks=1))
-    shell.tell(1, 1, (1,), config=TopicConfig())
+    shell.leader_and_isr(1, 1, (1,), config=TopicConfig())
     assert shell.partition.high_watermark == 1
     shell = leader(isr=(1, 2), config=MIN2)
     shell.request(produce("a", timeout_ms=10**6))
-    shell.tell(1, 1, (1, 2), config=TopicConfig(min_insync_replicas=3))
+    shell.leader_and_isr(1, 1, (1, 2), config=TopicConfig(min_insync_replicas=3))
     assert answers(shell)[0].error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-def test_who_catches_up_and_who_will_be_assigned_in_the_end() -> None:
+def test_catching_up_and_reassigned_replicas() -> None:
     """The sources' CUR and RAR: assigned and not in sync; assigned once the reassignment is done."""
     shell = leader(isr=(1, 2))
     state = LeaderAndIsr(1, 2, (1, 2), (), 1, 1)
-    told = PartitionState(TP, "id", state, (3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
-    shell.ask(LeaderAndIsrRequest(9, 1, 1, (told,)))
+    partition_state = PartitionState(TP, "id", state, (3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
+    shell.response_to(LeaderAndIsrRequest(9, 1, 1, (partition_state,)))
     assert shell.partition.catching_up == (3, 4)
     assert shell.partition.reassigned_replicas == (3, 4)
 
 
-def test_answered_requests_are_not_kept_until_their_deadlines() -> None:
+def test_completed_requests_are_dropped_before_their_deadlines() -> None:
     """Which are the clients': a produce may have weeks, and is answered in milliseconds; a fetch a minute."""
     shell = leader(isr=(1, 2))
     for number in range(2500):
@@ -677,5 +687,5 @@ def test_answered_requests_are_not_kept_until_their_deadlines() -> None:
         shell.step(Received("producer", produce("a", timeout_ms=2**31 - 1)))
         shell.step(Received("follower", fetch(2, number + 1)))
     assert len(answers(shell)) == 2500
-    assert {one.error for one in answers(shell)} == {ErrorCode.NONE}
+    assert {produced.error for produced in answers(shell)} == {ErrorCode.NONE}
     assert len(shell.manager._deadlines) <= 1010

@@ -97,8 +97,8 @@ def park(shell: Shell, reply_to: str, replica_id: int = CONSUMER) -> Reply | Non
 
 def leader_with_room_for_two() -> Shell:
     shell = Shell(memory=MemoryAccount(2 * 2 * FETCH_BYTES))
-    shell.know(1, 2)
-    shell.tell(1, 1, (1,), replicas=(1, 2))
+    shell.update_metadata(1, 2)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1, 2))
     assert park(shell, "first") is None and park(shell, "second") is None
     assert parked_fetches(shell) == 2 * FETCH_BYTES
     return shell

@@ -26,7 +26,7 @@ def test_nothing_is_denied_before_anything_is_known() -> None:
     )
 
 
-def test_what_the_store_says_holds_until_a_controller_tells() -> None:
+def test_metadata_of_the_store_holds_until_a_controller_sends_its_own() -> None:
     cache = MetadataCache()
     cache.read([BrokerRegistration(1, 5), BrokerRegistration(2, 6)], [state(TP, 1), state(OTHER, 2)], own_id=2)
     assert (cache.from_controller, cache.from_store, sorted(cache.brokers)) == (False, True, [1, 2])
@@ -43,7 +43,7 @@ def test_what_the_store_says_holds_until_a_controller_tells() -> None:
     assert (sorted(cache.brokers), sorted(cache.partitions)) == ([2], [TP]), "it knows better now"
 
 
-def test_what_a_controller_has_told_is_denied_and_what_is_elsewhere_is_not() -> None:
+def test_unknown_partitions_are_denied_once_a_controller_has_sent_metadata() -> None:
     """Kafka, ReplicaManager.getPartitionOrError: a partition that moved away is looked for again."""
     cache = MetadataCache()
     cache.apply(UpdateMetadataRequest(1, 1, 6, (), (state(TP, 2),)))

@@ -66,7 +66,7 @@ class Shell:
             self.effects.append(effect)
             return None
         assert self.session is not None
-        fate = self.fault(sum(isinstance(one, GetNodes | Multi) for one in self.effects), effect)
+        fate = self.fault(sum(isinstance(effect, GetNodes | Multi) for effect in self.effects), effect)
         self.effects.append(effect)
         if fate == "before":
             raise ConnectionLossError("lost before")
@@ -151,7 +151,7 @@ def test_every_registration_has_a_higher_epoch() -> None:
     assert len(shell.wrote) == 4
 
 
-def test_what_may_be_lost_is_said_until_a_controller_has_dealt_with_it() -> None:
+def test_the_unclean_mark_is_registered_until_a_controller_has_handled_it() -> None:
     store = MemoryStore()
     shell = Shell(store, broker=replace(BROKER, unclean=True))
     for epoch, unclean in ((1, True), (2, True), (3, False), (4, False)):
@@ -266,7 +266,7 @@ def test_f29_an_own_former_session_is_replaced_at_once() -> None:
 
 
 @pytest.mark.parametrize("controls", [False, True])
-def test_f29_a_restarted_broker_replaces_what_its_dead_process_left(controls: bool) -> None:
+def test_f29_a_restarted_broker_replaces_the_node_of_its_dead_process(controls: bool) -> None:
     """Its registration shares a locked directory, so that process is dead, though its session stands: so does its
     /controller, which goes as well."""
     store = MemoryStore()
@@ -305,7 +305,7 @@ def test_a_controller_elected_meanwhile_keeps_its_node() -> None:
     assert node(store, nodes.CONTROLLER).stat.ephemeral_owner == other.id
 
 
-def test_a_broker_that_is_presumed_dead_registers_anew() -> None:
+def test_a_broker_that_is_presumed_dead_registers_again() -> None:
     store = MemoryStore()
     shell = Shell(store)
     shell.connect()
@@ -348,7 +348,7 @@ def test_the_node_goes_before_it_is_watched() -> None:
     assert registered(shell, 2)
 
 
-def test_f29_a_stranger_that_took_the_place_of_a_former_session_is_left_alone() -> None:
+def test_f29_another_process_that_replaced_a_former_session_is_left_alone() -> None:
     store = MemoryStore()
     shell = Shell(store)
     shell.connect()
@@ -413,7 +413,7 @@ def test_session_expired_under_a_step() -> None:
 
 
 @pytest.mark.parametrize("fate", ["", "before", "after"])
-def test_f15_a_stopping_broker_says_so(fate: str) -> None:
+def test_f15_a_stopping_broker_announces_it(fate: str) -> None:
     store = MemoryStore()
     shell = Shell(store)
     shell.connect()
@@ -457,7 +457,7 @@ def test_f15_stopping_while_waiting_for_another_session() -> None:
     assert registered(former, 1)
 
 
-def test_others_watches_and_events_are_passed_over() -> None:
+def test_other_watches_and_events_are_ignored() -> None:
     store = MemoryStore()
     shell = Shell(store)
     shell.connect()
@@ -467,7 +467,7 @@ def test_others_watches_and_events_are_passed_over() -> None:
     assert len(shell.effects) == before
 
 
-def test_what_keeps_changing_is_not_chased() -> None:
+def test_a_node_that_keeps_changing_is_retried_later() -> None:
     """After some attempts it pauses, so that no step goes on for ever."""
     store = MemoryStore()
     shell = Shell(store)

@@ -34,7 +34,7 @@ def test_kip_98_a_new_leader_takes_no_batch_of_a_producer_whose_first_it_has_not
     assert send(shell, 5, "b") is None
 
 
-def test_kip_98_nor_one_behind_a_gap_and_that_is_not_called_a_loss() -> None:
+def test_kip_98_nor_one_behind_a_gap_and_the_error_is_retriable() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
     assert send(shell, 0, "a") is None
     assert send(shell, 2, "c") is REFUSED
@@ -43,7 +43,7 @@ def test_kip_98_nor_one_behind_a_gap_and_that_is_not_called_a_loss() -> None:
     assert shell.content() == ["a", "b", "c"]
 
 
-def test_kip_360_after_a_while_nothing_is_missing_any_more() -> None:
+def test_kip_360_the_grace_period_ends() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
     shell.now_ms += SEQUENCE_GAP_GRACE_MS - 1
     assert send(shell, 5, "b") is REFUSED
@@ -55,9 +55,9 @@ def test_kip_360_after_a_while_nothing_is_missing_any_more() -> None:
 def test_kip_98_batches_that_were_on_their_way_behind_a_refused_one_are_not_out_of_order() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
     assert send(shell, 0, "a") is None
-    shell.tell(1, 1, (1,), version=1, config=MIN2)
+    shell.leader_and_isr(1, 1, (1,), version=1, config=MIN2)
     assert send(shell, 1, "b") is REFUSED
-    shell.tell(1, 1, (1, 2), version=2, config=MIN2)
+    shell.leader_and_isr(1, 1, (1, 2), version=2, config=MIN2)
     assert send(shell, 2, "c") is REFUSED
     assert send(shell, 3, "d") is REFUSED
     assert shell.content() == ["a"]
@@ -69,7 +69,7 @@ def test_kip_98_batches_that_were_on_their_way_behind_a_refused_one_are_not_out_
 def test_kip_98_a_batch_on_its_way_behind_a_refused_first_one_does_not_take_its_place() -> None:
     shell = leader(isr=(1,), config=MIN2)
     assert send(shell, 0, "a") is REFUSED
-    shell.tell(1, 1, (1, 2), version=1, config=MIN2)
+    shell.leader_and_isr(1, 1, (1, 2), version=1, config=MIN2)
     assert send(shell, 1, "b") is REFUSED
     assert send(shell, 0, "a") is None
     assert send(shell, 1, "b") is None
@@ -79,12 +79,12 @@ def test_kip_98_a_batch_on_its_way_behind_a_refused_first_one_does_not_take_its_
 @pytest.mark.parametrize("role", ["nobody's", "a follower's"])
 def test_kip_98_nor_are_those_that_find_the_leader_where_the_first_found_none(role: str) -> None:
     shell = Shell()
-    shell.know(1, 2, 3)
-    shell.tell(1, 1)
+    shell.update_metadata(1, 2, 3)
+    shell.leader_and_isr(1, 1)
     assert send(shell, 0, "a") is None
-    shell.tell(-1 if role == "nobody's" else 2, 2)
+    shell.leader_and_isr(-1 if role == "nobody's" else 2, 2)
     assert send(shell, 1, "b") is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    shell.tell(1, 3)
+    shell.leader_and_isr(1, 3)
     assert send(shell, 2, "c") is REFUSED
     assert send(shell, 1, "b") is None
     assert send(shell, 2, "c") is None
@@ -92,21 +92,21 @@ def test_kip_98_nor_are_those_that_find_the_leader_where_the_first_found_none(ro
 
 def test_kip_98_nor_those_that_find_the_partition_where_the_first_found_none() -> None:
     shell = Shell()
-    shell.know(1, 2, 3)
+    shell.update_metadata(1, 2, 3)
     assert send(shell, 0, "a") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    shell.tell(1, 1)
+    shell.leader_and_isr(1, 1)
     assert send(shell, 1, "b") is REFUSED
     assert send(shell, 0, "a") is None
 
 
-def test_a_refusal_opens_the_time_anew() -> None:
+def test_a_refusal_begins_the_grace_period_again() -> None:
     shell = leader(isr=(1, 2), config=MIN2)
     assert send(shell, 0, "a") is None
     shell.now_ms += SEQUENCE_GAP_GRACE_MS
     assert send(shell, 2, "c") is OUT_OF_ORDER
-    shell.tell(1, 1, (1,), version=1, config=MIN2)
+    shell.leader_and_isr(1, 1, (1,), version=1, config=MIN2)
     assert send(shell, 1, "b") is REFUSED
-    shell.tell(1, 1, (1, 2), version=2, config=MIN2)
+    shell.leader_and_isr(1, 1, (1, 2), version=2, config=MIN2)
     assert send(shell, 2, "c") is REFUSED
     shell.now_ms += SEQUENCE_GAP_GRACE_MS
     assert send(shell, 2, "c") is OUT_OF_ORDER

@@ -23,7 +23,7 @@ def tp(number: int) -> TopicPartition:
     return TopicPartition("t", number)
 
 
-def ask(number: int, offset: int = 0, epoch: int = 1, topic_id: str = "id") -> FetchPartition:
+def position(number: int, offset: int = 0, epoch: int = 1, topic_id: str = "id") -> FetchPartition:
     return FetchPartition(tp(number), topic_id, epoch, offset)
 
 
@@ -37,7 +37,7 @@ def request(
     return FetchRequest(replica, 1, 500, 1, max_bytes, tuple(listed), tuple(map(tp, forgotten)), *session)
 
 
-def answer(number: int, high_watermark: int = 0, records: bytes = b"", log_start: int = 0) -> FetchedPartition:
+def fetched(number: int, high_watermark: int = 0, records: bytes = b"", log_start: int = 0) -> FetchedPartition:
     return FetchedPartition(tp(number), ErrorCode.NONE, high_watermark, log_start, records=records)
 
 
@@ -45,57 +45,57 @@ def cache(slots: int = 10) -> FetchSessions:
     return FetchSessions(slots, itertools.count(7))
 
 
-def begin(fetches: FetchSessions, asked: FetchRequest, now_ms: int = 0) -> FetchContext:
-    context = fetches.begin(asked, now_ms)
+def begin(fetches: FetchSessions, fetch_request: FetchRequest, now_ms: int = 0) -> FetchContext:
+    context = fetches.begin(fetch_request, now_ms)
     assert isinstance(context, FetchContext)
     context.evaluate()
     return context
 
 
-def looked_at(context: FetchContext) -> list[int]:
-    return [one.partition.partition for one in context.evaluate()]
+def to_read(context: FetchContext) -> list[int]:
+    return [listed.partition.partition for listed in context.evaluate()]
 
 
-def told(context: FetchContext, results: Iterable[FetchedPartition]) -> list[int]:
+def sent(context: FetchContext, results: Iterable[FetchedPartition]) -> list[int]:
     response = context.finish(results)
     assert response.session_id == context.session_id
-    return [one.partition.partition for one in response.partitions]
+    return [response_partition.partition.partition for response_partition in response.partitions]
 
 
-def test_sessionless_everything_is_looked_at_and_told() -> None:
+def test_without_a_session_every_partition_is_read_and_sent() -> None:
     fetches = cache()
-    context = begin(fetches, request([ask(1), ask(0)], (0, -1)))
-    assert (context.session_id, looked_at(context)) == (0, [1, 0])
-    assert told(context, [answer(1), answer(0)]) == [1, 0]
+    context = begin(fetches, request([position(1), position(0)], (0, -1)))
+    assert (context.session_id, to_read(context)) == (0, [1, 0])
+    assert sent(context, [fetched(1), fetched(0)]) == [1, 0]
     assert len(fetches) == 0
     assert fetches.mark(tp(1)) == ()
 
 
 def test_a_session_from_beginning_to_end() -> None:
     fetches = cache()
-    full = begin(fetches, request([ask(0), ask(1), ask(2)]))
-    assert (full.session_id, looked_at(full)) == (7, [0, 1, 2])
-    assert told(full, [answer(0), answer(1), answer(2, 5, b"xx")]) == [0, 1, 2]
+    full = begin(fetches, request([position(0), position(1), position(2)]))
+    assert (full.session_id, to_read(full)) == (7, [0, 1, 2])
+    assert sent(full, [fetched(0), fetched(1), fetched(2, 5, b"xx")]) == [0, 1, 2]
 
-    second = begin(fetches, request([ask(2, 5)], (7, 1)))
-    assert looked_at(second) == [2]  # it moved on; the others have no news
-    assert told(second, [answer(2, 5)]) == []
+    second = begin(fetches, request([position(2, 5)], (7, 1)))
+    assert to_read(second) == [2]  # it moved on; the others have no news
+    assert sent(second, [fetched(2, 5)]) == []
 
     third = begin(fetches, request((), (7, 2)))
-    assert looked_at(third) == []
+    assert to_read(third) == []
     assert list(fetches.mark(tp(1))) == [7]  # while it is parked
     assert list(fetches.mark(tp(9))) == []
-    assert looked_at(third) == [1]
-    assert told(third, [answer(1, 0, b"x")]) == [1]
+    assert to_read(third) == [1]
+    assert sent(third, [fetched(1, 0, b"x")]) == [1]
 
-    fourth = begin(fetches, request([ask(1, 1), ask(3)], (7, 3), forgotten=[0, 8]))
-    assert looked_at(fourth) == [1, 3]
-    assert [one.partition.partition for one in fetches.partitions(7)] == [1, 2, 3]
+    fourth = begin(fetches, request([position(1, 1), position(3)], (7, 3), forgotten=[0, 8]))
+    assert to_read(fourth) == [1, 3]
+    assert [listed.partition.partition for listed in fetches.partitions(7)] == [1, 2, 3]
     assert list(fetches.mark(tp(0))) == []
-    assert told(fourth, [answer(1, 1), answer(3, -1, b"", 0)]) == [1, 3]
+    assert sent(fourth, [fetched(1, 1), fetched(3, -1, b"", 0)]) == [1, 3]
 
-    final = begin(fetches, request([ask(5)], (7, -1)))
-    assert (final.session_id, looked_at(final), told(final, [answer(5)])) == (0, [5], [5])
+    final = begin(fetches, request([position(5)], (7, -1)))
+    assert (final.session_id, to_read(final), sent(final, [fetched(5)])) == (0, [5], [5])
     assert fetches.partitions(7) == []
     assert list(fetches.mark(tp(1))) == []
     assert fetches.begin(request((), (7, 4)), 0) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -116,16 +116,16 @@ def test_a_session_from_beginning_to_end() -> None:
 )
 def test_session_epochs(why: str, session: tuple[int, int], replica: int, error: ErrorCode | None) -> None:
     fetches = cache()
-    begin(fetches, request([ask(0)]))
-    got = fetches.begin(request([ask(1)], session, replica=replica), 0)
+    begin(fetches, request([position(0)]))
+    got = fetches.begin(request([position(1)], session, replica=replica), 0)
     assert (got if isinstance(got, ErrorCode) else None) is error, why
     if error is not None:  # it changed nothing
-        assert looked_at(begin(fetches, request((), (7, 1)))) == [0]
+        assert to_read(begin(fetches, request((), (7, 1)))) == [0]
 
 
 def test_an_epoch_is_used_once() -> None:
     fetches = cache()
-    begin(fetches, request([ask(0)]))
+    begin(fetches, request([position(0)]))
     begin(fetches, request((), (7, 1)))
     assert fetches.begin(request((), (7, 1)), 0) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     begin(fetches, request((), (7, 2)))
@@ -136,37 +136,37 @@ def test_epochs_go_on_at_one_after_the_last() -> None:
     assert sessions.next_epoch(2**31 - 2) == 2**31 - 1
     assert sessions.next_epoch(2**31 - 1) == 1
     fetches = cache()
-    begin(fetches, request([ask(0)]))
+    begin(fetches, request([position(0)]))
     fetches._followers[7].epoch = 2**31 - 1
     begin(fetches, request((), (7, 2**31 - 1)))
     begin(fetches, request((), (7, 1)))
 
 
-def test_beginning_anew_ends_the_old_session_but_only_ones_own() -> None:
+def test_a_new_session_ends_the_old_one_of_the_same_fetcher_alone() -> None:
     fetches = cache()
-    begin(fetches, request([ask(0)]))
-    begin(fetches, request([ask(1)], (7, 0), replica=3))
+    begin(fetches, request([position(0)]))
+    begin(fetches, request([position(1)], (7, 0), replica=3))
     assert len(fetches) == 2
-    assert begin(fetches, request([ask(2)], (7, 0))).session_id == 9
+    assert begin(fetches, request([position(2)], (7, 0))).session_id == 9
     assert len(fetches) == 2
     assert fetches.partitions(7) == []
-    assert [one.partition for one in fetches.partitions(9)] == [tp(2)]
+    assert [listed.partition for listed in fetches.partitions(9)] == [tp(2)]
 
 
 @pytest.mark.parametrize(
-    ("why", "data", "news"),
+    ("why", "data", "has_changed"),
     [
-        ("nothing", answer(0, 3, log_start=1), False),
-        ("records", answer(0, 3, b"x", 1), True),
-        ("the high watermark moved", answer(0, 4, log_start=1), True),
-        ("it may fall, after an unclean election", answer(0, 2, log_start=1), True),
-        ("the log start moved", answer(0, 3, log_start=2), True),
+        ("nothing", fetched(0, 3, log_start=1), False),
+        ("records", fetched(0, 3, b"x", 1), True),
+        ("the high watermark moved", fetched(0, 4, log_start=1), True),
+        ("it may fall, after an unclean election", fetched(0, 2, log_start=1), True),
+        ("the log start moved", fetched(0, 3, log_start=2), True),
         ("an error", FetchedPartition(tp(0), ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, 1), True),
         ("divergence", FetchedPartition(tp(0), ErrorCode.NONE, 3, 1, EpochEndOffset(1, 2)), True),
     ],
 )
-def test_what_is_news(why: str, data: FetchedPartition, news: bool) -> None:
-    assert sessions.has_changed(3, 1, data) is news, why
+def test_which_data_has_changed(why: str, data: FetchedPartition, has_changed: bool) -> None:
+    assert sessions.has_changed(3, 1, data) is has_changed, why
 
 
 @pytest.mark.parametrize(
@@ -176,128 +176,128 @@ def test_what_is_news(why: str, data: FetchedPartition, news: bool) -> None:
         FetchedPartition(tp(0), ErrorCode.NONE, 9, 0, EpochEndOffset(1, 0)),
     ],
 )
-def test_a_refused_partition_stays_dirty_and_is_told_all_afterwards(refusal: FetchedPartition) -> None:
+def test_a_refused_partition_stays_dirty_and_is_sent_in_full_afterwards(refusal: FetchedPartition) -> None:
     fetches = cache()
-    assert told(begin(fetches, request([ask(0), ask(1)])), [answer(0, 9), answer(1)]) == [0, 1]
+    assert sent(begin(fetches, request([position(0), position(1)])), [fetched(0, 9), fetched(1)]) == [0, 1]
     fetches.mark(tp(0))
-    assert told(begin(fetches, request((), (7, 1))), [refusal]) == [0]
+    assert sent(begin(fetches, request((), (7, 1))), [refusal]) == [0]
     again = begin(fetches, request((), (7, 2)))
-    assert looked_at(again) == [0]
-    assert told(again, [answer(0, 9)]) == [0]  # although that is what it was told before
-    assert looked_at(begin(fetches, request((), (7, 3)))) == []
+    assert to_read(again) == [0]
+    assert sent(again, [fetched(0, 9)]) == [0]  # although that is what it was told before
+    assert to_read(begin(fetches, request((), (7, 3)))) == []
 
 
 @pytest.mark.parametrize(
-    ("why", "listed", "is_told"),
+    ("why", "listed", "is_sent"),
     [
-        ("it moved on", ask(0, 6), False),
-        ("it was added again where it stood", ask(0, 5), True),
-        ("it was cut", ask(0, 4), True),
-        ("in a new leader epoch", ask(0, 6, epoch=2), True),
-        ("of another topic of that name", ask(0, 6, topic_id="other"), True),
+        ("it moved on", position(0, 6), False),
+        ("it was added again where it stood", position(0, 5), True),
+        ("it was cut", position(0, 4), True),
+        ("in a new leader epoch", position(0, 6, epoch=2), True),
+        ("of another topic of that name", position(0, 6, topic_id="other"), True),
     ],
 )
-def test_what_a_relisted_partition_is_told(why: str, listed: FetchPartition, is_told: bool) -> None:
+def test_what_is_sent_for_a_relisted_partition(why: str, listed: FetchPartition, is_sent: bool) -> None:
     fetches = cache()
-    told(begin(fetches, request([ask(0, 5)])), [answer(0, 9)])
+    sent(begin(fetches, request([position(0, 5)])), [fetched(0, 9)])
     context = begin(fetches, request([listed], (7, 1)))
-    assert looked_at(context) == [0]
-    assert told(context, [answer(0, 9)]) == ([0] if is_told else []), why
+    assert to_read(context) == [0]
+    assert sent(context, [fetched(0, 9)]) == ([0] if is_sent else []), why
 
 
-def test_what_got_records_is_looked_at_until_there_are_no_more() -> None:
+def test_a_partition_with_records_is_read_until_it_has_no_more() -> None:
     """Its fetcher may have dropped them; it need not list what has not changed for it."""
     fetches = cache()
-    told(begin(fetches, request([ask(0)])), [answer(0, 0, b"x")])
+    sent(begin(fetches, request([position(0)])), [fetched(0, 0, b"x")])
     again = begin(fetches, request((), (7, 1)))
-    assert looked_at(again) == [0]
-    assert told(again, [answer(0, 0, b"x")]) == [0]
-    assert told(begin(fetches, request([ask(0, 1)], (7, 2))), [answer(0, 0)]) == []
-    assert looked_at(begin(fetches, request((), (7, 3)))) == []
+    assert to_read(again) == [0]
+    assert sent(again, [fetched(0, 0, b"x")]) == [0]
+    assert sent(begin(fetches, request([position(0, 1)], (7, 2))), [fetched(0, 0)]) == []
+    assert to_read(begin(fetches, request((), (7, 3)))) == []
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_fair_when_there_is_not_room_for_all(left_out: bool) -> None:
+def test_partitions_take_turns_when_a_response_is_too_small_for_all(left_out: bool) -> None:
     """Those without room come first for the next answer, those that were served last."""
     fetches = cache()
-    results = [answer(0, 1, b"xxx"), answer(1, 1, b"xx"), answer(2, 1), answer(3, 1)]
-    context = begin(fetches, request([ask(number) for number in range(4)], max_bytes=5))
-    looked_at(context)
-    told(context, results[:2] if left_out else results)
-    orders = [looked_at(begin(fetches, request([ask(0, 1), ask(1, 1)], (7, 1), max_bytes=5)))]
+    results = [fetched(0, 1, b"xxx"), fetched(1, 1, b"xx"), fetched(2, 1), fetched(3, 1)]
+    context = begin(fetches, request([position(number) for number in range(4)], max_bytes=5))
+    to_read(context)
+    sent(context, results[:2] if left_out else results)
+    orders = [to_read(begin(fetches, request([position(0, 1), position(1, 1)], (7, 1), max_bytes=5)))]
     assert orders == [[2, 3, 0, 1]]
 
 
 def test_a_mark_between_looking_and_answering_stands() -> None:
     fetches = cache()
-    told(begin(fetches, request([ask(0)])), [answer(0, 1)])
-    context = begin(fetches, request([ask(0, 1)], (7, 1)))
-    looked_at(context)
+    sent(begin(fetches, request([position(0)])), [fetched(0, 1)])
+    context = begin(fetches, request([position(0, 1)], (7, 1)))
+    to_read(context)
     fetches.mark(tp(0))
-    assert told(context, [answer(0, 1)]) == []
-    assert looked_at(begin(fetches, request((), (7, 2)))) == [0]
+    assert sent(context, [fetched(0, 1)]) == []
+    assert to_read(begin(fetches, request((), (7, 2)))) == [0]
 
 
-def test_a_partition_that_was_not_asked_for_is_not_told() -> None:
-    assert told(begin(cache(), request([ask(0)])), [answer(0), answer(1, 0, b"x")]) == [0]
+def test_a_partition_that_was_not_requested_is_not_sent() -> None:
+    assert sent(begin(cache(), request([position(0)])), [fetched(0), fetched(1, 0, b"x")]) == [0]
 
 
 def test_slots_are_never_exceeded_and_followers_go_before_consumers() -> None:
     fetches = cache(2)
-    consumers = [begin(fetches, request([ask(0)], replica=CONSUMER), 0).session_id for _ in range(3)]
+    consumers = [begin(fetches, request([position(0)], replica=CONSUMER), 0).session_id for _ in range(3)]
     assert consumers == [7, 8, 0]  # a third is served, but not remembered
     begin(fetches, request((), (7, 1), replica=CONSUMER), 1)
-    assert begin(fetches, request([ask(1)]), 2).session_id == 9  # takes the place of 8, the least recently used
+    assert begin(fetches, request([position(1)]), 2).session_id == 9  # takes the place of 8, the least recently used
     assert fetches.partitions(8) == []
     assert list(fetches.mark(tp(0))) == [7]
-    assert begin(fetches, request([ask(1)], replica=3), 3).session_id == 10  # and of 7
-    assert begin(fetches, request([ask(1)], replica=CONSUMER), 4).session_id == 0
-    assert begin(fetches, request([ask(1)], replica=4), 5).session_id == 11  # followers among themselves
+    assert begin(fetches, request([position(1)], replica=3), 3).session_id == 10  # and of 7
+    assert begin(fetches, request([position(1)], replica=CONSUMER), 4).session_id == 0
+    assert begin(fetches, request([position(1)], replica=4), 5).session_id == 11  # followers among themselves
     assert fetches.begin(request((), (9, 1)), 6) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(fetches) == 2
 
 
 def test_an_idle_consumer_gives_way_to_another() -> None:
     fetches = cache(1)
-    begin(fetches, request([ask(0)], replica=CONSUMER), 0)
+    begin(fetches, request([position(0)], replica=CONSUMER), 0)
     last = sessions.EVICTION_MS - 1
-    assert begin(fetches, request([ask(0)], replica=CONSUMER), last).session_id == 0
-    assert begin(fetches, request([ask(0)], replica=CONSUMER), last + 1).session_id == 8
+    assert begin(fetches, request([position(0)], replica=CONSUMER), last).session_id == 0
+    assert begin(fetches, request([position(0)], replica=CONSUMER), last + 1).session_id == 8
     assert len(fetches) == 1
 
 
 def test_no_slots_no_sessions() -> None:
     fetches = cache(0)
-    context = begin(fetches, request([ask(0)]))
-    assert (context.session_id, told(context, [answer(0)]), len(fetches)) == (0, [0], 0)
+    context = begin(fetches, request([position(0)]))
+    assert (context.session_id, sent(context, [fetched(0)]), len(fetches)) == (0, [0], 0)
 
 
-def test_an_evicted_session_can_still_be_answered() -> None:
+def test_a_delayed_fetch_of_an_evicted_session_gets_a_response() -> None:
     fetches = cache(1)
-    parked = begin(fetches, request([ask(0)]))
-    begin(fetches, request([ask(0)], replica=3))
-    assert told(parked, [answer(0, 1)]) == [0]
+    parked = begin(fetches, request([position(0)]))
+    begin(fetches, request([position(0)], replica=3))
+    assert sent(parked, [fetched(0, 1)]) == [0]
 
 
 def test_ids_in_use_are_passed_over() -> None:
     fetches = FetchSessions(3, iter([5, 5, 6]))
-    assert [begin(fetches, request([ask(0)])).session_id for _ in range(2)] == [5, 6]
+    assert [begin(fetches, request([position(0)])).session_id for _ in range(2)] == [5, 6]
 
 
 def test_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
     """What is looked at in a round is what changed or was marked, whatever the session holds."""
     fetches = cache()
-    context = begin(fetches, request(map(ask, range(10_000))))
-    told(context, [answer(one.partition.partition) for one in context.evaluate()])
+    context = begin(fetches, request(map(position, range(10_000))))
+    sent(context, [fetched(listed.partition.partition) for listed in context.evaluate()])
     looks, positions = 0, {0: 0}
     for epoch in range(1, 101):
         if epoch % 2:
             fetches.mark(tp(epoch))  # a record is appended to it
-        context = begin(fetches, request([ask(*one) for one in positions.items()], (7, epoch)))
-        found = looked_at(context)
+        context = begin(fetches, request([position(*at) for at in positions.items()], (7, epoch)))
+        found = to_read(context)
         looks += len(found)
         new = epoch if epoch % 2 else -1
-        told(context, [answer(number, epoch, b"x" if number == new else b"") for number in found])
+        sent(context, [fetched(number, epoch, b"x" if number == new else b"") for number in found])
         positions = {new: 1} if epoch % 2 else {}
     assert looks == 101  # each of the fifty when it got its record and when it asked for the next; the first once
     assert len(fetches.partitions(7)) == 10_000
@@ -374,15 +374,15 @@ def test_deleted_and_made_again_in_one_request() -> None:
         ("unknown", (4, 1), False),
     ],
 )
-def test_f15_f16_who_may_join_an_isr(why: str, broker: tuple[int, int], eligible: bool) -> None:
+def test_f15_f16_which_brokers_can_join_an_isr(why: str, broker: tuple[int, int], eligible: bool) -> None:
     metadata = MetadataCache()
     metadata.apply(Update(1, 4, 10, BROKERS))
     assert metadata.can_join_isr(*broker) is eligible, why
-    metadata.apply(Update(1, 4, 10, tuple(replace(one, stopping=True) for one in BROKERS)))
+    metadata.apply(Update(1, 4, 10, tuple(replace(registration, stopping=True) for registration in BROKERS)))
     assert not metadata.can_join_isr(*broker)
 
 
-def test_what_a_new_controller_tells_first_is_all_there_is() -> None:
+def test_the_first_metadata_of_a_new_controller_is_complete() -> None:
     """A topic whose deletion the old one died before announcing is gone nevertheless."""
     metadata = MetadataCache()
     metadata.apply(Update(1, 4, 10, BROKERS, (state(0, 1, (1, 0)), state(1, 2, (1, 0)))))

@@ -77,7 +77,7 @@ def test_it_stops_once_its_leaders_are_moved() -> None:
 
 
 @pytest.mark.parametrize("found", [StoreReplied(("controlled shutdown", 1), (None,)), "lost"])
-def test_it_asks_again_without_a_controller(found: Any) -> None:
+def test_it_retries_without_a_controller(found: Any) -> None:
     broker = begun()
     if found == "lost":
         found = StoreReplied(("controlled shutdown", 1), (), ConnectionLossError("no answer", path="/"))
@@ -93,7 +93,7 @@ def test_a_damaged_controller_node_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("response", [None, ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)])
-def test_it_asks_again_when_it_is_refused(response: ControlledShutdownResponse | None) -> None:
+def test_it_retries_when_it_is_refused(response: ControlledShutdownResponse | None) -> None:
     broker = begun()
     broker.asks(1)
     assert broker.step(ControlledShutdownReplied(1, response)) == []

@@ -15,15 +15,15 @@ def follower(shell: Shell, topic_id: str = "id", epoch: int = 2, *, is_new: bool
     return PartitionState(TP, topic_id, LeaderAndIsr(2, epoch, (1, 2, 3), (), 1, epoch), (1, 2, 3), is_new=is_new)
 
 
-def tell(shell: Shell, *states: PartitionState, is_init: bool = True) -> Any:
-    return shell.ask(LeaderAndIsrRequest(9, 1, shell.epoch, states, is_init))
+def leader_and_isr(shell: Shell, *states: PartitionState, is_init: bool = True) -> Any:
+    return shell.response_to(LeaderAndIsrRequest(9, 1, shell.epoch, states, is_init))
 
 
 def leading(*values: str) -> Shell:
     """Broker 1, which leads topic id "id" with these records."""
     shell = Shell()
-    shell.know(1, 2, 3)
-    shell.tell(1, 1, (1,), replicas=(1,))
+    shell.update_metadata(1, 2, 3)
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
     shell.log.append_as_leader(batch(*values), 1, False)
     return shell
 
@@ -33,27 +33,27 @@ def kinds(shell: Shell) -> list[type[Any]]:
     return [type(effect) for effect in shell.effects if isinstance(effect, strays)]
 
 
-def test_what_an_init_does_not_name_is_set_aside_and_taken_back() -> None:
+def test_a_replica_that_an_init_does_not_name_is_set_aside_and_restored() -> None:
     shell = leading("a", "b")
-    assert tell(shell).error is ErrorCode.NONE
+    assert leader_and_isr(shell).error is ErrorCode.NONE
     assert TP not in shell.manager.partitions
-    assert any("stray" in line for line in shell.said)
-    assert dict(tell(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
+    assert any("stray" in line for line in shell.log_lines)
+    assert dict(leader_and_isr(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
     assert shell.content() == ["a", "b"]
     assert kinds(shell) == [SetAsideStray, RestoreStray]
 
 
 def test_it_is_taken_back_in_the_next_life_as_well() -> None:
     shell = leading("a", "b")
-    tell(shell)
+    leader_and_isr(shell)
     shell.start(2)
-    assert dict(tell(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
+    assert dict(leader_and_isr(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
     assert shell.content() == ["a", "b"]
 
 
 def test_a_replica_of_another_topic_id_is_set_aside_and_stays_so() -> None:
     shell = leading("a")
-    assert dict(tell(shell, follower(shell, "other", is_new=True)).partitions) == {TP: ErrorCode.NONE}
+    assert dict(leader_and_isr(shell, follower(shell, "other", is_new=True)).partitions) == {TP: ErrorCode.NONE}
     assert shell.content() == []
     assert shell.strays.keys() == {("id", 0)}
 
@@ -61,18 +61,18 @@ def test_a_replica_of_another_topic_id_is_set_aside_and_stays_so() -> None:
 def test_a_new_partition_is_not_made_of_an_old_one() -> None:
     """One that was removed and made anew has the same topic id."""
     shell = leading("a")
-    tell(shell)
-    assert dict(tell(shell, follower(shell, is_new=True)).partitions) == {TP: ErrorCode.NONE}
+    leader_and_isr(shell)
+    assert dict(leader_and_isr(shell, follower(shell, is_new=True)).partitions) == {TP: ErrorCode.NONE}
     assert shell.content() == []
 
 
 def test_a_stray_is_deleted_where_a_controller_names_it_for_that() -> None:
     """As of a topic that was deleted while this broker was down."""
     shell = leading("a")
-    tell(shell)
+    leader_and_isr(shell)
     for topic_id, delete, left in (("other", True, 1), ("id", False, 1), ("id", True, 0)):
         stop = StopReplica(TP, topic_id, -1, delete)
-        answer = shell.ask(StopReplicaRequest(9, 1, shell.epoch, (stop,)))
+        answer = shell.response_to(StopReplicaRequest(9, 1, shell.epoch, (stop,)))
         assert answer.partitions == ((TP, ErrorCode.NONE),)
         assert len(shell.strays) == left
     assert kinds(shell) == [SetAsideStray, DeleteStrays]
@@ -80,21 +80,21 @@ def test_a_stray_is_deleted_where_a_controller_names_it_for_that() -> None:
 
 def test_one_in_sync_whose_stray_is_gone_is_not_made_from_nothing() -> None:
     shell = leading("a")
-    tell(shell)
+    leader_and_isr(shell)
     shell.strays.clear()
     for _ in range(2):
-        assert dict(tell(shell, follower(shell)).partitions) == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
+        assert dict(leader_and_isr(shell, follower(shell)).partitions) == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
     assert shell.manager.missing == {TP: "id"}
     out_of_sync = follower(shell)
     out_of_sync = out_of_sync._replace(state=out_of_sync.state._replace(isr=(2, 3)))
-    assert dict(tell(shell, out_of_sync).partitions) == {TP: ErrorCode.NONE}
+    assert dict(leader_and_isr(shell, out_of_sync).partitions) == {TP: ErrorCode.NONE}
 
 
-def test_what_cannot_be_set_aside_stays_a_replica() -> None:
+def test_a_replica_that_cannot_be_set_aside_remains() -> None:
     shell = leading("a")
     shell.fails[SetAsideStray] = StorageError("the disk is gone")
-    assert tell(shell).error is ErrorCode.NONE
-    assert any("cannot be set aside" in line for line in shell.said)
+    assert leader_and_isr(shell).error is ErrorCode.NONE
+    assert any("cannot be set aside" in line for line in shell.log_lines)
     assert shell.strays == {}
-    assert dict(tell(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
+    assert dict(leader_and_isr(shell, follower(shell)).partitions) == {TP: ErrorCode.NONE}
     assert shell.content() == ["a"]

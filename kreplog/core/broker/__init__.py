@@ -1,1 +1,1 @@
-"""One broker process as a whole: what passes between its cores, and the rules that belong to none of them."""
+"""One broker process as a whole: the events between its cores, and the rules that belong to none of them."""

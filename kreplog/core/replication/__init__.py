@@ -1,1 +1,1 @@
-"""How one broker replicates: its partitions as leader or follower, what waits, and what it fetches from whom."""
+"""Replication of one broker: its partitions as leader or follower, delayed requests, and fetches from leaders."""

@@ -26,28 +26,28 @@ from kreplog.types import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class DelayedProduce:
-    """An acks=all produce. answers: of each partition of the request, in its order. waiting: indices of those whose
+    """An acks=all produce. responses: of each partition of the request, in its order. waiting: indices of those whose
     high watermark has not passed the batch yet."""
 
     reply_to: Hashable
     deadline_ms: int
-    answers: list[ProducedPartition]
+    responses: list[ProducedPartition]
     waiting: set[int] = field(default_factory=set)
 
     def settle(self, index: int, error: ErrorCode = ErrorCode.NONE) -> bool:
-        """Complete the answer at `index`; True when none waits any more."""
+        """Complete the response at `index`; True when none waits any more."""
         if index not in self.waiting:
             return False
         self.waiting.remove(index)
         if error is not ErrorCode.NONE:
-            self.answers[index] = ProducedPartition(self.answers[index].partition, error)
+            self.responses[index] = ProducedPartition(self.responses[index].partition, error)
         return not self.waiting
 
     def expire(self) -> None:
-        """Complete the answers that still wait with REQUEST_TIMED_OUT."""
+        """Complete the responses that still wait with REQUEST_TIMED_OUT."""
         for index in sorted(self.waiting):
-            self.answers[index] = ProducedPartition(
-                self.answers[index].partition,
+            self.responses[index] = ProducedPartition(
+                self.responses[index].partition,
                 ErrorCode.REQUEST_TIMED_OUT,
                 message="appended, but not replicated in time; it may still be",
             )
@@ -55,7 +55,7 @@ class DelayedProduce:
 
     @property
     def response(self) -> ProduceResponse:
-        return ProduceResponse(tuple(self.answers))
+        return ProduceResponse(tuple(self.responses))
 
 
 class CommitQueue:
@@ -69,7 +69,7 @@ class CommitQueue:
         return len(self._heap)
 
     def push(self, required_offset: int, produce: DelayedProduce, index: int) -> None:
-        """`produce.answers[index]` waits until the high watermark is at least `required_offset`."""
+        """`produce.responses[index]` waits until the high watermark is at least `required_offset`."""
         produce.waiting.add(index)
         self._count += 1
         heapq.heappush(self._heap, (required_offset, self._count, produce, index))
@@ -89,24 +89,24 @@ class CommitQueue:
 
 @dataclass(slots=True, eq=False)
 class DelayedDeletion:
-    """A DeleteRecords. answers: of each partition of the request, in its order. waiting: by index, the offset that the
-    low watermark has yet to reach."""
+    """A DeleteRecords. responses: of each partition of the request, in its order. waiting: by index, the offset that
+    the low watermark has yet to reach."""
 
     reply_to: Hashable
     deadline_ms: int
-    answers: list[DeletedRecords]
+    responses: list[DeletedRecords]
     waiting: dict[int, int] = field(default_factory=dict)
 
-    def settle(self, index: int, answer: DeletedRecords) -> None:
-        """Complete the answer at `index`."""
+    def settle(self, index: int, response: DeletedRecords) -> None:
+        """Complete the response at `index`."""
         del self.waiting[index]
-        self.answers[index] = answer
+        self.responses[index] = response
 
     def expire(self) -> None:
-        """Complete the answers that still wait with REQUEST_TIMED_OUT."""
+        """Complete the responses that still wait with REQUEST_TIMED_OUT."""
         for index in self.waiting:
-            self.answers[index] = DeletedRecords(
-                self.answers[index].partition,
+            self.responses[index] = DeletedRecords(
+                self.responses[index].partition,
                 ErrorCode.REQUEST_TIMED_OUT,
                 message="deleted on the leader, but not on every replica in time; they will follow",
             )
@@ -114,7 +114,7 @@ class DelayedDeletion:
 
     @property
     def response(self) -> DeleteRecordsResponse:
-        return DeleteRecordsResponse(tuple(self.answers))
+        return DeleteRecordsResponse(tuple(self.responses))
 
 
 class DelayedDeletions:
@@ -132,7 +132,7 @@ class DelayedDeletions:
 
     def add(self, deletion: DelayedDeletion) -> None:
         for index in deletion.waiting:
-            self._at.setdefault(deletion.answers[index].partition, {})[deletion] = None
+            self._at.setdefault(deletion.responses[index].partition, {})[deletion] = None
 
     def at(self, partition: TopicPartition) -> list[DelayedDeletion]:
         """Those that wait for `partition`, in order of arrival."""
@@ -140,7 +140,7 @@ class DelayedDeletions:
 
     def remove(self, deletion: DelayedDeletion) -> None:
         """Remove one that has been completed, or is about to be."""
-        for partition in {answer.partition for answer in deletion.answers}:
+        for partition in {response.partition for response in deletion.responses}:
             waiting = self._at.get(partition, {})
             waiting.pop(deletion, None)
             if not waiting:

@@ -26,9 +26,9 @@ class Deletions:
         returned."""
         deletion = DelayedDeletion(reply_to, now_ms + max(0, request.timeout_ms), [])
         for index, deleted in enumerate(request.partitions):
-            answer, required = yield from self._delete_before(deleted)
-            deletion.answers.append(answer)
-            if answer.error is ErrorCode.NONE and answer.low_watermark < required:
+            response, required = yield from self._delete_before(deleted)
+            deletion.responses.append(response)
+            if response.error is ErrorCode.NONE and response.low_watermark < required:
                 deletion.waiting[index] = required
         if deletion.waiting:
             self._waiting.add(deletion)
@@ -37,7 +37,7 @@ class Deletions:
         return None
 
     def _delete_before(self, deleted: DeleteRecordsPartition) -> Steps[tuple[DeletedRecords, int]]:
-        """The current answer, and the offset that the low watermark must reach to complete it."""
+        """The current response, and the offset that the low watermark must reach to complete it."""
         partition = self._partitions.get(deleted.partition)
         if partition is None:
             return DeletedRecords(deleted.partition, self._metadata.replica_error(deleted.partition)), 0
@@ -61,7 +61,7 @@ class Deletions:
         low = -1 if partition is None or error is not ErrorCode.NONE else partition.low_watermark()
         for deletion in self._waiting.at(topic_partition):
             for index, required in list(deletion.waiting.items()):
-                if deletion.answers[index].partition == topic_partition and (
+                if deletion.responses[index].partition == topic_partition and (
                     error is not ErrorCode.NONE or low >= required
                 ):
                     deletion.settle(index, DeletedRecords(topic_partition, error, low))

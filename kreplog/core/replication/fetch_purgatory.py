@@ -169,9 +169,9 @@ class FetchPurgatory:
         if request.replica_id in (CONSUMER, DEBUGGING):
             return partition.check_readable(requested, request.replica_id == DEBUGGING)
         self._expected.get(request.replica_id, {}).pop(requested.partition, None)
-        answer = yield from partition.record_fetch(requested, request.replica_id, request.broker_epoch, now_ms)
+        response = yield from partition.record_fetch(requested, request.replica_id, request.broker_epoch, now_ms)
         yield from self._deletions.settle(requested.partition)
-        return answer
+        return response
 
     def _try(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
         """Reply if min_bytes can be read, something else changed, or its deadline has passed; whether it did."""
@@ -182,13 +182,13 @@ class FetchPurgatory:
             return False
         room, found, results = fetch.request.max_bytes, 0, []
         for requested in partitions:
-            answer = fetch.refused.get(requested.partition)
-            if answer is None:
-                answer = yield from self._read(requested, consumer, room, debugging)
-            results.append(answer)
-            size = len(answer.records)
+            response = fetch.refused.get(requested.partition)
+            if response is None:
+                response = yield from self._read(requested, consumer, room, debugging)
+            results.append(response)
+            size = len(response.records)
             room, found = room - size, found + size
-            waits = waits and answer.error is ErrorCode.NONE and answer.diverging is None
+            waits = waits and response.error is ErrorCode.NONE and response.diverging is None
             waits = waits and (consumer or not self._deletions.awaits(requested))
         if waits and found < fetch.request.min_bytes:
             return False

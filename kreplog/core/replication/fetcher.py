@@ -289,7 +289,7 @@ class Fetcher:
             if self._is_delayed(*item):
                 _, _, topic_partition, entry = item
                 entry.state = FetchState.TRUNCATING
-                entry.listed = False  # the response with the error may have had news for it
+                entry.listed = False  # the response with the error may have had changes for it
                 self._activate(topic_partition, entry)
 
     def _pause(self, now_ms: int) -> None:

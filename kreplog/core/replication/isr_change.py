@@ -58,10 +58,10 @@ class IsrChange:
             if not isinstance(event.error, BadVersionError | NoNodeError):
                 return Outcome.UNKNOWN, None
             return (Outcome.DROPPED if event.error.index else Outcome.OVERTAKEN), None
-        answer = event.results[0]
-        if isinstance(answer, Node | None):
-            return self._read(answer)
-        return Outcome.ADOPTED, self.proposed._replace(partition_epoch=answer.version)
+        response = event.results[0]
+        if isinstance(response, Node | None):
+            return self._read(response)
+        return Outcome.ADOPTED, self.proposed._replace(partition_epoch=response.version)
 
     def _read(self, node: Node | None) -> tuple[Outcome, LeaderAndIsr | None]:
         ours = self.proposed

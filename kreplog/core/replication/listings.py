@@ -31,12 +31,12 @@ from kreplog.types import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class _Listing:
-    """A request with lookups in flight. answers: of each partition of the request, in its order. waiting: number of
+    """A request with lookups in flight. responses: of each partition of the request, in its order. waiting: number of
     lookups without a result."""
 
     reply_to: Hashable
     request: ListOffsetsRequest
-    answers: list[ListedOffset]
+    responses: list[ListedOffset]
     waiting: int = 0
 
 
@@ -61,39 +61,39 @@ class OffsetListings:
         lookups = []
         for index, queried in enumerate(request.partitions):
             if named[queried.partition] > 1:
-                answer = ListedOffset(queried.partition, ErrorCode.INVALID_REQUEST)
+                response = ListedOffset(queried.partition, ErrorCode.INVALID_REQUEST)
             else:
-                answer, by_time = self._answer(queried, request.replica_id == DEBUGGING)
+                response, by_time = self._respond(queried, request.replica_id == DEBUGGING)
                 if by_time:
                     lookups.append(OffsetForTimestamp((number, index), queried.partition, queried.timestamp))
-            listing.answers.append(answer)
+            listing.responses.append(response)
         if lookups:
             listing.waiting = len(lookups)
             self._waiting[number] = listing
             yield from lookups
         else:
-            yield Reply(reply_to, ListOffsetsResponse(tuple(listing.answers)))
+            yield Reply(reply_to, ListOffsetsResponse(tuple(listing.responses)))
 
     def found(self, event: OffsetFound) -> Steps[None]:
         """Record the result of a lookup; reply after the last one."""
         number, index = event.tag
         listing = self._waiting[number]
         queried = listing.request.partitions[index]
-        answer, by_time = self._answer(queried, listing.request.replica_id == DEBUGGING)
+        response, by_time = self._respond(queried, listing.request.replica_id == DEBUGGING)
         partition = self._partitions.get(queried.partition)
         if by_time and partition is not None:
             offset, timestamp = (
                 (-1, -1) if event.offset >= partition.high_watermark else (event.offset, event.timestamp)
             )
-            answer = ListedOffset(queried.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
-        listing.answers[index] = answer
+            response = ListedOffset(queried.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
+        listing.responses[index] = response
         listing.waiting -= 1
         if not listing.waiting:
             del self._waiting[number]
-            yield Reply(listing.reply_to, ListOffsetsResponse(tuple(listing.answers)))
+            yield Reply(listing.reply_to, ListOffsetsResponse(tuple(listing.responses)))
 
-    def _answer(self, queried: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
-        """The answer without a lookup, and whether a lookup by timestamp is needed instead."""
+    def _respond(self, queried: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
+        """The response without a lookup, and whether a lookup by timestamp is needed instead."""
         partition = self._partitions.get(queried.partition)
         if partition is None:
             error = self._metadata.replica_error(queried.partition)

@@ -206,7 +206,7 @@ class ReplicaManager:
             case ProduceRequest():
                 produce = yield from self._produces.begin(reply_to, request, now_ms)
                 if produce is not None:
-                    self._deadlines.push(produce.deadline_ms, produce, len(produce.answers))
+                    self._deadlines.push(produce.deadline_ms, produce, len(produce.responses))
             case FetchRequest():
                 fetch = yield from self._fetches.begin(reply_to, request, now_ms)
                 if fetch is not None:
@@ -223,7 +223,7 @@ class ReplicaManager:
                 raise InvariantError(f"the replica manager does not handle {type(request).__name__}")
 
     def _offsets_for_leader_epoch(self, request: OffsetsForLeaderEpochRequest) -> OffsetsForLeaderEpochResponse:
-        answers = []
+        responses = []
         for queried in request.partitions:
             partition = self.partitions.get(queried.partition)
             error = self.metadata.replica_error(queried.partition)
@@ -232,8 +232,8 @@ class ReplicaManager:
                 error = partition.refusal(queried.current_leader_epoch)
                 if error is ErrorCode.NONE:
                     end = partition.end_offset_for(queried.leader_epoch)
-            answers.append((queried.partition, error, end))
-        return OffsetsForLeaderEpochResponse(tuple(answers))
+            responses.append((queried.partition, error, end))
+        return OffsetsForLeaderEpochResponse(tuple(responses))
 
     def _enforce_retention(self, topic_partition: TopicPartition) -> Steps[None]:
         partition = self.partitions.get(topic_partition)
@@ -270,14 +270,14 @@ class ReplicaManager:
                 yield from self._deletions.settle_all()
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
-        answers: dict[TopicPartition, ErrorCode] = {}
+        responses: dict[TopicPartition, ErrorCode] = {}
         self.metadata.learn(request.partitions)
         for partition_state in request.partitions:
-            answers[partition_state.partition] = yield from self._apply(partition_state, now_ms)
+            responses[partition_state.partition] = yield from self._apply(partition_state, now_ms)
         if request.is_init:
             self._disk_lost = False  # the INIT has named every replica that a lost disk may have held
             yield from self._set_strays_aside({partition_state.partition for partition_state in request.partitions})
-        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(answers.items()))
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(responses.items()))
 
     def _apply(self, partition_state: PartitionState, now_ms: int) -> Steps[ErrorCode]:
         partition = self.partitions.get(partition_state.partition)
@@ -397,10 +397,10 @@ class ReplicaManager:
             self.missing[partition_state.partition] = partition_state.topic_id
 
     def _stop_replicas(self, request: StopReplicaRequest) -> Steps[StopReplicaResponse]:
-        answers: dict[TopicPartition, ErrorCode] = {}
+        responses: dict[TopicPartition, ErrorCode] = {}
         for stop in request.partitions:
-            answers[stop.partition] = yield from self._stop_replica(stop)
-        return StopReplicaResponse(ErrorCode.NONE, tuple(answers.items()))
+            responses[stop.partition] = yield from self._stop_replica(stop)
+        return StopReplicaResponse(ErrorCode.NONE, tuple(responses.items()))
 
     def _stop_replica(self, stop: StopReplica) -> Steps[ErrorCode]:
         if stop.delete and (stop.topic_id, stop.partition.partition) in self._strays:

@@ -35,14 +35,14 @@ class ProducePurgatory:
         """Append, and reply at once unless acks=all has to wait; the request that waits is returned."""
         if request.acks not in (-1, 0, 1):
             refused = ErrorCode.INVALID_REQUIRED_ACKS
-            answers = [ProducedPartition(produced.partition, refused) for produced in request.partitions]
-            yield Reply(reply_to, ProduceResponse(tuple(answers)))
+            responses = [ProducedPartition(produced.partition, refused) for produced in request.partitions]
+            yield Reply(reply_to, ProduceResponse(tuple(responses)))
             return None
         produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
         for index, produced in enumerate(request.partitions):
-            answer, next_offset = yield from self._append(produced, request.acks, now_ms)
-            produce.answers.append(answer)
-            if answer.error is ErrorCode.NONE and request.acks == -1:
+            response, next_offset = yield from self._append(produced, request.acks, now_ms)
+            produce.responses.append(response)
+            if response.error is ErrorCode.NONE and request.acks == -1:
                 partition = self._partitions[produced.partition]
                 if not partition.is_committed(next_offset):
                     self._commit_queues.setdefault(produced.partition, CommitQueue()).push(next_offset, produce, index)
@@ -74,10 +74,10 @@ class ProducePurgatory:
             if isinstance(refusal, OutOfOrderSequenceError) and partition.sequence_gap_grace.applies(now_ms):
                 error = ErrorCode.NOT_ENOUGH_REPLICAS
             return ProducedPartition(produced.partition, error, message=str(refusal)), 0
-        answer = ProducedPartition(
+        response = ProducedPartition(
             produced.partition, ErrorCode.NONE, info.first_offset, info.log_append_time_ms, partition.log.log_start
         )
-        return answer, info.last_offset + 1
+        return response, info.last_offset + 1
 
     def __contains__(self, topic_partition: TopicPartition) -> bool:
         """Whether requests may wait for this partition."""
