@@ -1,4 +1,4 @@
-"""What operators ask of the cluster, written to the store as its tools write it, by a session of their own."""
+"""Administrator: requests of operators, written to the store as the tools write them, by a session of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Administrator:
-    """Requests to the controller, by way of the store. Each method says whether the store took it."""
+    """Writes requests to the controller into the store. Each method returns whether the store accepted it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -27,7 +27,7 @@ class Administrator:
         self._names = 0
 
     def create_topic(self, plan: TopicPlan, brokers: Sequence[int]) -> bool:
-        """Partitions go around the brokers, each starting with another leader."""
+        """Partitions are assigned round-robin, each with another leader."""
         random = self._cluster.scheduler.random
         start = random.randrange(len(brokers))
         partitions = {
@@ -51,7 +51,7 @@ class Administrator:
         if self._cluster.store.store.peek(nodes.topic(name)) is None:
             return False
         done = self._write(Create(f"{nodes.DELETED_TOPICS}/{name}"))
-        if done:  # before anybody can hear of it
+        if done:  # before any broker can read it
             self._cluster.topic_deleted(name)
         return done
 
@@ -65,7 +65,7 @@ class Administrator:
         return done
 
     def replicas_of(self, partition: TopicPartition) -> tuple[int, ...]:
-        """What it is assigned to, or about to be."""
+        """Its assigned replicas, the target during a reassignment."""
         topic = self._topic(partition.topic)
         found = None if topic is None else topic.partitions.get(partition.partition)
         return () if found is None else found.target
@@ -85,7 +85,7 @@ class Administrator:
         return name, self._topic(name) if names else None
 
     def add_partition(self, topic_draw: float, broker_draw: float) -> bool:
-        """One more partition for a topic, with as many replicas as its first has."""
+        """Add a partition to a topic, with as many replicas as its first has."""
         name, topic = self._drawn_topic(topic_draw)
         if topic is None or not topic.partitions:
             return False
@@ -100,7 +100,7 @@ class Administrator:
         return done
 
     def remove_partition(self, topic_draw: float) -> bool:
-        """The last one of a topic; the controller refuses it for the only one."""
+        """Remove the last partition of a topic; the controller refuses it for the only one."""
         name, topic = self._drawn_topic(topic_draw)
         if topic is None or not topic.partitions:
             return False
@@ -115,7 +115,8 @@ class Administrator:
         return self._write(Delete(nodes.CONTROLLER))
 
     def change_topics(self, draws: Sequence[float], duration_ms: int) -> bool:
-        """Make an extra topic; or delete it; or delete one and make it anew at once, while its brokers may be down."""
+        """Create an extra topic; or delete a topic; or delete it and create it again at once, while brokers may be
+        down."""
         cluster = self._cluster
         if draws[0] < 0.4:
             return self._create_extra(draws, f"x{self._names}")
@@ -130,7 +131,7 @@ class Administrator:
         return done
 
     def pending(self) -> str | None:
-        """The path of a request that the controller has not dealt with; None when there is none."""
+        """The path of a request that the controller has not completed; None if all are."""
         children = self._session.children
         if self._cluster.store.store.peek(nodes.CONTROLLER_EPOCH) is None:
             return nodes.CONTROLLER_EPOCH
@@ -158,7 +159,7 @@ class Administrator:
         return self._under(nodes.REASSIGNED, partition, data)
 
     def _under(self, root: str, partition: TopicPartition, data: bytes) -> bool:
-        """Put a request for a partition under `root`, in place of one that stands already."""
+        """Write a request for a partition under `root`, in place of a pending one."""
         peek = self._cluster.store.store.peek
         path = nodes.partition(partition, root)
         parent = path.rpartition("/")[0]

@@ -1,9 +1,9 @@
-"""The shell of one broker process in virtual time: four cores, their queues, and everything that a core may ask for.
+"""The shell of one broker process in virtual time: its cores, their event queues, and the handlers of their effects.
 
-A `Runner` steps one core, effect by effect, and suspends the step while the store or a slow disk takes its time; the
-cores of one process do not wait for each other. A `BrokerProcess` lives from its start to its crash or clean shutdown;
-what outlives it (its disk, what the next start must know) is the `Machine`'s. A crash can come between any two effects:
-the steps under way are dropped, and whatever the disk did not keep is gone.
+A `CoreRunner` steps one core, effect by effect, and suspends the step while it waits for the store or a slow disk; the
+cores of one process do not wait for each other. A `BrokerProcess` lasts from its start to its crash or clean shutdown;
+its `Machine` outlives it, with the disk and the facts for the next start. A crash can happen between any two effects:
+the steps under way are dropped, and everything that the disk has not written is lost.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ if TYPE_CHECKING:
     from kreplog.sim.cluster import Cluster
 
 FEW_BYTES = 20_000
-"""Of memory for sessions and parked fetches, in runs that have few of those."""
+"""Memory limit for fetch sessions and waiting fetches, in seeds with few sessions."""
 
 FETCH_SLACK_MS = 700
-"""What a fetch may take beyond its max_wait before its connection is closed."""
+"""Time beyond max_wait after which the connection of a fetch is closed."""
 
 CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
 SHUTDOWN_TIMEOUT_MS = 1000
 
 EXIT_DELAY_MS = 300
-"""Until a paused process that may exit is looked at again."""
+"""Delay before a paused process tries again to exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """A client asks what a broker knows; the answer is a copy of its MetadataCache."""
+    """A client's metadata request; the response is a copy of the broker's MetadataCache."""
 
 
 class _Awaited:
-    """The answer of an effect that comes later."""
+    """Type of AWAITED: the answer of an effect comes later."""
 
 
 AWAITED = _Awaited()
 
 
 class Machine:
-    """What a broker is when its process is gone. clock_us: how far its clock is ahead of virtual time.
-    lost_power: and has perhaps not caught up since. new_disk: nobody knows what should be on it. disks: how many it
-    has had."""
+    """The part of a broker that outlives its process. clock_us: how far its clock is ahead of virtual time.
+    lost_power: its power failed, and it may not have caught up since. new_disk: its replicas are not known. disks: how
+    many it has had."""
 
     def __init__(self, broker_id: int, disk: Disk, rack: str | None) -> None:
         self.id = broker_id
@@ -94,7 +94,7 @@ class CoreRunner:
 
     def __init__(self, process: BrokerProcess, name: str, core: effects.Core) -> None:
         self.core = core
-        self.who = f"{name} {process.id}"
+        self.name = f"{name} {process.id}"
         self._process = process
         self._inbox: deque[events.Event] = deque()
         self.event: events.Event | None = None
@@ -110,7 +110,7 @@ class CoreRunner:
         return self._steps is None and not self._inbox
 
     def put(self, event: events.Event) -> None:
-        """Queue an event; it is stepped now if nothing is before it."""
+        """Queue an event; it is processed now if no other is before it."""
         self._inbox.append(event)
         if not self._running:
             self.run()
@@ -119,7 +119,7 @@ class CoreRunner:
         self.put(events.WatchFired(event))
 
     def run(self) -> None:
-        """Go on as far as it goes."""
+        """Continue until the step waits or the queue is empty."""
         if self._running or not self._may_run():
             return
         self._running = True
@@ -139,19 +139,19 @@ class CoreRunner:
         return self._process.running and not self._awaiting
 
     def resume(self, answer: Any, error: BaseException | None = None) -> None:
-        """The answer that the step was waiting for."""
+        """Resume the step with the answer that it was waiting for."""
         self._awaiting = False
         self._answer, self._error = answer, error
         self.run()
 
     def arm(self) -> None:
-        """See to it that the core gets its Tick when it wants one."""
+        """Schedule the next Tick of the core."""
         process = self._process
         wakeup_ms = self.core.next_wakeup(process.now_ms)
         timer = self._timer
         if wakeup_ms is None:
             return
-        # Never at the same instant again: a core that is never content must not stop the time.
+        # Never at the same instant: a core that is always due must not stop virtual time.
         at_us = max(process.instant_of(wakeup_ms), process.cluster.scheduler.now_us + MS)
         if timer is not None and timer.pending:
             if timer.at_us <= at_us:
@@ -162,7 +162,7 @@ class CoreRunner:
     def _tick(self) -> None:
         process = self._process
         if not process.running or self._awaiting or self._steps is not None:
-            return  # it is armed again when it goes on
+            return  # it is armed again when it continues
         now_ms = process.now_ms
         wakeup_ms = self.core.next_wakeup(now_ms)
         if wakeup_ms is not None and wakeup_ms <= now_ms:
@@ -174,13 +174,13 @@ class CoreRunner:
         process = self._process
         trace = process.cluster.trace
         if trace.enabled and not isinstance(event, events.Tick):
-            trace.note(self.who, describe_event(event), *partitions_of(event))
+            trace.note(self.name, describe_event(event), *partitions_of(event))
         self.event = event
         self._steps = self.core.step(event, process.now_ms)
         self._answer = self._error = None
 
     def _advance(self) -> None:
-        """Run the step to its end, or to where it waits, or to where its process stops."""
+        """Run the step until it ends, waits, or its process stops."""
         process, steps = self._process, self._steps
         assert steps is not None
         answer, error = self._answer, self._error
@@ -192,7 +192,7 @@ class CoreRunner:
                 process.stepped(self)
                 return
             except Exception as failure:
-                process.cluster.core_failed(process, self.who, failure)
+                process.cluster.core_failed(process, self.name, failure)
                 return
             answer = error = None
             try:
@@ -205,7 +205,7 @@ class CoreRunner:
                 self._awaiting = True
                 return
             if process.fuse is not None:
-                process.burn()
+                process.count_effect()
             if not process.running:
                 self._answer, self._error = answer, error
                 return
@@ -214,13 +214,13 @@ class CoreRunner:
         if isinstance(effect, effects.GetNodes | effects.GetChildren):
             return
         answer = None if answer is AWAITED else answer
-        self._process.cluster.trace.note(self.who, describe_effect(effect, answer, error), *partitions_of(effect))
+        self._process.cluster.trace.note(self.name, describe_effect(effect, answer, error), *partitions_of(effect))
 
 
 class BrokerProcess:
-    """One life of a broker.
+    """One process of a broker.
 
-    running: neither stopped for ever nor paused. fuse: effects until `blow` is called; None for no such plan.
+    running: neither stopped nor paused. fuse: effects until `on_fuse` is called; None if not set.
     """
 
     def __init__(self, cluster: Cluster, machine: Machine, config: ReplicationConfig) -> None:
@@ -234,7 +234,7 @@ class BrokerProcess:
         self.running = True
         self.stopping = False
         self.fuse: int | None = None
-        self.blow: Callable[[], None] = lambda: None
+        self.on_fuse: Callable[[], None] = lambda: None
         scheduler = cluster.scheduler
         self._scheduler = scheduler
         self._rate = 1000
@@ -250,11 +250,11 @@ class BrokerProcess:
             self._connected,
             self._session_lost,
         )
-        few = config.max_incremental_fetch_session_cache_slots == 2
-        memory = MemoryAccount(FEW_BYTES) if few else None
+        few_sessions = config.max_incremental_fetch_session_cache_slots == 2
+        memory = MemoryAccount(FEW_BYTES) if few_sessions else None
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
-        self._reign = -1
+        self._term_epoch = -1
         broker = BrokerRegistration(
             self.id,
             -1,
@@ -318,12 +318,12 @@ class BrokerProcess:
         return (self._base_local_us + (self._scheduler.now_us - self._base_us) * self._rate // 1000) // MS
 
     def instant_of(self, local_ms: int) -> int:
-        """When (us of virtual time) the broker's clock shows `local_ms`."""
+        """The virtual time (us) at which the broker's clock shows `local_ms`."""
         ahead_us = local_ms * MS - self._base_local_us
         return self._base_us + -(-ahead_us * 1000 // self._rate)
 
     def set_clock(self, jump_ms: int, rate: int) -> None:
-        """Jump forward, and go on at `rate` thousandths of the true speed."""
+        """Jump forward, and continue at `rate` thousandths of the true speed."""
         now_us = self._scheduler.now_us
         self._base_local_us += (now_us - self._base_us) * self._rate // 1000 + jump_ms * MS
         self._base_us = now_us
@@ -332,27 +332,27 @@ class BrokerProcess:
             for runner in self.runners:
                 runner.arm()
 
-    # Life
+    # Lifecycle
 
     def start(self) -> None:
-        """Attach to the network and ask the store for a session."""
+        """Attach to the network and request a session of the store."""
         self.cluster.network.attach(self.host, self._requested)
         self.link.connect()
         self._checkpoint_later()
 
     def crash(self, notice_us: int | None) -> None:
-        """Gone, now, wherever its steps are. notice_us: as of StoreLink.kill."""
+        """End the process now, in the middle of its steps. notice_us: as in VirtualStoreLink.kill."""
         self._end()
         self.link.kill(notice_us)
 
     def pause(self) -> None:
-        """Stop as SIGSTOP does: messages queue up, the clock goes on."""
+        """Stop as SIGSTOP does: messages queue up, the clock continues."""
         self.paused = True
         self.running = False
         self.link.paused = True
 
     def resume(self) -> None:
-        """All that queued up is worked off at once."""
+        """Resume after a pause, with all queued events."""
         if not self.paused or not self.alive:
             return
         self.paused = False
@@ -364,19 +364,20 @@ class BrokerProcess:
         if self.running:
             self.sender.resume()
 
-    def burn(self) -> None:
-        """One more effect is done."""
+    def count_effect(self) -> None:
+        """Count an effect towards the fuse."""
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse <= 0:
                 self.fuse = None
-                self.blow()
+                self.on_fuse()
 
     def shut_down(self, exited: Callable[[], None]) -> None:
-        """Announce it, hand over the leaders, close the logs, exit; `exited` is called then, unless it crashes."""
+        """Controlled shutdown: move leaders, close the logs, exit; `exited` is called then, unless the process
+        crashes."""
         self.stopping = True
         self._exited = exited
-        self.carry_out(self.cores.stop())
+        self.apply_all(self.cores.stop())
 
     def _send_shutdown(self, runner: CoreRunner, effect: effects.SendShutdown) -> None:
         def replied(response: m.ControlledShutdownResponse | None) -> None:
@@ -408,55 +409,56 @@ class BrokerProcess:
 
     def _requested(self, reply_to: int, request: Any) -> None:
         if isinstance(request, MetadataRequest):
-            self._tell_metadata(reply_to)
+            self._reply_metadata(reply_to)
         elif isinstance(request, m.ControlledShutdownRequest):
             self.control.put(events.Received(reply_to, request))
         else:
             self.replicas.put(events.Received(reply_to, request))
 
-    def _tell_metadata(self, reply_to: int) -> None:
+    def _reply_metadata(self, reply_to: int) -> None:
         if self.paused:
-            self._scheduler.after(200 * MS, self._tell_metadata, reply_to)
+            self._scheduler.after(200 * MS, self._reply_metadata, reply_to)
         elif self.alive:
             self.cluster.network.reply(reply_to, self.cluster.metadata_of(self))
 
     def _connected(self, session_id: int) -> None:
-        self.carry_out(self.cores.session_started(session_id))
+        self.apply_all(self.cores.session_started(session_id))
 
     def stepped(self, runner: CoreRunner) -> None:
         """A step has ended."""
         if runner is self.replicas:
             self.cluster.checkers.stepped(self.id, self.manager)
         elif runner is self.control:
-            self._reign = self.controller.epoch
-        self.carry_out(self.cores.stepped(runner.core))
+            self._term_epoch = self.controller.epoch
+        self.apply_all(self.cores.stepped(runner.core))
 
-    def carry_out(self, following: Sequence[effects.Effect]) -> None:
-        """What the cores together have decided."""
+    def apply_all(self, following: Sequence[effects.Effect]) -> None:
+        """Apply the effects that BrokerCores has decided."""
         for effect in following:
             self.apply(self.replicas, effect)
 
-    def _transition(self, thing: object, old: str, new: str) -> None:
-        """Judged are all but the first states, which a controller gives to what it finds when it is elected."""
-        if self.controller.epoch == self._reign or not old.startswith("NonExistent"):
-            self.cluster.checkers.transition(thing, old, new)
+    def _transition(self, changed: object, old: str, new: str) -> None:
+        """Pass transitions to the checkers, except for the first states that a newly elected controller sets."""
+        if self.controller.epoch == self._term_epoch or not old.startswith("NonExistent"):
+            self.cluster.checkers.transition(changed, old, new)
 
     def _session_lost(self) -> None:
         if not self.alive:
             return
-        self.carry_out(self.cores.session_lost())
+        self.apply_all(self.cores.session_lost())
         if not self.stopping:
             self.link.connect(int(300 * MS * self._scheduler.random.random()))
 
     # Effects
 
     def apply(self, runner: CoreRunner, effect: effects.Effect) -> Any:
-        """Carry out one effect; its answer, AWAITED if that comes later, None if there is none. Throws KreplogError."""
+        """Apply an effect; return its answer, AWAITED if that comes later, None for none. Raises KreplogError."""
         handler = self._effects.get(type(effect))
         return handler(runner, effect) if handler is not None else None
 
     def _log(self, runner: CoreRunner, effect: Any) -> Any:
-        """Writes happen at once and are answered, on a slow disk, later: a crash in between leaves them on the disk."""
+        """A write happens at once, and on a slow disk its answer comes later: a crash in between leaves it on the
+        disk."""
         answer: Any = None
         error: KreplogError | None = None
         if isinstance(effect, effects.DeleteLog):
@@ -488,7 +490,7 @@ class BrokerProcess:
             self._begin_flush(log)
 
     def _begin_flush(self, log: DiskLog) -> None:
-        """An fsync takes what is there when it begins, and its time."""
+        """An fsync covers the records at its start, and takes time."""
         outcome: int | StorageError
         try:
             outcome = log.flush()
@@ -500,7 +502,7 @@ class BrokerProcess:
     def _flushed(self, log: DiskLog, outcome: int | StorageError) -> None:
         if not self.alive:
             return
-        if self.disk.log(log.partition) is not log:  # the replica was stopped, deleted or opened anew
+        if self.disk.log(log.partition) is not log:  # the replica was stopped, deleted or opened again
             self._flushes.forget(log)
         elif isinstance(outcome, int):
             event, again = self._flushes.finished(log, log.partition, outcome)
@@ -533,26 +535,26 @@ class BrokerProcess:
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
-            for one in getattr(effect.response, "partitions", ()):
-                if getattr(one, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    self.cluster.checkers.denied(self.id, one.partition)
+            for partition in getattr(effect.response, "partitions", ()):
+                if getattr(partition, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self.cluster.checkers.denied(self.id, partition.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 
     def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
         if effect.request.is_init:
             self._created_by_init = self.disk.begin_sync()
-        self.carry_out(self.cores.applied(effect))
+        self.apply_all(self.cores.applied(effect))
 
     def _sync_files(self, _runner: CoreRunner, effect: effects.SyncFiles) -> None:
         created = self.disk.begin_sync()
         if not created:
-            self.carry_out(self.cores.files_synced(effect.applied))
+            self.apply_all(self.cores.files_synced(effect.applied))
             return
 
         def synced() -> None:
             if self.alive:
                 self.disk.synced(created)
-                self.carry_out(self.cores.files_synced(effect.applied))
+                self.apply_all(self.cores.files_synced(effect.applied))
 
         self._scheduler.after(int((500 + 4000 * self._scheduler.random.random()) + self.disk.slow_ms * MS), synced)
 
@@ -562,14 +564,14 @@ class BrokerProcess:
         self.disk.unclean = self.machine.new_disk = False
 
     def _drain_control_channels(self, runner: CoreRunner, effect: effects.DrainControlChannels) -> Any:
-        """As long as it may take, as if one broker did not answer."""
+        """Always waits for the maximum, as if a broker did not respond."""
         self._scheduler.after((effect.max_ms + effect.rest_ms) * MS, self._resume, runner, None, None)
         return AWAITED
 
     def _connect_peer(self, runner: CoreRunner, effect: effects.ConnectPeer) -> None:
         peer = effect.broker.id, effect.broker.epoch
 
-        def heard(fate: Fate) -> None:
+        def on_fate(fate: Fate) -> None:
             if fate is Fate.CONNECTED:
                 runner.put(events.PeerConnected(*peer))
             elif fate is Fate.RESET:
@@ -578,7 +580,7 @@ class BrokerProcess:
                 runner.put(events.PeerUnreachable(*peer, refused=fate is Fate.REFUSED))
 
         self._hang_up(effect.broker.id)
-        self._held[effect.broker.id] = self.cluster.network.dial(self.host, f"b{effect.broker.id}", heard)
+        self._held[effect.broker.id] = self.cluster.network.dial(self.host, f"b{effect.broker.id}", on_fate)
 
     def _disconnect_peer(self, _runner: CoreRunner, effect: effects.DisconnectPeer) -> None:
         self._hang_up(effect.broker)
@@ -638,11 +640,11 @@ class BrokerProcess:
 
 
 def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:
-    """Whether a controller has just asked for the deletion of this replica."""
+    """Whether the event is a StopReplica that deletes this replica."""
     return (
         isinstance(event, events.Received)
         and isinstance(event.request, m.StopReplicaRequest)
-        and any(one.partition == partition and one.delete for one in event.request.partitions)
+        and any(stop.partition == partition and stop.delete for stop in event.request.partitions)
     )
 
 
@@ -653,17 +655,17 @@ def _open_log(disk: Disk, effect: effects.OpenLog) -> effects.OpenedLog:
 
 def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
     log = disk.log(partition)
-    check(log is not None, f"{partition}: a core asks for a log that is not open")
+    check(log is not None, f"{partition}: a core uses a log that is not open")
     assert log is not None
     return log
 
 
 def _size_from(disk: Disk, effect: effects.SizeFrom) -> int:
-    place = effect.partition, effect.offset
-    disk.sizes_not_read.add(place)
+    position = effect.partition, effect.offset
+    disk.sizes_not_read.add(position)
     disk.check_resources(effect.partition)
     size = _on(disk, effect.partition).size_from(effect.offset)
-    disk.sizes_not_read.discard(place)
+    disk.sizes_not_read.discard(position)
     return size
 
 

@@ -1,7 +1,7 @@
-"""A whole cluster in virtual time: machines, network, store, clients, and those who watch them.
+"""A simulated cluster: machines, network, store, clients, fault injector and checkers, in virtual time.
 
-The cluster owns nothing of what is decided; it wires the parts together, answers "who leads this partition now?" from
-the store for those who need a target, and knows when everything has come to rest.
+The cluster decides nothing; it connects the parts, reads the present state from the store for parts that need a target,
+and determines when the cluster has come to rest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kreplog.errors import ErrorCode
 from kreplog.sim import final_checks, workload
 from kreplog.sim.administrator import Administrator
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
-from kreplog.sim.checkers import Checkers
+from kreplog.sim.checkers import Checkers, Violation
 from kreplog.sim.disk import Disks, Loss
 from kreplog.sim.faults import SimulationPlan, TopicPlan
 from kreplog.sim.history import DeletionDone, DeletionRequested, Event, History, Watermark
 from kreplog.sim.injector import Injector
 from kreplog.sim.network import Network
-from kreplog.sim.partition_history import PartitionHistory
+from kreplog.sim.partition_model import PartitionModel
 from kreplog.sim.scheduler import MS, Scheduler
 from kreplog.sim.store import StoreServer
 from kreplog.sim.trace import CHECKER, Trace, describe_history
@@ -36,7 +36,7 @@ from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition
 
 
 class NetworkPort:
-    """What a client named `host` can do: its way into the network."""
+    """The ClientPort of the client `host` on the simulated network."""
 
     def __init__(self, cluster: Cluster, host: str) -> None:
         self._network = cluster.network
@@ -57,22 +57,22 @@ class NetworkPort:
 
 
 class _Checkers(Checkers):
-    """Checkers that put what they find into the trace, at the moment when they find it."""
+    """Checkers that add each violation to the trace when they find it."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster.disks, cluster.history, cluster.replica_of)
         self._trace = cluster.trace
 
-    def violate(self, kind: str, text: str, line: PartitionHistory | None, offset: int = -1) -> None:
+    def violate(self, kind: str, text: str, model: PartitionModel | None, offset: int = -1) -> None:
         before = len(self.violations)
-        super().violate(kind, text, line, offset)
+        super().violate(kind, text, model, offset)
         for violation in self.violations[before:]:
             self._trace.note(CHECKER, f"{kind}: {violation.text}", *violation.partitions)
 
 
 class Cluster:
-    """All of one seed. `failures`: what a core or the shell could not survive, in plain words. presumed_dead: how many
-    registrations failure detectors have ended."""
+    """The cluster of one seed. failures: cores that raised an unexpected error. presumed_dead: number of registrations
+    that failure detectors have ended."""
 
     def __init__(self, plan: SimulationPlan, disks: Disks, traced: bool) -> None:
         self.plan = plan
@@ -83,7 +83,7 @@ class Cluster:
         self.network.jitter = (plan.late, 150 * MS)
         self.store = StoreServer(self.scheduler, self.network)
         self.machines: dict[int, Machine] = {}
-        self.failures: list[tuple[str, str, tuple[TopicPartition, ...]]] = []
+        self.failures: list[Violation] = []
         self.crashes = 0
         self.presumed_dead = 0
         self.history = History(lambda: self.scheduler.now_ms)
@@ -103,7 +103,7 @@ class Cluster:
     # Machines
 
     def start(self) -> None:
-        """Start the brokers, then make the topics, and let the faults of the plan come."""
+        """Start the brokers, create the topics, start the clients, and schedule the faults of the plan."""
         for _ in range(self.plan.brokers):
             self.add_machine()
         for host in self.plan.starved:
@@ -125,7 +125,7 @@ class Cluster:
         process.start()
 
     def crash_machine(self, machine: Machine, lost_cache: bool) -> None:
-        """Kill the process; with lost_cache what was not fsynced is lost with it."""
+        """Kill the process; lost_cache: by a power failure, which loses everything not fsynced."""
         process = machine.process
         random = self.scheduler.random
         if process is not None:
@@ -138,14 +138,14 @@ class Cluster:
         self.checkers.power_lost(losses)
 
     def may_replace_disk(self, machine: Machine) -> bool:
-        """Whether the loss of all that is on a disk keeps the promise: every record is on another, and who has it
-        is known. fsync does not help here, so no partition that relies on it may be there."""
+        """Whether the loss of a whole disk keeps the promise: every committed record is on another known disk.
+        fsync does not help here, so the disk must have no partition that relies on it."""
         if not self.may_lose_power(machine):
             return False
         for partition in self.partitions():
             state = self.state_of(partition)
             if state is None or {*state.isr, *state.elr} == {machine.id}:
-                return False  # nobody else is known to hold what was committed, if anything was
+                return False  # no other replica is known to hold the committed records
         assigned = {name for name, topic in self.topics().items() if _has_replica(topic, machine.id)}
         assigned.update(partition.topic for partition in machine.disk.on_disk())
         configs = [self._plans[name].config for name in sorted(assigned)]
@@ -153,7 +153,7 @@ class Cluster:
         return all(config.min_insync_replicas >= 2 and config.flush_messages != 1 for config in configs)
 
     def replace_disk(self, machine: Machine) -> None:
-        """The broker dies with its disk, and gets an empty one."""
+        """The broker fails with its disk, and gets an empty one."""
         self.crash_machine(machine, lost_cache=True)
         losses = []
         for partition, topic_id in machine.disk.on_disk().items():
@@ -165,17 +165,17 @@ class Cluster:
         machine.disks += 1
         self.checkers.power_lost(losses)
 
-    def core_failed(self, process: BrokerProcess, who: str, error: BaseException) -> None:
-        """A core raised what it must not raise: the broker stops for good, and the seed has failed."""
+    def core_failed(self, process: BrokerProcess, actor: str, error: BaseException) -> None:
+        """A core raised an unexpected error: the broker stops, and the seed has failed."""
         lines = traceback.format_exception(error)
         where = lines[-2].strip().split("\n")[0] if len(lines) > 1 else ""
-        what = f"{who} raised {type(error).__name__}: {error} ({where})"
-        self.trace.note(who, what)
-        self.trace.note(who, "".join(lines))
-        self.failures.append(("core failed", what, ()))
+        text = f"{actor} raised {type(error).__name__}: {error} ({where})"
+        self.trace.note(actor, text)
+        self.trace.note(actor, "".join(lines))
+        self.failures.append(Violation("core failed", text))
         self.crash_machine(process.machine, lost_cache=False)
 
-    # What the store says
+    # The state in the store
 
     def _read_store(self) -> None:
         store = self.store.store
@@ -195,7 +195,7 @@ class Cluster:
                 self._configs[names[3]] = nodes.decode_topic_config(path, node)
 
     def partitions(self) -> list[TopicPartition]:
-        """Those assigned to brokers now."""
+        """All partitions in the store."""
         self._read_store()
         return [
             TopicPartition(name, number) for name, topic in self._topics.items() for number in sorted(topic.partitions)
@@ -226,8 +226,9 @@ class Cluster:
         return -1 if node is None else nodes.decode_controller(node)
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Whether a power cut here keeps the promise: with min.insync.replicas in memory all but one may be lost, so
-        nobody else may still be catching up after one (reliability notes, 0.10)."""
+        """Whether a power failure here keeps the promise: with min.insync.replicas in memory all but one may be lost,
+        so
+        no other replica may still be catching up after a power failure (reliability notes, 0.10)."""
         self._read_store()
         for other in self.machines.values():
             if other is machine or not other.lost_power:
@@ -276,7 +277,7 @@ class Cluster:
         self.trace.note("admin", f"partition {partition} is to be removed", partition)
 
     def unclean_election(self, effect: effects.UncleanElection) -> None:
-        """Declared by a controller."""
+        """A controller has reported an unclean election."""
         self.checkers.unclean_election(effect)
 
     def topic_configured(self, name: str, config: TopicConfig) -> None:
@@ -284,24 +285,24 @@ class Cluster:
         self.trace.note("admin", f"the settings of topic {name} are now {config}", *partitions)
 
     def records_deleted(self, partition: TopicPartition, offset: int, timeout_ms: int) -> bool:
-        """An operator asks the leader to delete all below `offset`, -1 for all that is committed."""
+        """An operator sends DeleteRecords below `offset` to the leader, -1 for all committed records."""
         topic, leader = self.topics().get(partition.topic), self.leader_of(partition)
         if topic is None or leader == NO_LEADER:
             return False
-        asked = (partition, topic.topic_id, offset)
-        self.history.add(DeletionRequested(self.scheduler.now_ms, *asked))
+        requested = (partition, topic.topic_id, offset)
+        self.history.add(DeletionRequested(self.scheduler.now_ms, *requested))
 
         def answered(response: m.DeleteRecordsResponse | None) -> None:
             self.deletion_answered(partition, None if response is None else response.partitions[0])
             if response is not None and response.partitions[0].error is ErrorCode.NONE:
-                self.history.add(DeletionDone(self.scheduler.now_ms, *asked, response.partitions[0].low_watermark))
+                self.history.add(DeletionDone(self.scheduler.now_ms, *requested, response.partitions[0].low_watermark))
 
         request = m.DeleteRecordsRequest(timeout_ms, (m.DeleteRecordsPartition(partition, offset),))
         self.network.call("operator", f"b{leader}", "client", request, answered, 2 * timeout_ms * MS)
         return True
 
     def deletion_answered(self, partition: TopicPartition, answer: m.DeletedRecords | None) -> None:
-        """To an operator; in the history it is already."""
+        """Hook for the response to an operator, which the history contains already."""
 
     # Clients
 
@@ -313,18 +314,18 @@ class Cluster:
                 name = f"{kind}-{index}"
                 random = Random(f"{self.plan.seed}-{name}")
                 drawn = workload.draw(random, kind)
-                # Fewer records, and bytes enough to read them all: a seed is about what happens between them.
+                # Few records, and fetches large enough to read them all: a seed tests the faults between them.
                 settings = replace(drawn, pause_ms=6 * drawn.pause_ms, fetch_bytes=max(drawn.fetch_bytes, 300))
                 shared = (settings, self.history, self.disks.codec, random, brokers, self._switch)
                 client = (
                     workload.producer(name, ids, *shared) if kind == "producer" else workload.consumer(name, *shared)
                 )
-                self.trace.note(name, f"begins with {settings}")
+                self.trace.note(name, f"starts with {settings}")
                 self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
                 self.clients[name].start()
 
     def stop_clients(self) -> None:
-        """Tell them to come to an end."""
+        """Signal the clients to finish."""
         self._switch.off = True
 
     def clients_done(self) -> bool:
@@ -337,10 +338,10 @@ class Cluster:
         cache = process.manager.metadata
         return dict(cache.brokers), dict(cache.partitions)
 
-    # Those who watch
+    # History and checkers
 
     def _heard(self, event: Event) -> None:
-        """A client, or a declaration, has made history."""
+        """A client, or a declared event, has added to the history."""
         if self.trace.enabled and not isinstance(event, Watermark):
             self.trace.note(getattr(event, "client", CHECKER), describe_history(event), event.partition)
         self.checkers.heard(event)
@@ -366,26 +367,25 @@ class Cluster:
 
     @property
     def broken(self) -> bool:
-        """Whether a promise has been broken already."""
+        """Whether a violation has been found already."""
         return bool(self.failures or self.checkers.violations)
 
-    def verdict(self, at_rest: bool) -> list[tuple[str, str, tuple[TopicPartition, ...]]]:
-        """All violations, when everything has ended."""
+    def verdict(self, at_rest: bool) -> list[Violation]:
+        """All violations, at the end of the run."""
         machine = self.machines.get(self.controller())
         process = None if machine is None else machine.process
         controls = process is not None and process.controller.active
         context = process.controller.context if process is not None and controls else None
-        found = final_checks.judge(self.checkers, self.store.store.dump(), context, at_rest)
-        return [(one.kind, one.text, one.partitions) for one in found]
+        return final_checks.judge(self.checkers, self.store.store.dump(), context, at_rest)
 
     # At rest
 
     def unrest(self) -> tuple[str, tuple[TopicPartition, ...]] | None:
-        """Why the cluster has not come to rest yet, and where; None when it has.
+        """Why the cluster is not at rest yet, and the partitions concerned; None when it is.
 
-        At rest: all brokers live and registered, one of them controls, no request of an operator is open, every
-        partition has a leader and its whole ISR, all logs end together and are committed, and nothing is on a disk
-        that belongs to nobody.
+        At rest: all brokers are registered, one is the active controller, no request of an operator is pending, every
+        partition has a leader and its full ISR, all logs have the same end and are committed, and no disk has an
+        unassigned replica.
         """
         for machine in self.machines.values():
             process = machine.process
@@ -393,10 +393,10 @@ class Cluster:
                 return f"broker {machine.id} is not registered", ()
         controller = self.machines.get(self.controller())
         if controller is None or controller.process is None or not controller.process.controller.active:
-            return "nobody controls", ()
+            return "there is no active controller", ()
         pending = self.admin.pending()
         if pending is not None:
-            return f"{pending} still stands", ()
+            return f"{pending} is still pending", ()
         self._read_store()
         for name, topic in self._topics.items():
             for number, assignment in sorted(topic.partitions.items()):
@@ -411,7 +411,7 @@ class Cluster:
                 if assigned is None or machine.id not in assigned.replicas:
                     return f"broker {machine.id} still has {partition}", (partition,)
         if not controller.process.cores.channels.idle:
-            return "the controller has messages to send", ()
+            return "the controller has requests to send", ()
         return None
 
     def _unrest_of(self, partition: TopicPartition, topic_id: str, assignment: nodes.Assignment) -> str | None:
@@ -421,7 +421,7 @@ class Cluster:
         if assignment.adding or assignment.removing:
             return "it is being reassigned"
         if state.isr != tuple(sorted(assignment.replicas)):
-            return f"in sync are {list(state.isr)} of {list(assignment.replicas)}"
+            return f"the ISR is {list(state.isr)} of {list(assignment.replicas)}"
         ends, starts = {}, {}
         for broker_id in assignment.replicas:
             process = self.machines[broker_id].process
@@ -433,17 +433,17 @@ class Cluster:
             if replica.role is not wanted or replica.leader_epoch != state.leader_epoch:
                 return f"broker {broker_id} is {replica.role.name} in epoch {replica.leader_epoch}"
             if replica.role is Role.LEADER and replica.isr != state.isr:
-                return f"its leader takes {list(replica.isr)} for in sync, the store says {list(state.isr)}"
+                return f"its leader has the ISR {list(replica.isr)}, the store {list(state.isr)}"
             if replica.config != self.config_of(partition.topic):
-                return f"broker {broker_id} goes by {replica.config}, the store says {self.config_of(partition.topic)}"
+                return f"broker {broker_id} has settings {replica.config}, the store {self.config_of(partition.topic)}"
             ends[broker_id] = (replica.log.leo, replica.high_watermark)
             starts[broker_id] = replica.log.log_start
         if len({offset for pair in ends.values() for offset in pair}) > 1:
-            told = ", ".join(f"{broker}: {leo} and {watermark}" for broker, (leo, watermark) in ends.items())
-            return f"log ends and high watermarks differ ({told})"
+            offsets = ", ".join(f"{broker}: {leo} and {watermark}" for broker, (leo, watermark) in ends.items())
+            return f"log ends and high watermarks differ ({offsets})"
         late = [broker for broker, start in starts.items() if start < starts[state.leader]]
         if late:
-            return f"brokers {late} keep what its leader has deleted, all below {starts[state.leader]}"
+            return f"brokers {late} have records below the log start offset {starts[state.leader]} of its leader"
         return None
 
 

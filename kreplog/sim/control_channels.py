@@ -1,4 +1,4 @@
-"""The control channels of one broker process in virtual time: they send what core.broker.control_channel queues."""
+"""VirtualControlSender: sends the requests that core.broker.control_channel queues, in virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_US = 800 * MS
 
 
 class VirtualControlSender:
-    """`put_back(event)` hands a response to the controller. may_send: the process is neither dead nor paused."""
+    """put_back: called with the response for the controller. may_send: the process is neither dead nor paused."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class VirtualControlSender:
         self._host = host
         self._may_send = may_send
         self._put_back = put_back
-        self._sending: set[ControlChannel] = set()  # those that a response, or a retry, will go on with
+        self._sending: set[ControlChannel] = set()  # channels that a response, or a retry, will continue
 
     def put(self, effect: SendControl) -> None:
         channel = self._channels.put(effect)
@@ -40,7 +40,7 @@ class VirtualControlSender:
             self._send_next(channel)
 
     def resume(self) -> None:
-        """After a pause: send what was held back."""
+        """After a pause: send the requests that were held back."""
         for channel in self._channels.open:
             if channel not in self._sending:
                 self._send_next(channel)

@@ -1,12 +1,12 @@
-"""What a seed does to its cluster: drawn whole before it begins, carried out when its time comes.
+"""The plan of a seed: the shape of its cluster and its faults, drawn completely before the run.
 
-Swarm testing: each seed draws which kinds of fault it has, how dense they are, and the shape of the cluster, so that
-some seeds have much of one thing and nothing of the rest. Uniform schedules miss what needs several things at once
-(reliability notes, F6), so the draw is biased: leaders and controllers are hit more often than others, leadership moves
-often, and in many seeds one broker is starved of the controller's messages.
+Swarm testing: each seed draws which kinds of faults it has, how dense they are, and the shape of the cluster, so that
+some seeds have many faults of one kind and none of others. Uniform schedules miss failures that need several conditions
+at once (reliability notes, F6), so the draw is biased: leaders and controllers are hit more often, leadership moves
+often, and in many seeds one broker gets the controller's requests late.
 
-An `Action` holds its time and its random numbers, not its target: "the leader of the second partition" is looked up
-when it strikes. So any subset of a plan's actions can be run again, which is how a failing seed is made small.
+An `Action` contains its time and its random numbers, not its target: "the leader of the second partition" is looked up
+when it is injected. So any subset of a plan's actions can be run, which is how a failing seed is shrunk.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ KINDS: dict[str, int] = {
     "exhaust": 4,
     "forge": 4,
 }
-"""Every kind of fault, and how often it comes compared with the others of its seed."""
+"""Every kind of fault, and its weight among the kinds of its seed."""
 
 APART = {"refuse": ("refusals", 0.4), "exhaust": ("exhaustion", 0.2), "forge": ("forgeries", 0.4)}
-"""Kinds that are drawn by themselves: the name of their random numbers, and the share of the seeds that have them."""
+"""Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic that stands from the start."""
+    """A topic that is created at the start."""
 
     name: str
     partitions: int
@@ -83,11 +83,11 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class SimulationPlan:
-    """A whole seed.
+    """The cluster, the clients and the faults of one seed.
 
-    starved: brokers whose control messages are late all the time. fence_late_ms: how long after its session's end a
-    broker still takes it for alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
-    once. quick_notice: a dead process is noticed at once, as by the embedded store.
+    starved: brokers whose control requests are always late. fence_late_ms: how long after the end of its session a
+    broker still considers it alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
+    once. quick_notice: the store detects a dead process at once, as the embedded store does.
     """
 
     seed: int
@@ -110,9 +110,9 @@ class SimulationPlan:
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
-    """The plan of a seed. kinds: those it may have; brokers: how few, how many; log: model, native, both-by-seed."""
+    """The plan of a seed. kinds: to choose from; brokers: minimum and maximum; log: model, native, both-by-seed."""
     random = Random(f"kreplog-{seed}")
-    # Drawn apart: seeds that are known to find a mutation go on to.
+    # Drawn apart, so that seeds that are known to find a mutation still do.
     apart = {kind: Random(f"kreplog-{name}-{seed}") for kind, (name, _) in APART.items() if kind in kinds}
     apart = {kind: drawn for kind, drawn in apart.items() if drawn.random() < APART[kind][1]}
     count = random.randint(*brokers)
@@ -192,13 +192,13 @@ def _draw_actions(random: Random, plan: SimulationPlan, gap_ms: float) -> list[A
         duration_ms = int(10 ** random.uniform(1.3, 3.5))
         draws = tuple(random.random() for _ in range(6))
         actions.append(Action(len(actions), at_ms, kind, duration_ms, draws))
-        # Faults come in bursts: what breaks a protocol is often the second failure, just after the first.
+        # Faults come in bursts: often a second failure, just after the first, breaks a protocol.
         at_ms += int(random.expovariate(1 / gap_ms) * (0.1 if random.random() < 0.3 else 1.2)) + 1
     return actions
 
 
 def _draw_apart(random: Random, plan: SimulationPlan, kind: str, count: int) -> list[Action]:
-    """At times and for times of their own, numbered from `count` on."""
+    """Actions of a kind in APART, numbered from `count` on."""
     actions = []
     for number in range(count, count + random.randint(1, 8)):
         at_ms, duration_ms = random.randint(100, plan.duration_ms), int(10 ** random.uniform(1.3, 3.5))

@@ -1,4 +1,4 @@
-"""Faults striking: each `Action` of a plan is looked up here by its kind and done to the cluster as it then is."""
+"""Injector: executes the actions of a plan on the cluster, with targets chosen at that time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEAL_CHECK_MS = 3000
 
 
 class Injector:
-    """Does to one cluster what its plan says. `heal` ends whatever is still going on; nothing new begins after it."""
+    """Injects the faults of a plan into one cluster. `heal` ends all faults; none begins after it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -41,10 +41,10 @@ class Injector:
 
     def schedule(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
-            self._scheduler.at(action.at_ms * MS, self._strike, action)
+            self._scheduler.at(action.at_ms * MS, self._inject, action)
 
     def heal(self) -> None:
-        """End all faults: links, store, disks, pauses, and every machine is up."""
+        """End all faults: links, store, disks and pauses; start every machine that is down."""
         self._healed = True
         cluster = self._cluster
         cluster.trace.note("fault", "all faults end")
@@ -67,11 +67,11 @@ class Injector:
         for machine in list(cluster.machines.values()):
             if machine.process is None:
                 cluster.start_machine(machine)
-        self._scheduler.after(HEAL_CHECK_MS * MS, self._start_those_that_miss_replicas)
+        self._scheduler.after(HEAL_CHECK_MS * MS, self._restart_brokers_without_replicas)
 
-    def _start_those_that_miss_replicas(self) -> None:
-        """What operators do when a disk was lost: such a broker is started once more when others went on without it,
-        and a topic of which it had the only replica that counted is deleted."""
+    def _restart_brokers_without_replicas(self) -> None:
+        """Act as operators after the loss of a disk: restart the broker when others continued without it, and delete a
+        topic of which it had the only in-sync or eligible replica."""
         cluster = self._cluster
         for machine in list(cluster.machines.values()):
             missing = {} if machine.process is None else machine.process.manager.missing
@@ -81,25 +81,25 @@ class Injector:
                     cluster.trace.note("fault", f"{partition} was lost with the disk of broker {machine.id}", partition)
                     cluster.admin.delete_topic(partition.topic)
             if missing:
-                cluster.trace.note("fault", f"broker {machine.id} is started anew")
+                cluster.trace.note("fault", f"broker {machine.id} is restarted")
                 cluster.crash_machine(machine, lost_cache=False)
                 cluster.start_machine(machine)
-        self._scheduler.after(HEAL_CHECK_MS * MS, self._start_those_that_miss_replicas)
+        self._scheduler.after(HEAL_CHECK_MS * MS, self._restart_brokers_without_replicas)
 
-    # Who is hit
+    # Targets
 
-    def _strike(self, action: Action) -> None:
+    def _inject(self, action: Action) -> None:
         if self._healed:
             return
         done: bool = getattr(self, f"_{action.kind}")(action)
         if done:
             self.counts[action.kind] = self.counts.get(action.kind, 0) + 1
 
-    def _note(self, action: Action, what: str, *partitions: TopicPartition) -> None:
-        self._cluster.trace.note("fault", f"#{action.number} {what}", *partitions)
+    def _note(self, action: Action, text: str, *partitions: TopicPartition) -> None:
+        self._cluster.trace.note("fault", f"#{action.number} {text}", *partitions)
 
     def _machine(self, draw: float, pick: float) -> Machine:
-        """Often a partition's leader, sometimes the controller, otherwise anyone."""
+        """Often a partition's leader, sometimes the controller, otherwise any machine."""
         cluster = self._cluster
         machines = list(cluster.machines.values())
         chosen = NO_LEADER
@@ -117,7 +117,7 @@ class Injector:
         return self._machine(action.draws[0], action.draws[1]).process
 
     def _other(self, machine: Machine, pick: float) -> Machine:
-        others = [one for one in self._cluster.machines.values() if one is not machine]
+        others = [other for other in self._cluster.machines.values() if other is not machine]
         return others[int(pick * len(others))]
 
     def _partition(self, pick: float) -> TopicPartition | None:
@@ -125,7 +125,7 @@ class Injector:
         return partitions[int(pick * len(partitions))] if partitions else None
 
     def _later(self, action: Action, end: Callable[..., object], *arguments: object) -> None:
-        """`end` comes when the fault's time is over, unless all faults have ended before."""
+        """Call `end` when the fault's duration is over, unless all faults have ended before."""
 
         def at_end() -> None:
             if not self._healed:
@@ -156,14 +156,14 @@ class Injector:
         self._cluster.network.close(connection)
         return True
 
-    def _cut_links(self, action: Action, links: list[tuple[str, str]], what: str) -> bool:
+    def _cut_links(self, action: Action, links: list[tuple[str, str]], text: str) -> bool:
         network = self._cluster.network
         for link in links:
             network.cut(*link)
-        self._note(action, f"{what} for {action.duration_ms} ms")
+        self._note(action, f"{text} for {action.duration_ms} ms")
 
         def end() -> None:
-            self._note(action, f"healed: {what}")
+            self._note(action, f"healed: {text}")
             for link in links:
                 network.heal(*link)
 
@@ -171,42 +171,43 @@ class Injector:
         return True
 
     def _cut(self, action: Action) -> bool:
-        one = self._machine(action.draws[0], action.draws[1])
-        other = self._other(one, action.draws[2])
-        there, back = (one.host, other.host), (other.host, one.host)
+        machine = self._machine(action.draws[0], action.draws[1])
+        other = self._other(machine, action.draws[2])
+        forward, backward = (machine.host, other.host), (other.host, machine.host)
         if action.draws[3] < 0.4:
-            return self._cut_links(action, [there, back], f"no link between {one.host} and {other.host}")
-        link = there if action.draws[4] < 0.5 else back
+            return self._cut_links(action, [forward, backward], f"no link between {machine.host} and {other.host}")
+        link = forward if action.draws[4] < 0.5 else backward
         return self._cut_links(action, [link], f"no link from {link[0]} to {link[1]}")
 
     def _isolate(self, action: Action) -> bool:
         cluster = self._cluster
-        one = self._machine(action.draws[0], action.draws[1])
-        others = [other.host for other in cluster.machines.values() if other is not one]
+        machine = self._machine(action.draws[0], action.draws[1])
+        others = [other.host for other in cluster.machines.values() if other is not machine]
         if action.draws[2] < 0.3:
             others.append(STORE)
         if action.draws[3] < 0.2:
             others += cluster.client_hosts()
         links = []
         if action.draws[4] < 0.7:
-            links += [(one.host, other) for other in others]
+            links += [(machine.host, other) for other in others]
         if action.draws[4] > 0.3:
-            links += [(other, one.host) for other in others]
-        return self._cut_links(action, links, f"{one.host} is cut off from {', '.join(others)}")
+            links += [(other, machine.host) for other in others]
+        return self._cut_links(action, links, f"{machine.host} is cut off from {', '.join(others)}")
 
     def _refuse(self, action: Action) -> bool:
-        """A host resets the connections of another, or of all others, and refuses new ones, although its process lives:
-        false evidence of its death."""
+        """A host resets the connections of another host, or of all others, and refuses new ones, although its process
+        is
+        alive: false evidence of its failure."""
         network = self._cluster.network
-        one = self._machine(action.draws[0], action.draws[1])
-        others = [machine for machine in self._cluster.machines.values() if machine is not one]
+        machine = self._machine(action.draws[0], action.draws[1])
+        others = [other for other in self._cluster.machines.values() if other is not machine]
         if action.draws[2] < 0.4:
-            others = [self._other(one, action.draws[3])]
-        links = [(other.host, one.host) for other in others]
+            others = [self._other(machine, action.draws[3])]
+        links = [(other.host, machine.host) for other in others]
         for link in links:
             network.refuse(*link)
         names = ", ".join(other.host for other in others)
-        self._note(action, f"{one.host} refuses {names} for {action.duration_ms} ms")
+        self._note(action, f"{machine.host} refuses {names} for {action.duration_ms} ms")
 
         def end() -> None:
             for link in links:
@@ -216,8 +217,9 @@ class Injector:
         return True
 
     def _forge(self, action: Action) -> bool:
-        """A broker gets a message from the future: of a controller that nobody has elected, or of a follower under a
-        registration that it has not."""
+        """A broker gets a forged request from the future: of a controller epoch without an election, or of a follower
+        under
+        a broker epoch that it does not have."""
         cluster, machine = self._cluster, self._machine(action.draws[0], action.draws[1])
         partition, process = self._partition(action.draws[2]), machine.process
         if partition is None or process is None:
@@ -227,7 +229,7 @@ class Injector:
             epochs = process.manager.controller_epoch + ahead, process.manager.broker_epoch
             kind = UpdateMetadataRequest if action.draws[5] < 0.5 else LeaderAndIsrRequest
             request: Request = kind(machine.id, *epochs, ())
-            what = f"{kind.__name__} of controller epoch {epochs[0]}"
+            forged = f"{kind.__name__} of controller epoch {epochs[0]}"
         else:
             leader = process.manager.partitions.get(partition)
             if leader is None or leader.role is not Role.LEADER:
@@ -236,15 +238,15 @@ class Injector:
             epoch = process.manager.metadata.epoch_of(follower.id) + ahead
             fetched = FetchPartition(partition, leader.topic_id, leader.leader_epoch, leader.log.leo)
             request = FetchRequest(follower.id, epoch, 0, 0, 1 << 20, (fetched,))
-            what = f"fetch of {partition} by broker {follower.id} with broker epoch {epoch}"
-        self._note(action, f"broker {machine.id} gets a forged {what}", partition)
+            forged = f"fetch of {partition} by broker {follower.id} with broker epoch {epoch}"
+        self._note(action, f"broker {machine.id} gets a forged {forged}", partition)
         cluster.network.send("forger", machine.host, "forged", request)
         return True
 
     def _slow_link(self, action: Action) -> bool:
         network = self._cluster.network
-        one = self._machine(action.draws[0], action.draws[1])
-        link = (one.host, self._other(one, action.draws[2]).host)
+        machine = self._machine(action.draws[0], action.draws[1])
+        link = (machine.host, self._other(machine, action.draws[2]).host)
         network.slow[link] = int(500 * MS * action.draws[3])
         self._note(action, f"the link from {link[0]} to {link[1]} is slow for {action.duration_ms} ms")
         self._later(action, network.slow.pop, link, None)
@@ -256,9 +258,9 @@ class Injector:
         if host in network.starved:
             return False
         late_us = int(3000 * MS * action.draws[2])
-        nothing = action.draws[3] < 0.5
-        network.starved[host] = (5000 * MS, 6000 * MS) if nothing else (0, late_us)
-        how = "do not arrive" if nothing else "are late"
+        never = action.draws[3] < 0.5
+        network.starved[host] = (5000 * MS, 6000 * MS) if never else (0, late_us)
+        how = "do not arrive" if never else "are late"
         self._note(action, f"control messages to {host} {how} for {action.duration_ms} ms")
         self._later(action, network.starved.pop, host, None)
         return True
@@ -278,21 +280,21 @@ class Injector:
             return
         machine = process.machine
         down_ms = int(action.duration_ms * (0.02 if action.draws[3] < 0.3 else 1))
-        what = "loses power" if lost_cache else "crashes"
-        self._note(action, f"broker {machine.id} {what}, for {down_ms} ms")
+        failure = "loses power" if lost_cache else "crashes"
+        self._note(action, f"broker {machine.id} {failure}, for {down_ms} ms")
         cluster.crash_machine(machine, lost_cache)
 
         def restart() -> None:
             if not self._healed and machine.process is None:
                 cluster.start_machine(machine)
-                if action.draws[4] < 0.3:  # and it may not live long: before it is registered, in sync, or told of all
+                if action.draws[4] < 0.3:  # it may crash again soon: before it is registered, in sync, or has its INIT
                     self._scheduler.after(int(600 * MS * action.draws[5]), again, machine.process)
 
         def again(process: BrokerProcess | None) -> None:
             if self._healed or process is None or not process.alive:
                 return
             power = lost_cache and cluster.may_lose_power(machine)
-            self._note(action, f"broker {machine.id} {'loses power' if power else 'crashes'} once more")
+            self._note(action, f"broker {machine.id} {'loses power' if power else 'crashes'} again")
             cluster.crash_machine(machine, power)
             self._scheduler.after(down_ms * MS, restart_once_more)
 
@@ -310,22 +312,25 @@ class Injector:
         return True
 
     def _rejoin(self, action: Action) -> bool:
-        """A follower that comes back from a crash loses its power while its leader, who wants it back in the ISR, waits
-        for the store: what the leader asks for is about a life that is over (F16)."""
+        """A follower that returns from a crash loses power while its leader, which proposes it for the ISR, waits for
+        the
+        store: the proposal is about a registration that is over (F16)."""
         cluster = self._cluster
         partition = self._partition(action.draws[0])
         leader = cluster.machines.get(-1 if partition is None else cluster.leader_of(partition))
         if partition is None or leader is None:
             return False
         followers = [
-            one for one in cluster.admin.replicas_of(partition) if one != leader.id and one in cluster.machines
+            broker_id
+            for broker_id in cluster.admin.replicas_of(partition)
+            if broker_id != leader.id and broker_id in cluster.machines
         ]
         if not followers:
             return False
         machine = cluster.machines[followers[int(action.draws[1] * len(followers))]]
         if machine.process is None:
             return False
-        self._note(action, f"broker {machine.id} crashes, and will lose its power when it is back", partition)
+        self._note(action, f"broker {machine.id} crashes, and will lose power when it is back", partition)
         cluster.crash_machine(machine, lost_cache=False)
         start_ms = self._cluster.plan.session_timeout_ms + 200 if action.draws[2] < 0.7 else 50
 
@@ -337,8 +342,8 @@ class Injector:
             if self._healed:
                 return
             links = [(leader.host, STORE), (STORE, leader.host)]
-            what = f"no link between {leader.host} and the store"
-            self._cut_links(replace(action, duration_ms=int(700 * action.draws[4])), links, what)
+            text = f"no link between {leader.host} and the store"
+            self._cut_links(replace(action, duration_ms=int(700 * action.draws[4])), links, text)
 
         def lose_power() -> None:
             if self._healed or machine.process is None or not cluster.may_lose_power(machine):
@@ -353,12 +358,12 @@ class Injector:
         return True
 
     def _new_disk(self, action: Action) -> bool:
-        """A broker's disk is replaced by an empty one. What it should hold is made anew by the start after the next."""
+        """A broker's disk is replaced by an empty one. Its replicas are created again by the start after the next."""
         cluster = self._cluster
         machine = self._machine(action.draws[0], action.draws[1])
         if machine.process is None or machine.disk.failed or not cluster.may_replace_disk(machine):
             return False
-        self._note(action, f"broker {machine.id} dies, and comes back with an empty disk", *machine.disk.on_disk())
+        self._note(action, f"broker {machine.id} fails, and returns with an empty disk", *machine.disk.on_disk())
         cluster.replace_disk(machine)
 
         def start() -> None:
@@ -367,7 +372,7 @@ class Injector:
 
         def start_again() -> None:
             if not self._healed and machine.process is not None and machine.process.manager.missing:
-                self._note(action, f"broker {machine.id} is started anew")
+                self._note(action, f"broker {machine.id} is restarted")
                 cluster.crash_machine(machine, lost_cache=False)
                 start()
 
@@ -376,11 +381,11 @@ class Injector:
         return True
 
     def _all_down(self, action: Action) -> bool:
-        """Every broker dies in one instant; the power fails with them only where nothing is acknowledged unflushed."""
+        """All brokers fail at the same instant; by a power failure only if every acknowledged record is fsynced."""
         cluster = self._cluster
         power = cluster.plan.all_flush and action.draws[0] < 0.7
-        what = "the power fails everywhere" if power else "every broker dies"
-        self._note(action, f"{what}, for {action.duration_ms} ms or less")
+        failure = "all brokers lose power" if power else "all brokers crash"
+        self._note(action, f"{failure}, for {action.duration_ms} ms or less")
         random = Random(action.draws[1])
         for machine in list(cluster.machines.values()):
             if machine.process is not None:
@@ -392,17 +397,17 @@ class Injector:
         if not self._healed and machine.process is None:
             self._cluster.start_machine(machine)
 
-    def _light_fuse(self, action: Action, blow: Callable[[BrokerProcess], None], what: str) -> bool:
+    def _set_fuse(self, action: Action, fault: Callable[[BrokerProcess], None], verb: str) -> bool:
         process = self._process(action)
         if process is None or process.fuse is not None:
             return False
         process.fuse = 1 + int(40 * action.draws[2] ** 2)
-        process.blow = lambda: blow(process)
-        self._note(action, f"broker {process.id} will {what} after {process.fuse} effects")
+        process.on_fuse = lambda: fault(process)
+        self._note(action, f"broker {process.id} will {verb} after {process.fuse} effects")
         return True
 
     def _crash_step(self, action: Action) -> bool:
-        return self._light_fuse(action, lambda process: self._kill(action, process, lost_cache=False), "crash")
+        return self._set_fuse(action, lambda process: self._kill(action, process, lost_cache=False), "crash")
 
     def _pause(self, action: Action) -> bool:
         process = self._process(action)
@@ -412,7 +417,7 @@ class Injector:
         return True
 
     def _pause_step(self, action: Action) -> bool:
-        return self._light_fuse(action, lambda process: self._stop(action, process), "pause")
+        return self._set_fuse(action, lambda process: self._stop(action, process), "pause")
 
     def _stop(self, action: Action, process: BrokerProcess) -> None:
         if process.paused or not process.alive:
@@ -422,7 +427,7 @@ class Injector:
 
         def resume() -> None:
             if process.alive and process.paused:
-                self._note(action, f"broker {process.id} goes on")
+                self._note(action, f"broker {process.id} resumes")
                 process.resume()
 
         self._later(action, resume)
@@ -473,14 +478,14 @@ class Injector:
         machine = self._machine(action.draws[0], action.draws[1])
         if machine.process is None or machine.disk.failed:
             return False
-        number, torn, kept = 1 + int(8 * action.draws[2]), action.draws[3] < 0.5, action.draws[4] < 0.5
+        number, torn, survives = 1 + int(8 * action.draws[2]), action.draws[3] < 0.5, action.draws[4] < 0.5
         self._note(action, f"the disk of broker {machine.id} fails at its write number {number} from now")
-        machine.disk.fail_write(number, torn, kept)
+        machine.disk.fail_write(number, torn, survives)
         self._later(action, self._restart_with_new_disk, machine)
         return True
 
     def _exhaust(self, action: Action) -> bool:
-        """A broker's process has no descriptors or memory for some of what it does."""
+        """A broker's process has no descriptors or memory for some of its operations."""
         disk = self._machine(action.draws[0], action.draws[1]).disk
         disk.exhausted_every = 1 + int(4 * action.draws[2])
         disk.interrupts = action.draws[3] < 0.5
@@ -499,7 +504,7 @@ class Injector:
         cluster = self._cluster
         if not machine.disk.failed:
             return
-        cluster.trace.note("fault", f"the disk of broker {machine.id} works again, the broker is started anew")
+        cluster.trace.note("fault", f"the disk of broker {machine.id} works again, the broker is restarted")
         if machine.process is not None:
             cluster.crash_machine(machine, lost_cache=False)
         machine.disk.repair()
@@ -546,19 +551,20 @@ class Injector:
             process.link.lose_replies(count)
         return True
 
-    # What operators do
+    # Operators
 
     def _depose(self, action: Action) -> bool:
-        """Operators delete /controller to have another elected; the old one finds out later than the new one."""
+        """Operators delete /controller, so that another is elected; the old controller notices it later than the new
+        one."""
         self._note(action, "/controller is deleted")
         return self._cluster.admin.depose()
 
     def _preferred(self, action: Action) -> bool:
-        self._note(action, "an election of preferred leaders is asked for")
+        self._note(action, "a preferred leader election is requested")
         return self._cluster.admin.elect_preferred()
 
     def _reorder(self, action: Action) -> bool:
-        """Give a partition another preferred leader, and have it elected: leadership moves while all is well."""
+        """Give a partition another preferred leader, and elect it: leadership moves without a failure."""
         cluster = self._cluster
         partition = self._partition(action.draws[0])
         replicas = cluster.admin.replicas_of(partition) if partition is not None else ()
@@ -589,7 +595,8 @@ class Injector:
         return cluster.admin.reassign(partition, target)
 
     def _settings(self, action: Action) -> bool:
-        """Where the power may fail, only one of the settings that keep the promise then is changed, never both."""
+        """Change min.insync.replicas or flush.messages; where the power may fail only one of the two, which keeps the
+        promise."""
         cluster, plan = self._cluster, self._cluster.plan
         names = cluster.topic_names()
         if not names:
@@ -602,7 +609,7 @@ class Injector:
         else:
             default = TopicConfig().flush_messages
             config = replace(config, flush_messages=default if config.flush_messages == 1 else 1)
-        self._note(action, f"topic {name} gets other settings")
+        self._note(action, f"topic {name} gets new settings")
         return cluster.admin.configure(name, config)
 
     def _delete_records(self, action: Action) -> bool:
@@ -615,12 +622,12 @@ class Injector:
         if replica is None:
             return False
         offset = -1 if action.draws[1] < 0.3 else int(action.draws[2] * (replica.log.leo + 2))
-        told = "all that is committed" if offset < 0 else f"all below {offset}"
-        self._note(action, f"an operator has {told} deleted from {partition}", partition)
+        records = "all committed records" if offset < 0 else f"records below {offset}"
+        self._note(action, f"an operator requests the deletion of {records} of {partition}", partition)
         return cluster.records_deleted(partition, offset, 100 + int(500 * action.draws[3]))
 
     def _retention(self, action: Action) -> bool:
-        """One broker finds that its logs are too large; the others may have come to another time, or size."""
+        """Retention deletes records on one broker; the others may do so at another time, or to another size."""
         process = self._process(action)
         if process is None:
             return False

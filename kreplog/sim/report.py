@@ -1,4 +1,4 @@
-"""What `kreplog simulate` prints: progress, totals, and of a failing seed the little that tells what went wrong."""
+"""The output of `kreplog simulate`: progress, totals, and the explanation of a failing seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations, simulate
-from kreplog.sim.simulate import Options, Result, Violation
+from kreplog.sim.checkers import Violation
+from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import explanation
 
 TRACE_LINES = 60
@@ -30,12 +31,12 @@ def seeds_of(text: str) -> range:
     except ValueError as error:
         raise UsageError(f"--seeds {text}: give one seed, or two numbers as in 0:1000") from error
     if not seeds or seeds.start < 0:
-        raise UsageError(f"--seeds {text}: there is no seed in it")
+        raise UsageError(f"--seeds {text}: the range is empty")
     return seeds
 
 
 def options_of(brokers: str, kinds: str, log: str, mutation: str | None, only: str | None) -> Options:
-    """The options as they are written on the command line. Raises UsageError."""
+    """Parse the options of the command line. Raises UsageError."""
     low, dots, high = brokers.partition("..")
     try:
         counts = (int(low), int(high if dots else low))
@@ -46,11 +47,11 @@ def options_of(brokers: str, kinds: str, log: str, mutation: str | None, only: s
     chosen = {"all": tuple(faults.KINDS), "none": ()}.get(kinds, tuple(kinds.split(",")))
     unknown = [kind for kind in chosen if kind not in faults.KINDS]
     if unknown:
-        raise UsageError(f"--faults {kinds}: not known are {', '.join(unknown)}; choose of {', '.join(faults.KINDS)}")
+        raise UsageError(f"--faults {kinds}: unknown are {', '.join(unknown)}; choose from {', '.join(faults.KINDS)}")
     if log not in ("model", "native", "both-by-seed"):
         raise UsageError(f"--log {log}: choose model, native or both-by-seed")
     if mutation is not None and mutation not in mutations.names():
-        raise UsageError(f"--mutate {mutation}: not known; --list-mutations prints those that are")
+        raise UsageError(f"--mutate {mutation}: unknown; --list-mutations prints all names")
     numbers = None
     if only is not None:
         try:
@@ -63,10 +64,10 @@ def options_of(brokers: str, kinds: str, log: str, mutation: str | None, only: s
 
 
 def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, as_json: bool, keep_going: bool) -> bool:
-    """Run the seeds and print what came of them; whether all went well. Stops at the first that fails, unless told.
+    """Run the seeds and print the results; return whether all passed. keep_going: do not stop at the first failure.
 
-    The first that fails is run again and again with fewer faults; one whose faults were chosen is told as it is. Raises
-    UsageError, before anything is run.
+    The first failing seed is shrunk by runs with fewer faults, unless its faults were chosen. Raises UsageError, before
+    any seed is run.
     """
     if options.only is not None:
         for seed in seeds:
@@ -91,7 +92,7 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
         shrunk = options, failed[0]
     elif failed:
         if not as_json:
-            print(f"seed {failed[0].seed} breaks a promise; looking for the faults that it takes")
+            print(f"seed {failed[0].seed} breaks a promise; searching for a minimal set of faults")
         shrunk = simulate.shrink(failed[0], options, SHRINK_RUNS)
     facts = _facts(results, failed, options, shrunk, seconds)
     if trace is not None or (shrunk is not None and not as_json):
@@ -105,25 +106,25 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
         print(json.dumps(facts))
     else:
         for result in failed[1:]:
-            print(f"seed {result.seed}: {result.violations[0].kind}: {result.violations[0].what}")
+            print(f"seed {result.seed}: {result.violations[0].kind}: {result.violations[0].text}")
             print(f"  replay: {options.command(result.seed)}")
         _print_totals(facts)
     return not failed
 
 
 def explain(traced: Result, smaller: Options, options: Options) -> None:
-    """The seed, its violations, how it came to them, and the command that shows it again.
+    """Print the seed, its violations, the lines that led to them, and the command that replays it.
 
-    smaller: what `traced` ran with, of the seed that failed with `options`.
+    smaller: the options of `traced`, shrunk from `options`, with which the seed failed.
     """
     print(f"seed {traced.seed} breaks a promise:")
     for violation in traced.violations:
-        print(f"  {violation.kind}: {violation.what}")
+        print(f"  {violation.kind}: {violation.text}")
     partitions = {partition for violation in traced.violations for partition in violation.partitions}
     lines = explanation(traced.lines, partitions)
     left_out = max(len(lines) - TRACE_LINES, 0)
-    names = ", ".join(str(partition) for partition in sorted(partitions)) or "everything"
-    print(f"what happened to {names}" + (f" ({_counted(left_out, 'line')} before left out)" if left_out else "") + ":")
+    names = ", ".join(str(partition) for partition in sorted(partitions)) or "all partitions"
+    print(f"trace of {names}" + (f" ({_counted(left_out, 'line')} before left out)" if left_out else "") + ":")
     for line in lines[left_out:]:
         print(f"  {_short(str(line))}")
     print(f"replay: {smaller.command(traced.seed)}")
@@ -142,10 +143,10 @@ def _facts(
     shrunk: tuple[Options, Result] | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """shrunk: the first that failed, with fewer faults; the others are told as they were run."""
-    told = [(result, options) for result in failed]
+    """shrunk: the first failing seed with fewer faults; the others are reported as they were run."""
+    reported = [(result, options) for result in failed]
     if shrunk is not None:
-        told[0] = shrunk[1], shrunk[0]
+        reported[0] = shrunk[1], shrunk[0]
     return {
         "seeds": len(results),
         "seconds": round(seconds, 3),
@@ -159,7 +160,7 @@ def _facts(
                 "only": None if ran_with.only is None else list(ran_with.only),
                 "replay": ran_with.command(result.seed),
             }
-            for result, ran_with in told
+            for result, ran_with in reported
             for violation in result.violations
         ],
     }
@@ -168,7 +169,7 @@ def _facts(
 def _violation(violation: Violation) -> dict[str, Any]:
     return {
         "kind": violation.kind,
-        "what": violation.what,
+        "text": violation.text,
         "partitions": [str(partition) for partition in violation.partitions],
     }
 
@@ -188,9 +189,9 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise UsageError if no file can be written there: found out at the end, it would cost the whole run."""
+    """Raise UsageError if the file cannot be written, before the run instead of after it."""
     if path.is_dir():
-        raise UsageError(f"--trace {path}: a directory stands there; name a file", path=str(path))
+        raise UsageError(f"--trace {path}: it is a directory; name a file", path=str(path))
     if not path.parent.is_dir():
         raise UsageError(f"--trace {path}: there is no directory {path.parent}", path=str(path))
     if not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -89,6 +89,6 @@ class _Run:
         """At the end: raise ScenarioError if a core failed or the checkers find a violation."""
         cluster = self.cluster
         at_rest = bool(cluster.machines) and cluster.unrest() is None
-        found = [f"{kind}: {text}" for kind, text, _ in [*cluster.failures, *cluster.verdict(at_rest)]]
+        found = [f"{violation.kind}: {violation.text}" for violation in [*cluster.failures, *cluster.verdict(at_rest)]]
         if found:
             raise ScenarioError("at the end the checkers find\n  " + "\n  ".join(found))

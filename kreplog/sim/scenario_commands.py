@@ -192,7 +192,7 @@ class Commands:
             self.cluster.on_line(words[1], self._crash_controller)
             return
         process = self._process(str(self.cluster.controller()))
-        process.fuse, process.blow = int(words[1]), self._crash_controller
+        process.fuse, process.on_fuse = int(words[1]), self._crash_controller
 
     def _crash_controller(self) -> None:
         controller = self.cluster.controller()

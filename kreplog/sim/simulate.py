@@ -1,7 +1,7 @@
-"""One seed from beginning to end, and many of them on several processes.
+"""Runs of seeds: one from start to end, or many on several processes.
 
-A seed is a phase of faults, then a phase without, in which everything must come to rest; then the checkers have the
-last word. The same seed and options replay to the last byte.
+A seed is a phase of faults, then a phase without, in which the cluster must come to rest, then the final checks. The
+same seed and options replay exactly.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from dataclasses import dataclass, field, replace
 from kreplog.core.replication.sequence_grace import SEQUENCE_GAP_GRACE_MS
 from kreplog.errors import UsageError
 from kreplog.sim import faults, mutations
+from kreplog.sim.checkers import Violation
 from kreplog.sim.cluster import Cluster
 from kreplog.sim.disk import Disks
 from kreplog.sim.scheduler import MS
 from kreplog.sim.trace import Line
-from kreplog.types import TopicPartition
 
 REST_LIMIT_MS = 40_000 + SEQUENCE_GAP_GRACE_MS
-"""How long after the last fault everything may take to come to rest."""
+"""Time that the cluster may take to come to rest after the last fault."""
 
 REST_CHECK_MS = 200
 CALM_MS = 1000
-"""How long clients go on after the last fault."""
+"""Time that clients continue after the last fault."""
 
 CHUNK = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a seed runs with. brokers: fewest and most at the start. faults: kinds it may draw from. only: numbers of
-    the plan's actions that are carried out; None for all. log: "model", "native" or "both-by-seed".
-    mutation: the rule that is turned wrong."""
+    """Options of a run. brokers: minimum and maximum at the start. faults: kinds to draw from. only: numbers of the
+    plan's
+    actions to inject; None for all. log: "model", "native" or "both-by-seed". mutation: its name, None for none."""
 
     brokers: tuple[int, int] = (3, 5)
     faults: tuple[str, ...] = tuple(faults.KINDS)
@@ -44,7 +44,7 @@ class Options:
     only: tuple[int, ...] | None = None
 
     def command(self, seed: int) -> str:
-        """What replays this seed."""
+        """The command that replays this seed."""
         default = Options()
         words = ["kreplog simulate --seeds", str(seed)]
         if self.brokers != default.brokers:
@@ -61,20 +61,6 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that was broken. kind: which one, the same for all its violations."""
-
-    kind: str
-    what: str
-    partitions: tuple[TopicPartition, ...] = ()
-
-    @property
-    def promise(self) -> tuple[str, tuple[TopicPartition, ...]]:
-        """Which promise, about what: the same in a shorter run that breaks it, too."""
-        return self.kind, self.partitions
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """fingerprint: of the course the seed took; digest: of its whole trace, where there is one ("")."""
 
@@ -88,15 +74,15 @@ class Result:
 
 
 def plan_of(seed: int, options: Options) -> faults.SimulationPlan:
-    """What the seed is to go through. Raises UsageError for faults that it does not have."""
+    """The plan of a seed. Raises UsageError for faults that it does not have."""
     plan = faults.draw(seed, options.brokers, options.faults, options.log)
     if options.only is None:
         return plan
     count = len(plan.actions)
-    strange = [number for number in options.only if not 0 <= number < count]
-    if strange:
-        there = f"its faults are 0 to {count - 1}" if count else "it has no faults"
-        raise UsageError(f"--only {','.join(map(str, strange))}: not in seed {seed}: {there}")
+    unknown = [number for number in options.only if not 0 <= number < count]
+    if unknown:
+        numbers = f"its faults are 0 to {count - 1}" if count else "it has no faults"
+        raise UsageError(f"--only {','.join(map(str, unknown))}: not in seed {seed}: {numbers}")
     return replace(plan, actions=tuple(plan.actions[number] for number in sorted(set(options.only))))
 
 
@@ -107,7 +93,7 @@ def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
     with mutated, Disks("native" if plan.native else "model", segment_bytes=1500) as disks:
         cluster = Cluster(plan, disks, traced)
         cluster.start()
-        violations = _live(cluster)
+        violations = _run(cluster)
     trace = cluster.trace
     return Result(
         seed,
@@ -120,7 +106,7 @@ def run_seed(seed: int, options: Options, traced: bool = False) -> Result:
     )
 
 
-def _live(cluster: Cluster) -> list[Violation]:
+def _run(cluster: Cluster) -> list[Violation]:
     scheduler = cluster.scheduler
     _run_until(cluster, cluster.plan.duration_ms * MS)
     cluster.injector.heal()
@@ -133,13 +119,11 @@ def _live(cluster: Cluster) -> list[Violation]:
         unrest = cluster.unrest()
         if unrest is None and cluster.clients_done():
             break
-    violations = [Violation(*failure) for failure in cluster.failures]
-    violations += [Violation(*found) for found in cluster.verdict(at_rest=unrest is None and not cluster.broken)]
+    violations = [*cluster.failures, *cluster.verdict(at_rest=unrest is None and not cluster.broken)]
     if unrest is not None and not violations:
-        what, partitions = unrest
-        violations.append(
-            Violation("not at rest", f"{REST_LIMIT_MS // 1000} s after the last fault {what}", partitions)
-        )
+        reason, partitions = unrest
+        text = f"{REST_LIMIT_MS // 1000} s after the last fault {reason}"
+        violations.append(Violation("not at rest", text, partitions))
     elif not cluster.clients_done() and not violations:
         waiting = [name for name, client in cluster.clients.items() if not client.done]
         violations.append(Violation("clients wait", f"{', '.join(waiting)} could not finish in a cluster at rest"))
@@ -147,7 +131,7 @@ def _live(cluster: Cluster) -> list[Violation]:
 
 
 def _run_until(cluster: Cluster, end_us: int) -> None:
-    """Until then, or until a promise is broken: what comes after that tells nothing."""
+    """Run until `end_us`, or until a promise is broken, after which the rest of the run is irrelevant."""
     scheduler = cluster.scheduler
     while scheduler.now_us < end_us and not cluster.broken:
         scheduler.run_until(min(end_us, scheduler.now_us + REST_CHECK_MS * MS))
@@ -172,34 +156,34 @@ def _run_chunk(chunk: tuple[tuple[int, ...], Options]) -> list[Result]:
 
 
 def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result]:
-    """Fewer faults that still break the same promise about the same partition.
+    """Find fewer faults that still break the same promise about the same partition.
 
-    Drops halves, then smaller pieces, for at most `runs` runs. The options always name the faults that are left; the
-    result is that of a run with them, whatever else it breaks.
+    Drops halves, then smaller pieces, for at most `runs` runs. The returned options name the remaining
+    faults; the result is that of a run with them, with whatever else it breaks.
     """
     promises = {violation.promise for violation in failed.violations}
     count = len(plan_of(failed.seed, options).actions)
-    kept = list(range(count)) if options.only is None else sorted(set(options.only))
+    remaining = list(range(count)) if options.only is None else sorted(set(options.only))
     best = failed
-    size = max(len(kept) // 2, 1)
-    while kept and runs > 0:
+    size = max(len(remaining) // 2, 1)
+    while remaining and runs > 0:
         at, dropped = 0, False
-        while at < len(kept) and runs > 0:
-            candidate = kept[:at] + kept[at + size :]
+        while at < len(remaining) and runs > 0:
+            candidate = remaining[:at] + remaining[at + size :]
             runs -= 1
             result = run_seed(failed.seed, replace(options, only=tuple(candidate)))
             if any(violation.promise in promises for violation in result.violations):
-                kept, best, dropped = candidate, result, True
+                remaining, best, dropped = candidate, result, True
             else:
                 at += size
         if size == 1 and not dropped:
             break
         size = max(size // 2, 1)
-    return replace(options, only=tuple(kept)), best
+    return replace(options, only=tuple(remaining)), best
 
 
 def total(results: Sequence[Result]) -> Counter[str]:
-    """The stats of all, added up."""
+    """The sum of all stats."""
     totals: Counter[str] = Counter()
     for result in results:
         totals.update(result.stats)

@@ -1,7 +1,7 @@
-"""What happened, in plain words: who did what, to which partition, at which offset.
+"""Traces of a run: one line for each event, effect, fault and client action, with the partitions that it concerns.
 
-A seed is first run without a trace, which costs time; a seed that fails is run once more with one. Every line knows the
-partitions it is about, so that the few that matter can be picked out of thousands.
+A trace costs time, so a seed is first run without; a seed that fails is run again with one. `explanation` selects the
+few lines that matter for a violation out of thousands.
 """
 
 from __future__ import annotations
@@ -31,39 +31,40 @@ from kreplog.types import (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """at_us: virtual time. partitions: those the line is about; none for what concerns all."""
+    """at_us: virtual time. actor: a core, a client, the checker, or the source of a fault. partitions: none means
+    all."""
 
     at_us: int
-    who: str
-    what: str
+    actor: str
+    text: str
     partitions: tuple[TopicPartition, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.at_us / 1_000_000:10.6f} s  {self.who:<14} {self.what}"
+        return f"{self.at_us / 1_000_000:10.6f} s  {self.actor:<14} {self.text}"
 
     def as_json(self) -> dict[str, Any]:
         return {
             "at_us": self.at_us,
-            "who": self.who,
-            "what": self.what,
+            "actor": self.actor,
+            "text": self.text,
             "partitions": [str(partition) for partition in self.partitions],
         }
 
 
 class Trace:
-    """The lines of one run; `enabled` is asked before a line is made, since most runs want none."""
+    """The lines of one run. enabled: check it before the text of a line is built, since most runs are not traced."""
 
     def __init__(self, scheduler: Scheduler, enabled: bool) -> None:
         self.enabled = enabled
         self.lines: list[Line] = []
         self._scheduler = scheduler
 
-    def note(self, who: str, what: str, *partitions: TopicPartition) -> None:
+    def note(self, actor: str, text: str, *partitions: TopicPartition) -> None:
         if self.enabled:
-            self.lines.append(Line(self._scheduler.now_us, who, what, partitions))
+            self.lines.append(Line(self._scheduler.now_us, actor, text, partitions))
 
     def digest(self) -> str:
-        """Of all lines; the same for two runs that went the same way."""
+        """A hash of all lines, equal for two runs that took the same course."""
         digest = hashlib.blake2b(digest_size=16)
         for line in self.lines:
             digest.update(str(line).encode())
@@ -72,38 +73,42 @@ class Trace:
 
 
 def explanation(lines: Sequence[Line], partitions: Collection[TopicPartition]) -> list[Line]:
-    """What matters of `lines` to one who wants to know how a promise about `partitions` came to be broken.
-
-    Up to the moment when it was found to be; of what goes on all the time only what moved something, and what is said
-    again and again only once.
-    """
-    ends = [index for index, line in enumerate(lines) if line.who == CHECKER and ": " in line.what]
+    """The lines that explain a violation about `partitions`: up to the violation, without idle and repeated lines."""
+    ends = [index for index, line in enumerate(lines) if line.actor == CHECKER and ": " in line.text]
     if ends:
         lines = lines[: ends[0] + 1]
-    told: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED)
-    found = []
+    recent: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED)
+    selected = []
     for line in lines:
-        if _matters(line, partitions) and (line.who, line.what) not in told:
-            found.append(line)
-            told.append((line.who, line.what))
-    return found
+        if _matters(line, partitions) and (line.actor, line.text) not in recent:
+            selected.append(line)
+            recent.append((line.actor, line.text))
+    return selected
 
 
 def _matters(line: Line, partitions: Collection[TopicPartition]) -> bool:
-    if line.who in ("fault", "admin", CHECKER):
+    if line.actor in ("fault", "admin", CHECKER):
         return True
     if partitions and not any(partition in partitions for partition in line.partitions):
         return False
-    return not any(idle in line.what for idle in _IDLE)
+    return not any(idle in line.text for idle in _IDLE)
 
 
 _REMEMBERED = 10
-"""A line that one of so many before it equals is left out."""
+"""Number of selected lines in which a repetition is left out."""
 
 CHECKER = "checker"
-"""Who finds that a promise is broken."""
+"""Actor of the lines about violations."""
 
-_IDLE = (" 0 bytes", "by a consumer", " reads ", "sends broker", "UpdateMetadata", "answers LeaderAndIsr", "goes on at")
+_IDLE = (
+    " 0 bytes",
+    "by a consumer",
+    " reads ",
+    "sends broker",
+    "UpdateMetadata",
+    "replies LeaderAndIsr",
+    "continues at",
+)
 
 
 def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
@@ -124,13 +129,13 @@ def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
     if isinstance(single, TopicPartition):
         return (single,)
     found: list[TopicPartition] = []
-    for one in getattr(message, "partitions", ()):
-        if isinstance(one, TopicPartition):
-            found.append(one)
-        elif isinstance(one, tuple) and one and isinstance(one[0], TopicPartition):
-            found.append(one[0])
-        elif isinstance(getattr(one, "partition", None), TopicPartition):
-            found.append(one.partition)
+    for item in getattr(message, "partitions", ()):
+        if isinstance(item, TopicPartition):
+            found.append(item)
+        elif isinstance(item, tuple) and item and isinstance(item[0], TopicPartition):
+            found.append(item[0])
+        elif isinstance(getattr(item, "partition", None), TopicPartition):
+            found.append(item.partition)
     return tuple(found)
 
 
@@ -144,12 +149,12 @@ def _partitions_of_paths(paths: Iterable[str]) -> tuple[TopicPartition, ...]:
 
 
 def describe_event(event: events.Event) -> str:
-    """What a core is told."""
+    """An event that a core receives, in words."""
     match event:
         case events.Received(request=request):
             return f"receives {describe(request)}"
         case events.Fetched(leader=leader, response=None):
-            return f"gets no answer to its fetch from broker {leader}"
+            return f"gets no response to its fetch from broker {leader}"
         case events.Fetched(leader=leader, response=response):
             return f"gets from broker {leader}: {describe(response)}"
         case events.Flushed(partition=partition, recovery_point=point):
@@ -157,13 +162,13 @@ def describe_event(event: events.Event) -> str:
         case events.OffsetFound(offset=offset, timestamp=timestamp):
             return f"has found offset {offset} of time {timestamp}"
         case events.RetentionDue(partition=partition):
-            return f"is to look at the retention of {partition}"
+            return f"is due to enforce the retention of {partition}"
         case events.LogFailed(partition=partition):
             return f"loses the log of {partition}"
         case events.StoreReplied(tag=tag, error=None):
-            return f"hears from the store ({tag}): done"
+            return f"gets the store's reply ({tag}): done"
         case events.StoreReplied(tag=tag, error=error):
-            return f"hears from the store ({tag}): {type(error).__name__}"
+            return f"gets the store's reply ({tag}): {type(error).__name__}"
         case events.Registered(broker_epoch=epoch):
             return f"is registered, broker epoch {epoch}"
         case events.SessionLost():
@@ -171,29 +176,29 @@ def describe_event(event: events.Event) -> str:
         case events.WatchFired(event=fired):
             return f"sees {fired.path} {fired.kind}"
         case events.ControlledShutdownReplied(response=None):
-            return "gets no answer to its ControlledShutdown"
+            return "gets no response to its ControlledShutdown"
         case events.ControlledShutdownReplied(response=response):
-            return f"hears: {describe(response)}"
+            return f"gets {describe(response)}"
         case events.SessionStarted():
             return "has a session"
         case events.Stopping():
-            return "is to stop"
+            return "is requested to stop"
         case events.PeersChanged(brokers=brokers):
-            return f"hears of brokers {sorted(brokers)}"
+            return f"gets the live brokers {sorted(brokers)}"
         case events.PeerConnected(broker=broker):
-            return f"is connected with broker {broker}"
+            return f"is connected to broker {broker}"
         case events.PeerDisconnected(broker=broker):
             return f"finds its connection closed by broker {broker}"
         case events.PeerUnreachable(broker=broker, refused=refused):
-            return f"cannot connect to broker {broker}: {'refused' if refused else 'no answer'}"
+            return f"cannot connect to broker {broker}: {'refused' if refused else 'time-out'}"
         case events.ControlReplied(broker=broker, response=response):
-            return f"hears from broker {broker}: {describe(response)}"
+            return f"gets from broker {broker}: {describe(response)}"
         case _:
-            return "looks at the clock"
+            return "gets a tick"
 
 
 def describe_effect(effect: effects.Effect, answer: Any = None, error: BaseException | None = None) -> str:
-    """What a core has done, and what came of it."""
+    """An effect of a core and its result, in words."""
     failed = f", which fails: {type(error).__name__}" if error is not None else ""
     return _effect(effect, answer) + failed
 
@@ -213,23 +218,23 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
         case effects.AppendAsFollower(partition=partition):
             return f"appends to {partition} as follower" + (f": {_log(answer)}" if answer is not None else "")
         case effects.EndOfRecords(partition=partition):
-            return f"looks where the records for {partition} end" + (f": {answer}" if answer is not None else "")
+            return f"reads the end of the records for {partition}" + (f": {answer}" if answer is not None else "")
         case effects.AssignLeaderEpoch(partition=partition, leader_epoch=epoch):
             return f"begins epoch {epoch} of {partition}" + (f" at offset {answer.leo}" if answer is not None else "")
         case effects.TruncateTo(partition=partition, offset=offset):
             return f"truncates {partition} to {offset}" + (f": {_log(answer)}" if answer is not None else "")
         case effects.TruncateFullyAndStartAt(partition=partition, offset=offset):
-            return f"empties {partition} and starts it at {offset}"
+            return f"truncates {partition} fully and starts it at {offset}"
         case effects.DeleteRecordsBefore(partition=partition, offset=offset):
             return f"deletes records of {partition} before {offset}"
         case effects.EnforceRetention(partition=partition):
             return f"enforces the retention of {partition}" + (f": {_log(answer)}" if answer is not None else "")
         case effects.ConfigureLog(partition=partition, config=config):
-            return f"goes by other settings for {partition}: {config}"
+            return f"applies new settings to {partition}: {config}"
         case effects.ReadLog(partition=partition, offset=offset, limit=limit):
             return f"reads {partition} from {offset}, below {limit}"
         case effects.SizeFrom(partition=partition, offset=offset):
-            return f"looks how many bytes {partition} has from {offset} on" + ("" if answer is None else f": {answer}")
+            return f"reads how many bytes {partition} has from {offset}" + ("" if answer is None else f": {answer}")
         case effects.AdvanceHighWatermark(partition=partition, offset=offset):
             return f"moves the high watermark of {partition} to {offset}"
         case effects.Flush(partition=partition):
@@ -237,17 +242,17 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
         case effects.SetAsideStray(partition=partition):
             return f"sets {partition} aside as a stray"
         case effects.RestoreStray(partition=partition):
-            return f"takes the stray {partition} back: {answer}"
+            return f"restores the stray {partition}: {answer}"
         case effects.DeleteStrays(partition=partition):
             return f"deletes the stray {partition}"
         case effects.DeleteLog(partition=partition):
             return f"deletes {partition}"
         case effects.SubmitMulti(tag=tag, operations=operations):
-            return f"asks the store ({tag}) to {_operations(operations)}"
+            return f"sends the store ({tag}): {_operations(operations)}"
         case effects.Multi(operations=operations):
             return f"writes to the store: {_operations(operations)}"
         case effects.SubmitRead(tag=tag, paths=paths):
-            return f"asks the store ({tag}) for {', '.join(paths)}"
+            return f"requests of the store ({tag}): {', '.join(paths)}"
         case effects.GetNodes(paths=paths):
             return f"reads {', '.join(paths)}"
         case effects.GetChildren(path=path):
@@ -257,13 +262,13 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
         case effects.SendControl(broker=broker, request=request):
             return f"queues for broker {broker}: {describe(request)}"
         case effects.DrainControlChannels(max_ms=max_ms, rest_ms=rest_ms):
-            return f"waits {max_ms} ms, at most, for responses, and {rest_ms} ms more"
+            return f"waits at most {max_ms} ms for responses, and {rest_ms} ms more"
         case effects.ConnectPeer(broker=broker):
             return f"connects to broker {broker.id}"
         case effects.DisconnectPeer(broker=broker):
-            return f"hangs up on broker {broker}"
+            return f"disconnects from broker {broker}"
         case effects.Reply(response=response) | effects.LeaderAndIsrApplied(response=response):
-            return f"answers {describe(response)}"
+            return f"replies {describe(response)}"
         case effects.SendShutdown(controller=controller, request=request):
             return f"sends broker {controller} {describe(request)}"
         case effects.Exit(all_moved=all_moved):
@@ -273,73 +278,77 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
         case effects.UncleanElection(partition=partition, leader=leader, leader_epoch=epoch):
             return f"elects broker {leader} for {partition} uncleanly, epoch {epoch}"
         case _:
-            return f"does {type(effect).__name__}"
+            return type(effect).__name__
 
 
 def describe(message: Any) -> str:
     """A request or response."""
     match message:
-        case m.LeaderAndIsrRequest(controller_id=who, controller_epoch=epoch, partitions=partitions, is_init=is_init):
-            told = "; ".join(f"{partition.partition} {_state(partition.state)}" for partition in partitions)
-            return f"LeaderAndIsr{' INIT' if is_init else ''} of controller {who}, epoch {epoch}: {told}"
-        case m.StopReplicaRequest(controller_id=who, controller_epoch=epoch, partitions=partitions):
-            told = "; ".join(
+        case m.LeaderAndIsrRequest(
+            controller_id=controller, controller_epoch=epoch, partitions=partitions, is_init=is_init
+        ):
+            items = "; ".join(f"{partition.partition} {_state(partition.state)}" for partition in partitions)
+            return f"LeaderAndIsr{' INIT' if is_init else ''} of controller {controller}, epoch {epoch}: {items}"
+        case m.StopReplicaRequest(controller_id=controller, controller_epoch=epoch, partitions=partitions):
+            items = "; ".join(
                 f"{'delete' if partition.delete else 'stop'} {partition.partition}" for partition in partitions
             )
-            return f"StopReplica of controller {who}, epoch {epoch}: {told}"
-        case m.UpdateMetadataRequest(controller_id=who, controller_epoch=epoch, brokers=brokers):
-            return f"UpdateMetadata of controller {who}, epoch {epoch}: brokers {[broker.id for broker in brokers]}"
+            return f"StopReplica of controller {controller}, epoch {epoch}: {items}"
+        case m.UpdateMetadataRequest(controller_id=controller, controller_epoch=epoch, brokers=brokers):
+            return (
+                f"UpdateMetadata of controller {controller}, epoch {epoch}: brokers {[broker.id for broker in brokers]}"
+            )
         case m.ControlledShutdownRequest(broker_id=broker):
             return f"ControlledShutdown of broker {broker}"
         case m.ControlledShutdownResponse(error=error, remaining=remaining):
-            return f"ControlledShutdown {error.name}, still leads {[str(one) for one in remaining]}"
+            return f"ControlledShutdown {error.name}, still leads {list(map(str, remaining))}"
         case m.FetchRequest(replica_id=replica, partitions=partitions):
-            told = "; ".join(
+            items = "; ".join(
                 f"{partition.partition} from {partition.fetch_offset} (epoch {partition.current_leader_epoch}, "
                 f"last fetched {partition.last_fetched_epoch})"
                 for partition in partitions
             )
-            return f"a fetch by {'a consumer' if replica == m.CONSUMER else f'broker {replica}'}: {told}"
+            return f"a fetch by {'a consumer' if replica == m.CONSUMER else f'broker {replica}'}: {items}"
         case m.FetchResponse(error=error, partitions=partitions):
             return f"fetched {error.name}: " + "; ".join(_fetched(partition) for partition in partitions)
         case m.ProduceRequest(acks=acks, partitions=partitions):
-            told = "; ".join(f"{partition.partition}, {len(partition.records)} bytes" for partition in partitions)
-            return f"a produce with acks={'all' if acks == -1 else acks}: {told}"
+            items = "; ".join(f"{partition.partition}, {len(partition.records)} bytes" for partition in partitions)
+            return f"a produce with acks={'all' if acks == -1 else acks}: {items}"
         case m.ProduceResponse(partitions=partitions):
-            told = "; ".join(
+            items = "; ".join(
                 f"{partition.partition} {partition.error.name} at {partition.base_offset}" for partition in partitions
             )
-            return f"produced: {told}"
+            return f"produced: {items}"
         case m.OffsetsForLeaderEpochRequest(partitions=partitions):
-            told = "; ".join(
+            items = "; ".join(
                 f"{partition.partition}: end of epoch {partition.leader_epoch}" for partition in partitions
             )
-            return f"asks {told}"
+            return f"requests {items}"
         case m.DeleteRecordsRequest(partitions=partitions):
             return "DeleteRecords " + "; ".join(
                 f"{partition.partition} below {partition.offset}" for partition in partitions
             )
         case m.DeleteRecordsResponse(partitions=partitions):
-            told = "; ".join(
+            items = "; ".join(
                 f"{partition.partition} {partition.error.name}, low {partition.low_watermark}"
                 for partition in partitions
             )
-            return f"deleted: {told}"
+            return f"deleted: {items}"
         case m.LeaderAndIsrResponse() | m.StopReplicaResponse() | m.UpdateMetadataResponse():
-            errors = [f"{which} {error.name}" for which, error in getattr(message, "partitions", ()) if error]
+            errors = [f"{partition} {error.name}" for partition, error in getattr(message, "partitions", ()) if error]
             return f"{type(message).__name__.removesuffix('Response')} {message.error.name} {', '.join(errors)}".strip()
         case _:
             return type(message).__name__
 
 
 def describe_history(event: h.Event) -> str:
-    """What a client saw, or what was declared."""
+    """An action or observation of a client, or a declared event, in words."""
     match event:
         case h.Invoke(partition=partition, acks=acks, producer_id=producer, sequence=sequence, values=values):
             wanted = "all" if acks == -1 else acks
             return f"writes {list(values)} to {partition} as producer {producer}, sequence {sequence}, acks={wanted}"
         case h.Ok(partition=partition, base_offset=offset, values=values):
-            return f"is told that {list(values)} is at {offset} of {partition}"
+            return f"gets {list(values)} acknowledged at {offset} of {partition}"
         case h.Fail(partition=partition, error=error, values=values):
             return f"is refused {list(values)} for {partition}: {error}"
         case h.Unknown(partition=partition, reason=reason, values=values):
@@ -347,23 +356,24 @@ def describe_history(event: h.Event) -> str:
         case h.Read(partition=partition, offset=offset, value=value, leader=leader):
             return f"reads {value} at {offset} of {partition} from broker {leader}"
         case h.Position(partition=partition, offset=offset, reason=reason):
-            return f"goes on at {offset} of {partition} ({reason})"
+            return f"continues at {offset} of {partition} ({reason})"
         case h.Watermark(partition=partition, high_watermark=offset, leader=leader):
-            return f"is told by broker {leader} that {partition} is committed below {offset}"
+            return f"gets high watermark {offset} of {partition} from broker {leader}"
         case h.DeletionRequested(partition=partition, offset=offset):
-            return f"an operator wants all below {offset} deleted from {partition}"
+            return f"an operator requests DeleteRecords of {partition} below {offset}"
         case h.DeletionDone(partition=partition, offset=offset, low_watermark=low):
-            return f"an operator is told that {partition} has nothing below {low} ({offset} was asked)"
+            return f"an operator gets low watermark {low} of {partition}, requested was {offset}"
         case _:
             return f"{type(event).__name__} {event.partition}"
 
 
-def _fetched(one: m.FetchedPartition) -> str:
-    if one.diverging is not None:
-        return f"{one.partition} diverges: epoch {one.diverging.leader_epoch} ends at {one.diverging.end_offset}"
-    if one.error:
-        return f"{one.partition} {one.error.name}"
-    return f"{one.partition} {len(one.records)} bytes, high watermark {one.high_watermark}"
+def _fetched(response: m.FetchedPartition) -> str:
+    if response.diverging is not None:
+        epoch, end = response.diverging.leader_epoch, response.diverging.end_offset
+        return f"{response.partition} diverges: epoch {epoch} ends at {end}"
+    if response.error:
+        return f"{response.partition} {response.error.name}"
+    return f"{response.partition} {len(response.records)} bytes, high watermark {response.high_watermark}"
 
 
 def _state(state: LeaderAndIsr) -> str:

@@ -57,10 +57,10 @@ class TracedBroker(BrokerProcess):
             self._report_effect(runner, effect, answer, end)
         return answer
 
-    def burn(self) -> None:
+    def count_effect(self) -> None:
         """Count effects of the controller only."""
         if self._acting is self.control:
-            super().burn()
+            super().count_effect()
 
     def stepped(self, runner: CoreRunner) -> None:
         super().stepped(runner)

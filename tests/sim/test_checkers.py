@@ -179,7 +179,7 @@ def test_two_values_where_a_log_is_opened_anew() -> None:
     world = World()
     world.append(0, 5, (3,))
     world.commit(1, (3,))
-    world.checkers.lines.clear()
+    world.checkers.models.clear()
     world.append(0, 0, (1, 2))
     world.commit(1, (1, 2))
     world.disks.disk(3).open(TP, ID)
@@ -238,7 +238,7 @@ def test_nobody_joins_by_what_an_earlier_life_held(world: World) -> None:
     world.say(LeaderAndIsr(1, 0, (1, 2)))
     world.put(nodes.broker_epoch(3), b"")
     world.say(LeaderAndIsr(1, 0, BROKERS))
-    assert world.kinds == ["stale life"]
+    assert world.kinds == ["stale registration"]
 
 
 def test_two_controllers(world: World) -> None:
@@ -292,7 +292,7 @@ def test_flush_messages_of_one_is_not_excused_by_a_power_cut() -> None:
     world.commit(1)
     world.checkers.power_lost([Loss(broker, TP, ID, 0, 1) for broker in BROKERS])
     assert world.kinds == ["not fsynced"]
-    assert not world.checkers.line(TP, ID).excused
+    assert not world.checkers.model(TP, ID).excused
 
 
 def test_two_leaders_in_one_epoch(world: World) -> None:
@@ -442,7 +442,7 @@ def test_a_watermark_that_falls(world: World) -> None:
 
 def test_lost(world: World) -> None:
     """Every replica is wiped at once: nobody looked, but at the end it shows."""
-    world.checkers.line(TP, ID).members = ()
+    world.checkers.model(TP, ID).members = ()
     for broker in BROKERS:
         world.logs[broker].truncate_to(0)
     world.say(world.state._replace(leader_epoch=1))
@@ -456,11 +456,11 @@ def test_lost_with_its_partition(world: World) -> None:
 
 
 def test_power_cuts_excuse_once_they_hit_all_who_had_to_hold_it(world: World) -> None:
-    line = world.checkers.line(TP, ID)
+    model = world.checkers.model(TP, ID)
     for broker in BROKERS:
-        assert not line.excused
+        assert not model.excused
         world.checkers.power_lost(lose(world, broker))
-    assert "power failed under all of [1, 2, 3]" in line.excused
+    assert "power failed under all of [1, 2, 3]" in model.excused
     assert world.kinds == []
 
 
@@ -492,7 +492,7 @@ def test_who_has_got_it_back_is_held_to_it_again(world: World) -> None:
     world.checkers.power_lost(lose(world, 3))
     world.append(0, 0, (3,))
     world.append(1, 1, (3,))
-    assert world.checkers.line(TP, ID).lost == {}
+    assert world.checkers.model(TP, ID).lost == {}
     world.logs[3].truncate_to(0)
     assert world.kinds == ["lacks committed"]
 
@@ -508,7 +508,7 @@ def test_nothing_is_owed_once_deletion_is_asked_for(world: World) -> None:
     world.put(f"{nodes.DELETED_TOPICS}/t", b"")
     world.logs[1].truncate_to(0)
     assert world.kinds == []
-    assert world.checkers.line(TopicPartition("t", 1), ID).excused
+    assert world.checkers.model(TopicPartition("t", 1), ID).excused
 
 
 def damage_a_log(world: World) -> None:
@@ -571,7 +571,7 @@ def test_nobody_controls(world: World) -> None:
 
 def test_what_is_deleted_must_have_been_let_go_and_be_committed(world: World) -> None:
     world.logs[1].delete_records_before(1)
-    assert world.kinds == ["deleted"] and "nobody let go" in world.checkers.violations[0].text
+    assert world.kinds == ["deleted"] and "only below 0 was released" in world.checkers.violations[0].text
     other = World()
     other.append(0, 0)
     other.history.add(DeletionRequested(0, TP, ID, 1))
@@ -584,7 +584,7 @@ def test_nothing_uncommitted_is_deleted() -> None:
     world = World()
     world.append(0, 0)
     world.history.add(DeletionRequested(0, TP, ID, 1))
-    world.checkers.line(TP, ID)
+    world.checkers.model(TP, ID)
     world.logs[1]._replica.files.log_start = 1  # type: ignore[misc]
     world.step(world.leads(1, 0))
     assert "deleted" in world.kinds
@@ -620,7 +620,7 @@ def test_what_was_deleted_on_purpose_is_not_lost() -> None:
     for log in world.logs.values():
         log.delete_records_before(1)
     assert final_checks.judge(world.checkers, world.dump, None, at_rest=False) == []
-    world.checkers.line(TP, ID).released = 0
+    world.checkers.model(TP, ID).released = 0
     assert [one.kind for one in final_checks.judge(world.checkers, world.dump, None, at_rest=False)] == ["lost"]
 
 
@@ -714,7 +714,7 @@ def test_a_broker_must_not_believe_another_end_than_its_log_has(world: World) ->
     core.interrupted = False
     world.step(core)
     assert world.kinds == ["log state"]
-    assert "broker 1 takes its log for LogState(leo=3" in world.checkers.violations[0].text
+    assert "broker 1 has log state LogState(leo=3" in world.checkers.violations[0].text
 
 
 def test_failed_logs_are_reported_under_a_registration_that_stands(world: World) -> None:
@@ -725,10 +725,10 @@ def test_failed_logs_are_reported_under_a_registration_that_stands(world: World)
     world.checkers.written(2, before.version, (Create(f"{nodes.ISR_CHANGES}/isr_change_", b"", sequential=True),))
     assert world.kinds == []
     world.checkers.written(2, before.version, (before, event))
-    assert world.kinds == ["report of the dead"]
+    assert world.kinds == ["stale log dir event"]
 
 
 def test_a_report_of_failed_logs_names_its_registration(world: World) -> None:
     registered = world.dump[nodes.broker_epoch(2)].stat.version
     world.checkers.written(2, registered, (Create(f"{nodes.LOG_DIR_EVENTS}/event_", b"", sequential=True),))
-    assert world.kinds == ["report of the dead"]
+    assert world.kinds == ["stale log dir event"]

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from kreplog.cli import app
 from kreplog.errors import UsageError
 from kreplog.sim import faults, report, simulate
-from kreplog.sim.simulate import Options, Result, Violation
+from kreplog.sim.checkers import Violation
+from kreplog.sim.simulate import Options, Result
 from kreplog.sim.trace import Line, explanation
 from kreplog.types import TopicPartition
 
@@ -39,7 +40,7 @@ def test_no_seed_breaks_a_promise() -> None:
     assert min(totals["crashes"], totals["leader epochs"], totals["controllers"]) >= len(SEEDS)
 
 
-def test_without_faults_nothing_happens_but_work() -> None:
+def test_without_faults_there_is_one_controller_and_no_crash() -> None:
     for seed in range(5):
         result = simulate.run_seed(seed, Options(faults=()))
         assert result.violations == ()
@@ -49,7 +50,7 @@ def test_without_faults_nothing_happens_but_work() -> None:
 @pytest.mark.parametrize("log", ["model", "native"])
 def test_a_seed_takes_the_same_course_in_every_process(log: str) -> None:
     """Two processes whose hashes differ agree on every line of the trace."""
-    told = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", ONE_SEED, log],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -59,8 +60,8 @@ def test_a_seed_takes_the_same_course_in_every_process(log: str) -> None:
         ).stdout
         for hash_seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert len(told[0].splitlines()) == 2
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0].splitlines()) == 2
 
 
 def test_a_trace_changes_nothing() -> None:
@@ -96,23 +97,23 @@ def test_the_command_that_replays_a_seed_says_what_matters() -> None:
 def test_a_seed_that_fails_is_explained_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutation: str, kind: str
 ) -> None:
-    """The replay tells the same story, line by line."""
+    """The replay prints the same explanation, line by line."""
     monkeypatch.setattr(report, "SHRINK_RUNS", 5)
     arguments = ["simulate", "--seeds", "1:20", "--mutate", mutation]
     first = CliRunner().invoke(app, [*arguments, "--trace", str(tmp_path / "trace.json")])
     assert first.exit_code == 1
     command = next(line for line in first.stdout.splitlines() if line.startswith("replay: "))
-    story = first.stdout[first.stdout.index(" breaks a promise:\n") : first.stdout.index("replay: ")]
+    explanation_text = first.stdout[first.stdout.index(" breaks a promise:\n") : first.stdout.index("replay: ")]
     again = CliRunner().invoke(app, command.removeprefix("replay: kreplog ").split())
     assert again.exit_code == 1
     seed = command.split("--seeds ")[1].split()[0]
     assert f"seed {seed} breaks a promise" in again.stdout
-    assert f"\n  {kind}: " in story
-    assert again.stdout[again.stdout.index(" breaks a promise:\n") : again.stdout.index("replay: ")] == story
+    assert f"\n  {kind}: " in explanation_text
+    assert again.stdout[again.stdout.index(" breaks a promise:\n") : again.stdout.index("replay: ")] == explanation_text
     assert "1 seed broke a promise" in again.stdout
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert trace["seed"] == int(seed)
-    assert any(line["who"] == "checker" for line in trace["trace"])
+    assert any(line["actor"] == "checker" for line in trace["trace"])
     assert f"replay: {trace['replay']}" == command
     assert f"--only {','.join(map(str, trace['only'])) or 'none'}" in command
     as_json = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
@@ -122,17 +123,17 @@ def test_a_seed_that_fails_is_explained_and_replayed(
     ]
 
 
-def test_what_is_shrunk_breaks_the_same_promise_about_the_same_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shrunk_seed_breaks_the_same_promise_about_the_same_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without fault 3 breaks another; one without 5 the same of another partition; one without 1 none."""
     wanted = Violation("lost", "", (TopicPartition("t", 0),))
     others = Violation("diverged", "", (TopicPartition("t", 0),)), Violation("lost", "", (TopicPartition("t", 1),))
 
     def run(seed: int, options: Options, traced: bool = False) -> Result:
-        kept = set(range(99) if options.only is None else options.only)
-        found = [others[1]] if 1 in kept else []
-        if kept >= {1, 3, 5}:
+        remaining = set(range(99) if options.only is None else options.only)
+        found = [others[1]] if 1 in remaining else []
+        if remaining >= {1, 3, 5}:
             found.append(wanted)
-        elif kept >= {1, 5}:
+        elif remaining >= {1, 5}:
             found.append(others[0])
         return Result(seed, tuple(found), {}, 0, 0)
 
@@ -173,22 +174,22 @@ def test_wrong_options_are_refused(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--seeds", "0", "--only", "3,999"], "--only 999: not in seed 0: its faults are 0 to "),
         (["--seeds", "0:3", "--only", "-1"], "--only -1: faults are numbered from 0 on"),
         (["--seeds", "3", "--faults", "none", "--only", "0"], "--only 0: not in seed 3: it has no faults"),
         (["--seeds", "0", "--trace", "/no/such/directory/trace.json"], "there is no directory /no/such/directory"),
-        (["--seeds", "0", "--trace", "/"], "a directory stands there"),
+        (["--seeds", "0", "--trace", "/"], "it is a directory; name a file"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_run(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+def test_impossible_options_are_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.setattr(simulate, "run_seed", None)
     done = CliRunner().invoke(app, ["simulate", *arguments])
     assert isinstance(done.exception, UsageError)
-    assert told in str(done.exception)
+    assert message in str(done.exception)
 
 
 def test_only_names_faults_in_any_order_and_once() -> None:
@@ -204,9 +205,9 @@ def test_jobs_share_the_seeds_and_keep_their_order() -> None:
     assert alone == shared
 
 
-def test_an_explanation_says_once_what_goes_on_again_and_again() -> None:
-    told, asked = TopicPartition("t0", 0), "receives a fetch by broker 2: t0-0 from 325 (epoch 1, last fetched 1)"
-    lines = [Line(1000 * at, "broker 3", asked, (told,)) for at in range(5)]
-    lines.insert(2, Line(1500, "broker 3", "appends 325 to 326 in t0-0", (told,)))
-    assert [line.what for line in explanation(lines, {told})] == [asked, "appends 325 to 326 in t0-0"]
+def test_an_explanation_contains_a_repeated_line_once() -> None:
+    partition, fetch = TopicPartition("t0", 0), "receives a fetch by broker 2: t0-0 from 325 (epoch 1, last fetched 1)"
+    lines = [Line(1000 * at, "broker 3", fetch, (partition,)) for at in range(5)]
+    lines.insert(2, Line(1500, "broker 3", "appends 325 to 326 in t0-0", (partition,)))
+    assert [line.text for line in explanation(lines, {partition})] == [fetch, "appends 325 to 326 in t0-0"]
     assert explanation(lines, {TopicPartition("t0", 1)}) == []

@@ -1,4 +1,4 @@
-"""What is known of one partition in a run: its committed records, its leaders, and why losses are excused."""
+"""PartitionModel: the checkers' model of one partition: its committed records, its leaders, and excused losses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fact = tuple[int, int, bytes]
 
 
 class Lost(NamedTuple):
-    """A power cut took [start, end) from a broker, registered for the `registration`-th time, in a leader epoch."""
+    """A power failure took [start, end) from a broker under its `registration`-th registration, in a leader epoch."""
 
     start: int
     end: int
@@ -21,17 +21,18 @@ class Lost(NamedTuple):
     leader_epoch: int
 
 
-class PartitionHistory:
-    """All that is known of one partition of one topic id.
+class PartitionModel:
+    """The model of one partition of one topic id.
 
-    values: what is committed, by offset; end: where that ends. acked: (offset, fact) under acks=all. members: in sync
-    or eligible by the store. lost: brokers whose power failed and who have not got back what they held: until a broker
-    leads in a later epoch, a fetch that was under way then still counts. leaders, committers: broker by leader epoch.
-    led_epoch: the newest that a broker has led in, which is later than the store has it. excused: why nothing is held
-    against it any more, "" while all is.
-    configs: all settings its topic ever had, the newest last; a leader may be told late of some that are older than
-    the partition. released: below it everything may be deleted; all_asked: and whatever a leader deletes is.
-    durable_end: all below was committed with flush.messages=1.
+    values: committed records by offset; end: the exclusive end of those. acked: (offset, fact) under acks=all. members:
+    ISR and eligible replicas in the store. lost: brokers that lost records to a power failure and have not refetched
+    them: until a broker leads in a later epoch, a fetch that was under way at the failure still counts. leaders,
+    committers: broker by leader epoch. led_epoch: the newest epoch in which a broker leads, later than in the store.
+    excused: why violations are ignored from now on, "" while none are.
+    configs: all settings of its topic, the newest last; a leader may get settings late that are older than the
+    partition. released: below it every record may be deleted; all_requested: a deletion of all committed records was
+    requested, so that a leader may delete to its high watermark. durable_end: all below was committed with
+    flush.messages=1.
     """
 
     def __init__(self, partition: TopicPartition, topic_id: str, configs: Sequence[TopicConfig]) -> None:
@@ -60,15 +61,15 @@ class PartitionHistory:
         return self.configs[-1]
 
     def forgotten(self, producer: int) -> bool:
-        """Whether a replica may know nothing of what a producer has written: its first record here may be deleted."""
+        """Whether a replica may lack the state of a producer, since the producer's first record here may be deleted."""
         return self._first.get(producer, self.released) < self.released
 
     def place_of(self, producer: int, sequence: int) -> int:
-        """The offset where a producer's record is committed; -1 for none."""
+        """The offset of a producer's committed record; -1 for none."""
         return self._places.get((producer, sequence), -1)
 
     def add(self, offset: int, fact: Fact) -> tuple[str, str] | None:
-        """A replica takes this for committed. Kind and text of what is wrong with it, if anything."""
+        """Add a record that a replica has committed; return kind and text of the violation, if it is one."""
         known = self.values.get(offset)
         if known is not None:
             if known == fact:
@@ -80,7 +81,7 @@ class PartitionHistory:
             return None
         newest = self._newest.get(producer)
         if newest is not None and self._places[producer, newest] < self.released:
-            # A replica that never had what was deleted lets it begin anywhere, and send all that again.
+            # A replica without the deleted records accepts any first sequence, and all of them again.
             for deleted in range(sequence, newest + 1):
                 self._places.pop((producer, deleted), None)
             newest = None
