@@ -11,12 +11,12 @@ import threading
 import uuid
 import weakref
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kreplog._native import batch_headers, deletion, directory, encoded, fixed_width, lookup, reader, recovery
+from kreplog._native import batch_headers, bulk, deletion, directory, encoded, fixed_width, lookup, reader, recovery
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -200,6 +200,18 @@ class Log(SegmentedLog):
         LogFailedError, LogClosedError.
         """
         return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers)
+
+    def append_once(self, batches: Iterable[Buffer], *, writer: str, sequence: int) -> range | None:
+        """Append encoded batches that become visible together or not at all, once per writer and sequence; durable on
+        return. Returns the range of their offsets, None where `sequence` is not above the writer's latest.
+
+        batches: buffers of whole batches of magic 2, as for append_batches, but of no idempotent producer. writer: up
+        to 255 bytes of UTF-8; a log remembers the 1,000 that appended last. sequence: from 0 up. A crash or an error
+        before the commit leaves nothing; after it everything, whatever the call returned: repeat it to find out. Other
+        threads that change the log wait meanwhile.
+        Raises as append_batches does, and UsageError (the log is replicated), CorruptCheckpointError (the ledger).
+        """
+        return bulk.append_once(self, batches, writer, sequence)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.

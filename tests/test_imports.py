@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
     "kreplog._native": EVERYWHERE,
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
+    "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
@@ -61,7 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone.
     "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
     "kreplog.sim": EVERYWHERE | CORES | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},
-    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.log"},
+    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.log", "kreplog.bulk_append"},
 }
 
 _STRING_OR_COMMENT = re.compile(

@@ -299,6 +299,16 @@ cdef class BatchBuilder:
 
     cdef inline int add(self, int64_t timestamp, Bytes key, Bytes value, bytes headers) except -1:
         """Append one record; `headers` as encode_headers made them, None for none."""
+        cdef Bytes encoded
+        encoded.data = NULL
+        encoded.length = 0
+        if headers is not None:
+            encoded.data = <const uint8_t*> PyBytes_AS_STRING(headers)
+            encoded.length = PyBytes_GET_SIZE(headers)
+        return self.add_encoded(timestamp, key, value, encoded)
+
+    cdef inline int add_encoded(self, int64_t timestamp, Bytes key, Bytes value, Bytes headers) except -1:
+        """Append one record; `headers` as they stand in it, count included, of length 0 for none."""
         cdef Py_ssize_t body
         cdef Py_ssize_t key_bytes = key.length if key.length > 0 else 0
         cdef Py_ssize_t value_bytes = value.length if value.length > 0 else 0
@@ -316,8 +326,8 @@ cdef class BatchBuilder:
             2 + varint_size(delta) + varint_size(self.count) + varint_size(key.length) + key_bytes
             + varint_size(value.length) + value_bytes
         )
-        if headers is not None:
-            body += PyBytes_GET_SIZE(headers) - 1
+        if headers.length:
+            body += headers.length - 1
         if self.length + body + 10 > self.capacity:
             self.reserve(body + 10)
         p = write_varint(self.buffer + self.length, body)
@@ -332,12 +342,12 @@ cdef class BatchBuilder:
         if value_bytes:
             memcpy(p, value.data, value_bytes)
             p += value_bytes
-        if headers is None:
+        if headers.length == 0:
             p[0] = 0
             p += 1
         else:
-            memcpy(p, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
-            p += PyBytes_GET_SIZE(headers)
+            memcpy(p, headers.data, headers.length)
+            p += headers.length
         self.length = p - self.buffer
         self.count += 1
         return 0

@@ -24,40 +24,45 @@ cdef enum:
 def truncate_to(SegmentedLog log, offset):
     """See Log.truncate_to."""
     cdef int64_t wanted = integer(offset, "offset")
+    log.begin_write()
+    try:
+        return cut_at(log, wanted)
+    finally:
+        log.unlock()
+
+
+cdef int64_t cut_at(SegmentedLog log, int64_t wanted) except -1:
+    """Log.truncate_to for a caller that holds the lock."""
     cdef Py_ssize_t i
     cdef Segment segment
     cdef BatchHeader h
     cdef int64_t at
     cdef int64_t end = wanted
-    log.begin_write()
-    try:
-        log._check_range(wanted)
-        if wanted == log.position.leo:
-            drop_empty_epochs(log)
-            return wanted
-        i = log.segment_index(log._segments, wanted)
-        segment = log._segments[i]
-        at = segment.locate(wanted, log.position.dense_from, &h)
-        if at < segment.size:
-            end = h.base_offset
-        if end < log.position.log_start_offset:  # what was deleted does not come back
-            end = log.position.log_start_offset
-            start_anew(log, end)
-            return end
-        check_descriptors(log)
-        begin_cut(log, end, False)
-        try:
-            for later in reversed(log._segments[i + 1:]):
-                (<Segment> later).delete()
-            segment.cut(at)
-            log._segments = log._segments[:i + 1]
-            log.active = segment
-            end_cut(log)
-        except BaseException as error:
-            log.fail(error)
+    log._check_range(wanted)
+    if wanted == log.position.leo:
+        drop_empty_epochs(log)
+        return wanted
+    i = log.segment_index(log._segments, wanted)
+    segment = log._segments[i]
+    at = segment.locate(wanted, log.position.dense_from, &h)
+    if at < segment.size:
+        end = h.base_offset
+    if end < log.position.log_start_offset:  # what was deleted does not come back
+        end = log.position.log_start_offset
+        start_anew(log, end)
         return end
-    finally:
-        log.unlock()
+    check_descriptors(log)
+    begin_cut(log, end, False)
+    try:
+        for later in reversed(log._segments[i + 1:]):
+            (<Segment> later).delete()
+        segment.cut(at)
+        log._segments = log._segments[:i + 1]
+        log.active = segment
+        end_cut(log)
+    except BaseException as error:
+        log.fail(error)
+    return end
 
 
 cdef int drop_empty_epochs(SegmentedLog log) except -1:
@@ -100,6 +105,8 @@ cdef int start_anew(SegmentedLog log, int64_t start) except -1:
         log.epochs.clear()
         log.producers.delete_snapshots(log.path)
         log.position.has_producers = 0
+        if log.ledger is not None:
+            log.ledger.clear()
         end_cut(log)
     except BaseException as error:
         log.fail(error)
@@ -147,6 +154,8 @@ cdef int end_cut(SegmentedLog log) except -1:
     log.load_producers()
     log.active.sync()
     sync_directory(log.path)
+    if log.ledger is not None:  # before an offset is given away again
+        log.ledger.settle(log.position.leo)
     log.position.generation += 1
     log.position.active_base = log.active.base_offset
     log.position.active_size = log.active.size

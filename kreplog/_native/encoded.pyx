@@ -205,16 +205,9 @@ cdef int assign_offsets(
             raise_corrupt(code, log.name, -1, None, at)
         if at == 0:
             first[0] = h
-        if log.log_append_time:
-            store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
-            batch_max = now
-        if batch_max != h.max_timestamp or log.log_append_time:
-            store64(p + 35, <uint64_t> batch_max)
-            store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(&h) - CRC_START))
+        batch_max = stamp(log, p, &h, totals.next_offset, epoch, batch_max, now)
         if batch_max > totals.max_timestamp:
             totals.max_timestamp = batch_max
-        store64(p, <uint64_t> totals.next_offset)
-        store32(p + 12, <unsigned int> epoch)
         totals.next_offset += h.last_offset_delta + 1
         totals.records += h.record_count
         at += batch_size(&h)
@@ -222,6 +215,25 @@ cdef int assign_offsets(
         if h.producer_id >= 0 and (count > 1 or at < length):
             raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
     return 0
+
+
+cdef int64_t stamp(
+    SegmentedLog log, uint8_t* p, const BatchHeader* h, int64_t base_offset, int32_t epoch, int64_t batch_max,
+    int64_t now
+) noexcept:
+    """Write into a producer's batch the fields that its leader assigns; return its largest timestamp.
+
+    batch_max: the largest timestamp of its records. now: in ms, which takes its place under LogAppendTime.
+    """
+    if log.log_append_time:
+        store16(p + 21, <unsigned short> (h.attributes | LOG_APPEND_TIME))
+        batch_max = now
+    if batch_max != h.max_timestamp or log.log_append_time:
+        store64(p + 35, <uint64_t> batch_max)
+        store32(p + 17, crc32c_update(0, p + CRC_START, batch_size(h) - CRC_START))
+    store64(p, <uint64_t> base_offset)
+    store32(p + 12, <unsigned int> epoch)
+    return batch_max
 
 
 def append_as_follower(SegmentedLog log, buffer):

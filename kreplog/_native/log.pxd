@@ -24,6 +24,7 @@ cdef class SegmentedLog(WritableLog):
     cdef Segment active
     cdef int32_t last_epoch  # of the newest epoch entry in its file, -1 when none
     cdef object producers
+    cdef object ledger  # WriterLedger of the appends that are made once; None where the directory has none
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef BatchBuilder builder
     cdef Payload key_payload

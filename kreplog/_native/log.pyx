@@ -231,7 +231,7 @@ cdef class SegmentedLog(WritableLog):
         self.position.leo = next_offset
         self.position.active_size = segment.size
         self.position.in_use = 1
-        if not self.replicated and self.flush_messages > 1:
+        if not self.replicated and self.flush_messages > 1 and self.bulk_append is None:
             self.position.high_watermark = next_offset
         self.state.publish(&self.position)
         return 0
@@ -387,6 +387,7 @@ cdef class SegmentedLog(WritableLog):
             self.closed = True
             self._segments = []
             return
+        self.check_not_in_bulk_append()
         try:
             if self.failure is None:
                 self.flush()

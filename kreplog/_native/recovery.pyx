@@ -29,6 +29,7 @@ from base64 import urlsafe_b64encode
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
 from kreplog._native.directory import is_brokers_directory
+from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.state import STATE_NAME
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 
@@ -113,6 +114,7 @@ cdef class Recovery:
         cdef Position* position = &log.position
         watermarks = _checkpoint(log, "replication-offset-checkpoint")
         _remove_leftovers(log)
+        log.ledger = _load_ledger(log)
         log.relist()
         self.fresh = not log._segments
         log.state = open_state(os.path.join(log.path, STATE_NAME), True)
@@ -127,7 +129,11 @@ cdef class Recovery:
             position.log_start_offset = _checkpoint(log, "log-start-offset-checkpoint").get(log.topic_partition, 0)
             position.dense_from = 0 if self.fresh else INT64_MAX
             position.has_producers = not self.fresh
-        elif position.generation & 1:
+        if log.ledger is not None and log.ledger.pending_start >= 0:
+            self.limit = log.ledger.pending_start
+            self.unsettled = True
+            _begin_cut_of_pending(log, self.limit, self.known)
+        if self.known and position.generation & 1:
             position.generation += 1
             self.limit = position.leo
         return 0
@@ -226,6 +232,8 @@ cdef class Recovery:
             for segment in log._segments:
                 segment.sync()
             sync_directory(log.path)
+        if log.ledger is not None:
+            log.ledger.settle(log.position.leo)
         log.position.unsettled = self.unsettled
         log.state.publish(&log.position)
         if self.fresh:
@@ -236,6 +244,38 @@ cdef class Recovery:
             if not log.managed:
                 log._sync_files()
         return 0
+
+
+cdef int _begin_cut_of_pending(SegmentedLog log, int64_t start, bint known) except -1:
+    """A bulk append was broken off before it was committed: from here on it is a truncation under way, to `start`."""
+    cdef Position* position = &log.position
+    _logger.warning(
+        "%s: an append of many batches was broken off before it was committed; the log is cut at offset %d, where it "
+        "began", log.name, start,
+    )
+    if not known:  # no reader goes by the page
+        position.recovery_point = min(position.recovery_point, start)
+        return 0
+    position.generation |= 1
+    position.unsettled = 1
+    position.leo = start
+    position.high_watermark = min(position.high_watermark, start)
+    position.recovery_point = min(position.recovery_point, start)
+    position.active_size = -1
+    log.state.publish(position)
+    return log.state.sync()
+
+
+cdef object _load_ledger(SegmentedLog log):
+    """The writers that append exactly once; None where the directory has no ledger, or a damaged one."""
+    path = ledger_path(log.path)
+    if not os.path.exists(path):
+        return None
+    try:
+        return WriterLedger(path)
+    except CorruptCheckpointError as error:  # a bulk append is refused by it
+        _logger.warning("%s: %s", log.name, error)
+        return None
 
 
 cdef int _start_anew(SegmentedLog log) except -1:
@@ -436,6 +476,9 @@ class _CheckpointWatermark:
         last.size = last.open().size()
         last.forget_indexes()
         leo = _sound_end(last)
+        ledger = _load_ledger(log)
+        if ledger is not None and ledger.pending_start >= 0:
+            leo = max(min(leo, ledger.pending_start), (<Segment> log._segments[0]).base_offset)
         watermark = _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition)
         start = (<Segment> log._segments[0]).base_offset
         if watermark is None and checkpoint is not None and is_brokers_directory(os.path.dirname(log.path)):

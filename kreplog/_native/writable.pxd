@@ -21,6 +21,7 @@ cdef class WritableLog(LogView):
     cdef FileHandle writer_lock  # None in a managed log: its owner's lock keeps others out
     cdef FileHandle broker_lock
     cdef Pending pending
+    cdef object bulk_append  # the BulkAppend under way, whose records stay above the high watermark
     cdef str failure
     cdef readonly object cause  # the error it comes from
     cdef public bint _given_up  # its owner moves its folder away: failures of threads that still use it are not logged
@@ -39,6 +40,7 @@ cdef class WritableLog(LogView):
     cdef int begin_write(self) except -1
     cdef int flush_pending(self) except -1
     cdef int lock_for_write(self) except -1
+    cdef int check_not_in_bulk_append(self) except -1
     cdef int fail(self, object error) except -1
     cdef int fail_unless_exhausted(self, object error) except -1
     cdef int flush_due(self, int64_t offset) except -1

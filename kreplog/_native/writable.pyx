@@ -10,6 +10,7 @@ from cpython.pythread cimport (
     PyThread_acquire_lock,
     PyThread_allocate_lock,
     PyThread_free_lock,
+    PyThread_get_thread_ident,
     PyThread_release_lock,
 )
 from libc.stdint cimport INT64_MAX, int64_t
@@ -96,6 +97,7 @@ cdef class WritableLog(LogView):
                 f"{self.name}: this log was opened read-only; open it with read_only=False to change it",
                 partition=self.name, path=self.path,
             )
+        self.check_not_in_bulk_append()
         self.lock()
         try:
             self.check_open()
@@ -109,6 +111,17 @@ cdef class WritableLog(LogView):
         except BaseException:
             self.unlock()
             raise
+        return 0
+
+    cdef int check_not_in_bulk_append(self) except -1:
+        """Other threads wait for the lock that a bulk append holds; its own would wait for itself. Raises UsageError.
+        """
+        cdef object bulk_append = self.bulk_append
+        if bulk_append is not None and bulk_append.thread_id == PyThread_get_thread_ident():
+            raise UsageError(
+                f"{self.name}: this thread's bulk append is under way; commit or abort it before the log changes "
+                "otherwise", partition=self.name, path=self.path,
+            )
         return 0
 
     @property
@@ -151,6 +164,7 @@ cdef class WritableLog(LogView):
         gate_init(&self.sync_gate)
         self.closed = True
         self.pending = None
+        self.bulk_append = None
         self.writer_lock = None
         self.broker_lock = None
 

@@ -139,7 +139,7 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Opt
     _refuse(options)
     topics, pattern, assigned = _choice(options)
     return Options(
-        path=_path(options),
+        path=local_path(options),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -179,7 +179,7 @@ def _refuse(options: Mapping[str, str]) -> None:
             )
 
 
-def _path(options: Mapping[str, str]) -> str:
+def local_path(options: Mapping[str, str]) -> str:
     path = options.get("path", "")
     if not path:
         raise UsageError("option 'path' is missing: give the directory that holds the <topic>-<partition> folders")

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -40,7 +42,9 @@ from kreplog.errors import UsageError
 from pyspark_kreplog.options import Options, includes_headers, parse_batch, parse_stream
 from pyspark_kreplog.plan import Pruning, plan
 from pyspark_kreplog.read import read
+from pyspark_kreplog.sink_options import check_sink_columns, parse_sink
 from pyspark_kreplog.stream import StreamReader
+from pyspark_kreplog.write import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,22 +108,26 @@ class KreplogDataSource(DataSource):
         check_columns(schema)
         return (FilteringReader if options.pushdown else Reader)(options, schema.fieldNames())
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise UsageError(
-            "kreplog cannot be written from Spark yet, only read: collect the rows, or write them to Parquet, and "
-            "append them with kreplog.Log.append_many"
-        )
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise UsageError(
+                'Save mode Overwrite not allowed for kreplog. The allowed save mode is Append, .mode("append"): '
+                "records are only ever added to a log"
+            )
+        options = parse_sink(self.options)
+        check_sink_columns(schema, options)
+        return BatchWriter(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         options = parse_stream(self.options)
         check_columns(schema)
         return StreamReader(options, schema.fieldNames())
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise UsageError(
-            "kreplog cannot be written by df.writeStream yet: with foreachBatch each batch can be collected and "
-            "appended by kreplog.Log.append_many"
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """overwrite: the output mode is complete, whose rows are appended as any others, as in Spark's Kafka sink."""
+        options = parse_sink(self.options)
+        check_sink_columns(schema, options)
+        return StreamWriter(options)
 
 
 def check_columns(schema: StructType) -> None:

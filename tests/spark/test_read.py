@@ -112,27 +112,6 @@ def test_refusals_reach_the_user(
     assert message in str(raised.value)
 
 
-def test_what_is_not_there_yet_says_so(load: Load, tmp_path: Path, spark: SparkSession) -> None:
-    fill(tmp_path / "t-0", 1)
-    options = {"path": str(tmp_path), "subscribe": "t"}
-
-    def write() -> None:
-        load().write.format("kreplog").mode("append").options(**options).save()
-
-    def stream_out() -> None:
-        rates = spark.readStream.format("rate").load()
-        stream = rates.writeStream.format("kreplog").options(**options)
-        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(60)
-
-    for call, message in (
-        (write, "kreplog cannot be written from Spark yet, only read"),
-        (stream_out, "kreplog cannot be written by df.writeStream yet"),
-    ):
-        with pytest.raises(PySparkException) as refused:
-            call()
-        assert message in str(refused.value)
-
-
 def test_options_without_a_plan_left(load: Load, tmp_path: Path) -> None:
     """No task at all: Spark makes one up, which must yield no row."""
     fill(tmp_path / "t-0", 1)

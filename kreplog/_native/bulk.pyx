@@ -1,0 +1,309 @@
+"""BulkAppend: many encoded batches that become visible together or not at all, and once per writer and sequence.
+
+How a crash is survived: the ledger names the offset at which the append begins before the first byte is written, so
+that whoever opens the log next cuts it there; the high watermark stands meanwhile. Once all is durable the ledger names
+the writer's sequence instead, and that replacement of one file is the commit. Only then does the high watermark move.
+
+From begin to end it holds the log's lock, so that nothing else is written behind it, and the gate of fsyncs.
+"""
+
+cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kreplog._native.batch cimport (
+    BAD_ATTRIBUTES,
+    BATCH_OK,
+    BATCH_SHORT,
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchBuilder,
+    BatchHeader,
+    batch_size,
+    check_records,
+    raise_corrupt,
+    read_header,
+    wall_clock_ms,
+)
+from kreplog._native.columns cimport integer
+from kreplog._native.commit_gate cimport gate_enter, gate_leave
+from kreplog._native.deletion cimport cut_at
+from kreplog._native.encoded cimport bytes_of, check, stamp
+from kreplog._native.files cimport FileHandle
+from kreplog._native.log cimport SegmentedLog
+
+from kreplog._native.ledger import WriterLedger, ledger_path
+from kreplog.errors import ArgumentTypeError, LogFailedError, UsageError
+
+cdef enum:
+    COALESCE = 1 << 20  # bytes that go out in one write
+    LONGEST_NAME = 255
+
+
+def append_once(SegmentedLog log, batches, writer, sequence):
+    """See Log.append_once."""
+    append = BulkAppend(log, writer, sequence)
+    if append.duplicate:
+        return None
+    with append:
+        for buffer in batches:
+            if append.append(buffer) < len(memoryview(buffer).cast("B")):
+                raise_corrupt(BATCH_SHORT, log.name, -1, None, 0)
+        append.commit()
+        append.publish()
+    return range(append.first_offset, append.end_offset)
+
+
+def last_sequence(SegmentedLog log, writer):
+    """The sequence of the writer's latest bulk append that is committed, None for a writer that is not known.
+
+    Raises CorruptCheckpointError, UsageError, LogFailedError, LogClosedError."""
+    log.begin_write()
+    try:
+        known = _ledger_of(log).committed(_writer_name(writer))
+        return None if known is None else known[0]
+    finally:
+        log.unlock()
+
+
+@cython.final
+cdef class BulkAppend:
+    """One bulk append to a log that is not replicated, from its begin to commit or abort; a context manager, which
+    aborts what was not committed.
+
+    writer: up to 255 bytes of UTF-8. sequence: from 0 up; one that is not above the writer's latest makes the append a
+    `duplicate`: nothing is to be written then. Other threads that change the log wait until the append has ended; the
+    calls of this one are refused. Raises UsageError, CorruptCheckpointError, ResourceExhaustedError, LogFailedError,
+    LogClosedError.
+    """
+
+    cdef readonly SegmentedLog log
+    cdef readonly bint duplicate
+    cdef readonly unsigned long thread_id
+    cdef readonly int64_t first_offset  # of what this append writes; a duplicate's as they were, -1 where forgotten
+    cdef readonly int64_t end_offset
+    cdef int64_t sequence
+    cdef bint held
+    cdef bint durable
+    cdef bint committed
+    cdef BatchBuilder builder
+
+    def __init__(self, SegmentedLog log not None, writer, sequence):
+        name = _writer_name(writer)
+        self.sequence = integer(sequence, "sequence")
+        if self.sequence < 0:
+            raise UsageError(f"sequence {sequence} is below 0")
+        if log.managed or log.replicated:
+            raise UsageError(
+                f"{log.name}: only a log that is not replicated takes bulk appends; a replicated one commits by its "
+                "high watermark", partition=log.name, path=log.path,
+            )
+        log.check_not_in_bulk_append()
+        self.log = log
+        with nogil:
+            gate_enter(&log.sync_gate, &log.position.recovery_point, 9223372036854775807)
+        try:
+            log.begin_write()
+        except BaseException:
+            gate_leave(&log.sync_gate)
+            raise
+        self.held = True
+        self.thread_id = PyThread_get_thread_ident()
+        try:
+            self._begin(name)
+        except BaseException:
+            self._release()
+            raise
+
+    cdef int _begin(self, str name) except -1:
+        cdef SegmentedLog log = self.log
+        log.ledger = _ledger_of(log)
+        known = log.ledger.committed(name)
+        if known is not None and self.sequence <= known[0]:
+            self.duplicate = True
+            self.first_offset, self.end_offset = known[1:] if self.sequence == known[0] else (-1, -1)
+            self._release()
+            return 0
+        self.first_offset = self.end_offset = log.position.leo
+        self.builder = BatchBuilder()
+        try:
+            if log.unsynced:  # else a page from before an older cut may come back, and hide this append's begin
+                log.sync_unsynced(log.state)
+                log.mark_synced()
+        except BaseException as error:
+            log.fail_unless_exhausted(error)
+        try:
+            log.ledger.begin(name, self.sequence, log.position.leo)
+        except BaseException as error:
+            self._take_back()
+            log.fail_unless_exhausted(error)
+        log.bulk_append = self
+        return 0
+
+    cdef int _take_back(self) except -1:
+        """The ledger says no more that an append is under way. Raises LogFailedError."""
+        try:
+            self.log.ledger.settle(self.first_offset)
+        except BaseException as error:
+            self.log.fail(error)
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_raised):
+        self.abort()
+
+    def append(self, buffer, *, bint inspect=True):
+        """Append whole batches from the start of `buffer`, and return how many of its bytes they take.
+
+        The rest, less than a batch, is for the caller to hand over again in front of what follows. Batches are as for
+        Log.append_batches, but of no idempotent producer. inspect: whether to look into every record; the CRC and the
+        header of each batch are checked without, too. Raises CorruptBatchError, UnsupportedFormatError,
+        RecordTooLargeError (abort, then), LogFailedError, ResourceExhaustedError.
+        """
+        cdef SegmentedLog log = self.log
+        cdef const uint8_t[::1] given
+        cdef BatchBuilder builder = self.builder
+        cdef BatchHeader h
+        cdef Py_ssize_t taken = 0
+        cdef Py_ssize_t start = 0
+        cdef Py_ssize_t length
+        cdef Py_ssize_t piece = min(log.segment_bytes, <int64_t> COALESCE)
+        cdef int64_t end = self.end_offset
+        cdef int64_t max_timestamp = -1
+        cdef int64_t batch_max
+        cdef int64_t now = wall_clock_ms()
+        self._check_under_way()
+        given = bytes_of(log, buffer)
+        length = given.shape[0]
+        self.durable = False
+        if log.current_epoch != log.last_epoch:
+            log.assign_epoch(log.current_epoch)
+        builder.reset()
+        while taken < length:
+            code = read_header(&given[taken], length - taken, &h)
+            if length - taken < 61 or code == BATCH_OK and batch_size(&h) > length - taken:
+                break
+            if code == BATCH_OK and builder.length and builder.length + batch_size(&h) > piece:
+                log.write(builder.buffer, builder.length, end, max_timestamp)
+                builder.reset()
+                self.end_offset = end
+                max_timestamp = -1
+            if code == BATCH_OK:
+                start = builder.length
+                builder.reserve(batch_size(&h))
+                memcpy(builder.buffer + start, &given[taken], batch_size(&h))
+                code = check(log, builder.buffer + start, batch_size(&h), &h)
+            if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
+                code = BAD_ATTRIBUTES
+            batch_max = h.max_timestamp
+            if code == BATCH_OK and inspect:
+                code = check_records(builder.buffer + start, &h, True, &batch_max)
+            if code != BATCH_OK:
+                raise_corrupt(code, log.name, -1, None, taken)
+            if h.producer_id >= 0 or h.record_count == 0 or h.record_count != h.last_offset_delta + 1:
+                raise UsageError(f"{log.name}: a bulk append takes no empty batches, and none with a producer id")
+            batch_max = stamp(log, builder.buffer + start, &h, end, log.current_epoch, batch_max, now)
+            if batch_max > max_timestamp:
+                max_timestamp = batch_max
+            builder.length += batch_size(&h)
+            end += h.last_offset_delta + 1
+            taken += batch_size(&h)
+        if builder.length:
+            log.write(builder.buffer, builder.length, end, max_timestamp)
+            self.end_offset = end
+        return taken
+
+    def flush(self):
+        """Make durable what was appended, with all that the log holds before it. Raises LogFailedError,
+        ResourceExhaustedError."""
+        cdef SegmentedLog log = self.log
+        cdef FileHandle file
+        cdef int64_t end
+        self._check_under_way()
+        files = log.take_due(False, log.unsynced_snapshot, &end)
+        try:
+            for file in files:
+                file.sync()
+        except BaseException as error:
+            log.fail(error)
+        log.unsynced_snapshot = None
+        self.durable = True
+
+    def commit(self):
+        """Commit what was appended: durable on return, and shown to readers by `publish`. Raises LogFailedError: it is
+        committed or not, and which is found out by the next who opens the log."""
+        self._check_under_way()
+        if not self.durable:
+            self.flush()
+        try:
+            self.log.ledger.commit(self.end_offset, wall_clock_ms())
+        except BaseException as error:
+            self.log.fail(error)
+        self.committed = True
+
+    def publish(self):
+        """Show readers what was committed: one store into mapped memory. Ends the append."""
+        cdef SegmentedLog log = self.log
+        if not self.held:
+            return
+        if not self.committed:
+            raise UsageError(f"{log.name}: a bulk append is published once it is committed")
+        log.position.recovery_point = log.position.high_watermark = self.end_offset
+        log.state.publish(&log.position)
+        self._release()
+
+    def abort(self):
+        """End the append; what was not committed is cut off again, which readers never saw. Does nothing once it has
+        ended. Raises LogFailedError: whoever opens the log next cuts it."""
+        cdef SegmentedLog log = self.log
+        if not self.held:
+            return
+        if self.committed:
+            self.publish()
+            return
+        try:
+            if log.failure is None:
+                try:
+                    cut_at(log, self.first_offset)
+                except BaseException as error:  # what was appended must not come into sight
+                    log.fail(error)
+                self._take_back()
+        finally:
+            self._release()
+
+    cdef int _check_under_way(self) except -1:
+        if not self.held or self.committed:
+            raise UsageError(f"{self.log.name}: this bulk append has ended")
+        if self.log.failure is not None:
+            raise LogFailedError(
+                f"{self.log.name}: the log refuses writes since an earlier failure ({self.log.failure}); "
+                "mend the cause, then reopen it", partition=self.log.name, path=self.log.path,
+            ) from self.log.cause
+        return 0
+
+    cdef void _release(self) noexcept:
+        cdef SegmentedLog log = self.log
+        if self.held:
+            self.held = False
+            log.bulk_append = None
+            log.unlock()
+            gate_leave(&log.sync_gate)
+
+
+cdef object _ledger_of(SegmentedLog log):
+    return WriterLedger(ledger_path(log.path)) if log.ledger is None else log.ledger
+
+
+cdef str _writer_name(object writer):
+    if not isinstance(writer, str):
+        raise ArgumentTypeError(f"writer is a str, not {type(writer).__name__}")
+    try:
+        if not 0 < len(writer.encode()) <= LONGEST_NAME:
+            raise UsageError(f"writer {writer!r} must have 1 to {LONGEST_NAME} bytes in UTF-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"writer {writer!r} is no text that UTF-8 can hold: {error}") from None
+    return writer

@@ -1,0 +1,149 @@
+"""The writers that append exactly once: the file `kreplog.writers` in a partition directory, little-endian.
+
+      0  8  magic "KREPWRT1"       8  4  CRC-32C of 12..end       12  4  number of entries
+     16  -  entries: int64 sequence, first offset, end offset, time (ms), uint16 length of the writer id, the id (UTF-8)
+
+An entry says that the records of `sequence`, the latest of that writer, are [first offset, end offset). At most one has
+the end offset -1: its append is under way, or was broken off, and whatever lies at its first offset or after it is not
+committed. The file is replaced atomically and made durable before the first byte of such an append is written, and
+again once its last byte is durable: that second replacement commits it.
+
+Past MAX_WRITERS the writer that has been idle for the longest is forgotten.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from kreplog._native.crc32c cimport crc32c_update
+
+import os
+import struct
+
+from kreplog._native.checkpoint import atomic_write
+from kreplog._native.files import error_of
+from kreplog.errors import CorruptCheckpointError
+
+LEDGER_NAME = "kreplog.writers"
+MAX_WRITERS = 1000
+
+cdef bytes MAGIC = b"KREPWRT1"
+cdef int64_t PENDING = -1
+
+cdef object _entry = struct.Struct("<qqqqH")
+
+
+cdef class WriterLedger:
+    """The entries of one partition. `path` is the file, which need not be there.
+
+    Raises CorruptCheckpointError where it cannot be believed, StorageError where it cannot be read.
+    """
+
+    def __init__(self, str path not None):
+        self.path = path
+        self._committed = {}
+        self._pending = None
+        try:
+            with open(path, "rb") as file:
+                self._load(file.read())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise error_of("cannot read", path, error) from error
+
+    @property
+    def pending_start(self):
+        """First offset of an append that has not been committed, -1 when there is none."""
+        return PENDING if self._pending is None else self._pending[2]
+
+    def committed(self, writer):
+        """(sequence, first offset, end offset) of the writer's latest append, None for a writer that is not known."""
+        entry = self._committed.get(writer)
+        return None if entry is None else entry[:3]
+
+    def begin(self, writer, sequence, start):
+        """An append is about to begin at offset `start`. Durable on return. Raises StorageError: it may have begun,
+        which `settle` takes back."""
+        self._pending = writer, sequence, start
+        self._write(self._committed)
+
+    def commit(self, int64_t end, int64_t now_ms):
+        """The append under way is durable up to offset `end`: it is committed on return. Raises StorageError."""
+        writer, sequence, start = self._pending
+        committed = {**self._committed, writer: (sequence, start, end, now_ms)}
+        for idle in sorted(committed, key=lambda known: committed[known][3])[:max(len(committed) - MAX_WRITERS, 0)]:
+            del committed[idle]
+        self._pending = None
+        self._write(committed)
+        self._committed = committed
+
+    def settle(self, int64_t leo):
+        """The log ends at `leo` and nothing is under way: forget appends of which no record is left.
+
+        Of one that was cut in its midst the part that is left counts as all of it. Raises StorageError.
+        """
+        committed = {
+            writer: (sequence, start, min(end, leo), time_ms)
+            for writer, (sequence, start, end, time_ms) in self._committed.items()
+            if start < leo or start == end <= leo
+        }
+        if self._pending is None and committed == self._committed:
+            return
+        self._pending = None
+        self._write(committed)
+        self._committed = committed
+
+    def clear(self):
+        """Forget every writer. Raises StorageError."""
+        if self._committed or self._pending is not None:
+            self._pending = None
+            self._write({})
+            self._committed = {}
+
+    cdef object _write(self, dict committed):
+        cdef list entries = [
+            (writer, sequence, start, end, time_ms) for writer, (sequence, start, end, time_ms) in committed.items()
+        ]
+        cdef bytes body
+        if self._pending is not None:
+            entries.append((*self._pending, PENDING, 0))
+        body = struct.pack("<I", len(entries)) + b"".join([
+            _entry.pack(sequence, start, end, time_ms, len(name)) + name
+            for name, sequence, start, end, time_ms in [(entry[0].encode(), *entry[1:]) for entry in entries]
+        ])
+        atomic_write(self.path, MAGIC + struct.pack("<I", _crc(body)) + body)
+
+    cdef object _load(self, bytes data):
+        cdef Py_ssize_t at = 16
+        if len(data) < 16 or data[:8] != MAGIC or struct.unpack_from("<I", data, 8)[0] != _crc(data[12:]):
+            raise self._corrupt("its checksum does not match")
+        for _ in range(struct.unpack_from("<I", data, 12)[0]):
+            try:
+                sequence, start, end, time_ms, length = _entry.unpack_from(data, at)
+                at += _entry.size
+                name = data[at:at + length].decode()
+            except (struct.error, UnicodeDecodeError) as error:
+                raise self._corrupt(str(error)) from None
+            at += length
+            if end == PENDING and self._pending is None:
+                self._pending = name, sequence, start
+            elif 0 <= start <= end and name not in self._committed:
+                self._committed[name] = sequence, start, end, time_ms
+            else:
+                raise self._corrupt(f"the entry of {name!r} contradicts itself or another")
+        if at != len(data):
+            raise self._corrupt(f"it holds {len(data)} bytes, its entries {at}")
+
+    cdef object _corrupt(self, str reason):
+        return CorruptCheckpointError(
+            f"{self.path} cannot be believed: {reason}. It says which appends are in the log already; delete it, and "
+            "writers that repeat an append write it again", path=self.path,
+        )
+
+
+cdef uint32_t _crc(bytes data) except? 0:
+    return crc32c_update(0, <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+def ledger_path(directory):
+    """Where the ledger of a partition directory is."""
+    return os.path.join(directory, LEDGER_NAME)

@@ -1,0 +1,261 @@
+"""Appends of many batches that become visible together or not at all, and once per writer and sequence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, LogConfig, errors
+from kreplog._native import batch
+from kreplog._native.ledger import MAX_WRITERS, WriterLedger, ledger_path
+from kreplog.bulk_append import BulkAppend, last_sequence
+from tests.faults.forked import result_of
+
+
+def batches(*values: bytes) -> list[bytes]:
+    return [batch.build([value]) for value in values]
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.read()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bulk-0"
+
+
+def test_append_once(path: Path) -> None:
+    with Log.open(path, LogConfig(segment_bytes=300)) as log:
+        log.append(b"before")
+        assert log.append_once(batches(*[b"%d" % i for i in range(20)]), writer="w", sequence=5) == range(1, 21)
+        assert len(log.segments) > 2, "the append spans segments"
+        assert log.append_once(batches(b"again"), writer="w", sequence=5) is None
+        assert log.append_once(batches(b"older"), writer="w", sequence=4) is None
+        assert log.append_once(batches(b"other"), writer="v", sequence=0) == range(21, 22)
+        assert log.append(b"after") == 22
+    with Log.open(path) as log:
+        assert last_sequence(log, "w") == 5 and last_sequence(log, "x") is None
+        assert log.append_once(batches(b"again"), writer="w", sequence=5) is None
+        assert values(log) == [b"before", *(b"%d" % i for i in range(20)), b"other", b"after"]
+
+
+def test_readers_see_it_when_it_is_published(path: Path) -> None:
+    """The high watermark stands through writes, rolls and fsyncs; also where every append is flushed."""
+    for flush_messages in (1, 2**63 - 1):
+        folder = path.with_name(f"bulk-{flush_messages % 7}")
+        config = LogConfig(segment_bytes=300, flush_messages=flush_messages)
+        with Log.open(folder, config) as log, Log.open(folder, read_only=True) as reader:
+            log.append(b"before")
+            with BulkAppend(log, "w", 0) as bulk:
+                for encoded in batches(*[b"x" * 50] * 9):
+                    bulk.append(encoded)
+                    assert log.high_watermark == reader.high_watermark == 1
+                bulk.flush()
+                assert reader.high_watermark == 1
+                bulk.commit()
+                assert reader.high_watermark == 1
+                bulk.publish()
+            assert reader.high_watermark == reader.recovery_point == 10
+            assert len(values(reader)) == 10
+
+
+def test_aborted(path: Path) -> None:
+    with Log.open(path, LogConfig(segment_bytes=300)) as log:
+        log.append(b"before")
+        with pytest.raises(ZeroDivisionError), BulkAppend(log, "w", 0) as bulk:
+            bulk.append(b"".join(batches(*[b"x" * 100] * 9)))
+            raise ZeroDivisionError
+        assert values(log) == [b"before"] and log.log_end_offset == 1
+        assert WriterLedger(ledger_path(str(path))).pending_start == -1
+        assert log.append(b"after") == 1
+        assert log.append_once(batches(b"now"), writer="w", sequence=0) == range(2, 3)
+
+
+def broken_off(path: Path, step: str) -> None:
+    log = Log.open(path, LogConfig(segment_bytes=300))
+    log.append(b"before")
+    bulk = BulkAppend(log, "w", 7)
+    for encoded in batches(*[b"x" * 50] * 9):
+        bulk.append(encoded)
+    if step != "append":
+        bulk.flush()
+    if step == "commit":
+        bulk.commit()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("step", ["append", "flush", "commit"])
+@pytest.mark.parametrize("opener", ["plain", "appender", "replicated"])
+def test_broken_off(path: Path, step: str, opener: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Before the commit nothing of it is left for any writer, after it all; readers meanwhile see nothing."""
+    pid = os.fork()
+    if pid == 0:
+        broken_off(path, step)
+    os.waitpid(pid, 0)
+    with Log.open(path, read_only=True) as reader:
+        assert values(reader) == [b"before"]
+    (path / "kreplog.state").rename(path / "state.away")  # as Kafka, or a copy without it, would leave the directory
+    if step != "commit":
+        with Log.open(path, read_only=True) as reader:
+            assert values(reader) == [b"before"]
+    (path / "state.away").rename(path / "kreplog.state")
+    with caplog.at_level(logging.WARNING), Log.open(path, LogConfig(replicated=opener == "replicated")) as log:
+        expected = 10 if step == "commit" else 1
+        assert log.log_end_offset == expected
+        assert ("broken off" in caplog.text) == (step != "commit")
+        if opener == "appender":
+            with log.appender() as appender:
+                assert appender.append(b"next") == expected
+        else:
+            assert log.append(b"next") == expected
+    with Log.open(path) as log:
+        found = log.append_once(batches(b"repeated"), writer="w", sequence=7)
+        assert (found is None) == (step == "commit")
+        assert len(values(log)) == log.log_end_offset
+
+
+def test_broken_off_without_a_state_file(path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        broken_off(path, "flush")
+    os.waitpid(pid, 0)
+    (path / "kreplog.state").unlink()
+    with Log.open(path) as log:
+        assert values(log) == [b"before"]
+        assert log.append_once(batches(b"x"), writer="w", sequence=7) == range(1, 2)
+
+
+def test_other_threads_wait_and_the_same_is_refused(path: Path) -> None:
+    with Log.open(path) as log:
+        appended: list[int] = []
+        other = threading.Thread(target=lambda: appended.append(log.append(b"from another thread")))
+        with BulkAppend(log, "w", 0) as bulk:
+            other.start()
+            for call in (lambda: log.append(b"x"), log.flush, log.close, lambda: log.truncate_to(0)):
+                with pytest.raises(errors.UsageError, match="bulk append is under way"):
+                    call()
+            with pytest.raises(errors.UsageError, match="bulk append is under way"):
+                log.append_once([], writer="v", sequence=0)
+            bulk.append(batches(b"bulk")[0])
+            assert not appended
+            bulk.commit()
+            bulk.publish()
+        other.join(60)
+        assert appended == [1]
+        assert values(log) == [b"bulk", b"from another thread"]
+
+
+def test_a_generator_that_fails_leaves_nothing(path: Path) -> None:
+    def failing() -> Iterator[bytes]:
+        yield from batches(b"a", b"b")
+        raise ZeroDivisionError
+
+    with Log.open(path) as log:
+        with pytest.raises(ZeroDivisionError):
+            log.append_once(failing(), writer="w", sequence=0)
+        assert log.log_end_offset == 0
+        assert log.append_once(batches(b"c"), writer="w", sequence=0) == range(1)
+
+
+def test_bad_batches_leave_nothing(path: Path) -> None:
+    good = batches(b"good")[0]
+    damaged = bytearray(good)
+    damaged[-1] ^= 1
+    producer = batch.build([b"x"], producer_id=1, producer_epoch=0, base_sequence=0)
+    large = batch.build([b"x" * 2000])
+    with Log.open(path, LogConfig(max_message_bytes=1000)) as log:
+        for bad, error in (
+            (damaged, errors.CorruptBatchError),
+            (good[:-1], errors.CorruptBatchError),
+            (good[:20], errors.CorruptBatchError),
+            (producer, errors.UsageError),
+            (large, errors.RecordTooLargeError),
+            (b"", errors.UsageError),
+            ("text", errors.UsageError),
+        ):
+            with pytest.raises(error):
+                log.append_once([good, bad], writer="w", sequence=0)  # type: ignore[list-item]
+            assert log.log_end_offset == log.high_watermark == 0 and not log.failed
+        assert log.append_once([good + good], writer="w", sequence=0) == range(2)
+
+
+@pytest.mark.parametrize(
+    ("writer", "sequence"), [("", 0), ("w" * 256, 0), ("\udc80", 0), (b"w", 0), ("w", -1), ("w", 1 << 63), ("w", "0")]
+)
+def test_bad_arguments(path: Path, writer: str, sequence: int) -> None:
+    with Log.open(path) as log:
+        with pytest.raises(errors.UsageError):
+            log.append_once(batches(b"x"), writer=writer, sequence=sequence)
+        assert log.append(b"still usable") == 0
+
+
+def test_replicated_and_read_only_logs_refuse(path: Path) -> None:
+    with Log.open(path, LogConfig(replicated=True)) as log, pytest.raises(errors.UsageError, match="not replicated"):
+        log.append_once(batches(b"x"), writer="w", sequence=0)
+    with Log.open(path, read_only=True) as log, pytest.raises(errors.UsageError, match="read-only"):
+        log.append_once(batches(b"x"), writer="w", sequence=0)
+
+
+def test_truncation_forgets_what_it_cuts(path: Path) -> None:
+    """A writer whose records are gone may write them again; one of whose records some are left may not."""
+    with Log.open(path) as log:
+        log.append_once(batches(b"a", b"b"), writer="early", sequence=0)
+        log.append_once(batches(b"c", b"d"), writer="late", sequence=0)
+        log.truncate_to(3)
+        assert last_sequence(log, "late") == 0
+        log.truncate_to(2)
+        assert (last_sequence(log, "early"), last_sequence(log, "late")) == (0, None)
+        assert log.append_once(batches(b"c", b"d"), writer="late", sequence=0) == range(2, 4)
+    with Log.open(path) as log:
+        log.delete_records_before(4)
+        assert log.append_once(batches(b"a"), writer="early", sequence=0) is None, "deleted, as nobody needs them"
+        log.truncate_fully_and_start_at(9)
+        assert log.append_once(batches(b"a"), writer="early", sequence=0) == range(9, 10)
+
+
+def test_the_idlest_writers_are_forgotten(tmp_path: Path) -> None:
+    ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
+    for number in range(MAX_WRITERS + 3):
+        ledger.begin(f"w{number}", 0, number)
+        ledger.commit(number + 1, number if number else MAX_WRITERS * 2)
+    ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
+    known = [number for number in range(MAX_WRITERS + 3) if ledger.committed(f"w{number}") is not None]
+    assert known == [0, *range(4, MAX_WRITERS + 3)]
+
+
+def test_a_damaged_ledger(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log opens and takes records; a bulk append, which may be a repetition, is refused with what to do."""
+    with Log.open(path) as log:
+        log.append_once(batches(b"a"), writer="w", sequence=0)
+    file = path / "kreplog.writers"
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(errors.CorruptCheckpointError, match="cannot be believed"):
+            WriterLedger(str(file))
+        file.write_bytes(whole[:at])
+        with pytest.raises(errors.CorruptCheckpointError, match="cannot be believed"):
+            WriterLedger(str(file))
+    with Log.open(path) as log:
+        assert "cannot be believed" in caplog.text
+        assert log.append(b"b") == 1
+        with pytest.raises(errors.CorruptCheckpointError, match="delete it"):
+            log.append_once(batches(b"a"), writer="w", sequence=0)
+        file.unlink()
+        assert log.append_once(batches(b"a"), writer="w", sequence=0) == range(2, 3)
+
+
+def test_a_forked_child_forgets_it(path: Path) -> None:
+    with Log.open(path) as log:
+        bulk = BulkAppend(log, "w", 0)
+        assert result_of(lambda: log.closed) is True
+        bulk.append(batches(b"x")[0])
+        bulk.commit()
+        bulk.publish()
+        assert values(log) == [b"x"]
