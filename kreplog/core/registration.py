@@ -37,7 +37,7 @@ ATTEMPTS = 5
 _RACES = (NodeExistsError, NoNodeError, BadVersionError)
 
 
-class State(Enum):
+class RegistrationState(Enum):
     """NO_SESSION: wait for a session. REGISTERING: write the node, at once or after a delay. WAITING: another session
     holds the node. REGISTERED: until the session ends or the node is deleted. STOPPING: the registration is to announce
     the shutdown. STOPPED: it does, or there is none."""
@@ -62,7 +62,7 @@ class Registration:
 
     def __init__(self, broker: BrokerRegistration) -> None:
         self.broker = broker
-        self.state = State.NO_SESSION
+        self.state = RegistrationState.NO_SESSION
         self.session_id = 0
         self.broker_epoch = -1
         self.registered: Registered | None = None
@@ -75,16 +75,21 @@ class Registration:
             self._lose_session()
             self.session_id = event.session_id
             self._due_ms = now_ms
-            self.state = State.STOPPED if self.broker.stopping else State.REGISTERING
+            self.state = RegistrationState.STOPPED if self.broker.stopping else RegistrationState.REGISTERING
         elif isinstance(event, SessionLost):
             self._lose_session()
         elif isinstance(event, Stopping):
             self._stop(now_ms)
         elif isinstance(event, WatchFired):
-            if event.event.path != self._node or self.state not in (State.WAITING, State.REGISTERED):
+            if event.event.path != self._node or self.state not in (
+                RegistrationState.WAITING,
+                RegistrationState.REGISTERED,
+            ):
                 return
-            if self.state is State.REGISTERED:  # the node may be deleted: other brokers may presume this one dead
-                self.state = State.REGISTERING
+            if (
+                self.state is RegistrationState.REGISTERED
+            ):  # the node may be deleted: other brokers may presume this one dead
+                self.state = RegistrationState.REGISTERING
             self._due_ms = now_ms
         elif not isinstance(event, Tick):
             return
@@ -106,28 +111,32 @@ class Registration:
         return nodes.broker(self.broker.id)
 
     def _next_due(self) -> int | None:
-        return self._due_ms if self.state in (State.REGISTERING, State.WAITING, State.STOPPING) else None
+        return (
+            self._due_ms
+            if self.state in (RegistrationState.REGISTERING, RegistrationState.WAITING, RegistrationState.STOPPING)
+            else None
+        )
 
     def _lose_session(self) -> None:
         self.session_id = 0
         self.registered = None
-        self.state = State.NO_SESSION
+        self.state = RegistrationState.NO_SESSION
 
     def _stop(self, now_ms: int) -> None:
         self.broker = replace(self.broker, stopping=True)
-        if self.state is State.REGISTERED:
-            self.state = State.STOPPING
+        if self.state is RegistrationState.REGISTERED:
+            self.state = RegistrationState.STOPPING
             self._due_ms = now_ms
-        elif self.state in (State.REGISTERING, State.WAITING):
+        elif self.state in (RegistrationState.REGISTERING, RegistrationState.WAITING):
             # The node may exist, its reply lost; a stopping broker that is not registered does not register.
-            self.state = State.STOPPING
+            self.state = RegistrationState.STOPPING
             self._due_ms = now_ms
 
     def _try(self, now_ms: int) -> Steps[None]:
         try:
             for _ in range(ATTEMPTS):
                 try:
-                    if self.state is State.STOPPING:
+                    if self.state is RegistrationState.STOPPING:
                         yield from self._announce_stop()
                     else:
                         yield from self._register(now_ms)
@@ -154,10 +163,10 @@ class Registration:
         elif (yield from self._watch()) is None:
             raise NoNodeError("deleted meanwhile", path=self._node)
         else:
-            if self.state is not State.WAITING:
+            if self.state is not RegistrationState.WAITING:
                 owner = standing.stat.ephemeral_owner
                 yield StateChange("warning", f"broker {self.broker.id} waits for session {owner}, which owns its node")
-            self.state = State.WAITING
+            self.state = RegistrationState.WAITING
             self._due_ms = now_ms + WAIT_MS
 
     def _is_own(self, node: Node) -> bool:
@@ -212,7 +221,7 @@ class Registration:
         self.broker_epoch = epoch
         if self.registered is None or self.registered.broker_epoch != epoch:
             self.registered = Registered(epoch, self.session_id)
-        self.state = State.REGISTERED
+        self.state = RegistrationState.REGISTERED
 
     def _announce_stop(self) -> Steps[None]:
         """Rewrite the own node, so that its version is above 0 and no leader's ISR expansion succeeds (F15,
@@ -222,7 +231,7 @@ class Registration:
             content = nodes.encode_broker(self.broker)
             if standing.data != content:
                 yield Multi((SetData(self._node, content, standing.stat.version),))
-        self.state = State.STOPPED
+        self.state = RegistrationState.STOPPED
 
 
 def transition(former: Registered | None, registered: Registered | None) -> list[Event]:

@@ -106,7 +106,7 @@ def test_a_follower_backs_off_and_fetches_the_same_again() -> None:
 
 
 def test_a_follower_whose_truncation_was_interrupted_fetches_only_after_reopening_its_log() -> None:
-    """Where it asks from tells its leader what it has, which it does not know meanwhile."""
+    """Its fetch offset says what it has, which it does not know meanwhile."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(2, 1, (1, 2))
     brokers.write(2, "lost")
@@ -158,7 +158,7 @@ def test_a_leader_whose_reopened_log_lost_records_has_failed() -> None:
 
 
 def test_a_leader_retains_the_records_of_an_interrupted_append() -> None:
-    """It told the producer nothing of it, which sends it again; followers have to fetch it."""
+    """The producer got no acknowledgement and retries; followers have to fetch it."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers[1].fails[AppendAsLeader] = interrupted()
@@ -173,7 +173,8 @@ def test_a_leader_retains_the_records_of_an_interrupted_append() -> None:
 
 @pytest.mark.parametrize("effect", [OpenLog, AssignLeaderEpoch])
 def test_a_leader_and_isr_that_lacks_descriptors_is_applied_later(effect: type) -> None:
-    """The controller hears of no failure: it would not count on the replica until the broker registers anew."""
+    """The failure is not reported: the controller would treat the replica as offline until the broker registers
+    again."""
     shell = Shell()
     shell.update_metadata(1)
     shell.fails[effect] = EXHAUSTED
@@ -187,7 +188,7 @@ def test_a_leader_and_isr_that_lacks_descriptors_is_applied_later(effect: type) 
 
 
 def test_a_leader_with_an_interrupted_log_leads_on_after_a_leader_and_isr_of_its_own_epoch() -> None:
-    """To step down would end its epoch, in which nobody leads twice."""
+    """To step down would end its epoch, in which it must not lead again."""
     shell = Shell()
     shell.update_metadata(1)
     shell.leader_and_isr(1, 1, (1,), replicas=(1,))

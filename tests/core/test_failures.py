@@ -174,7 +174,7 @@ def test_silence_is_no_evidence() -> None:
 
 
 def test_a_refusal_alone_is_no_evidence() -> None:
-    """Nothing was ever heard from that registration: it may not listen yet, or elsewhere."""
+    """No connection to that registration ever succeeded: it may not listen yet, or elsewhere."""
     cluster = Cluster(1, 2)
     shell = cluster.shells[2]
     shell.step(PeersChanged({}))

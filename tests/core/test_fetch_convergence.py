@@ -13,11 +13,11 @@ from kreplog.core.effects import Send, StateChange, Steps
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import epochs
-from kreplog.core.replication.fetcher import Fetcher, FetchOutcome, FetchPosition, FetchState
+from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
 from kreplog.core.replication.sessions import FetchContext, FetchSessions
 from kreplog.errors import ErrorCode
 from kreplog.types import NO_EPOCH, EpochEndOffset
-from tests.core.test_fetcher import BROKER_EPOCH, LEADER, ME, tp
+from tests.core.test_replica_fetcher import BROKER_EPOCH, LEADER, ME, tp
 
 
 class ToyLog:
@@ -126,7 +126,7 @@ class World:
             replica_fetch_max_bytes=self.random.choice([1, 3]),
             replica_fetch_response_max_bytes=self.random.choice([2, 5, 100]),
         )
-        self.fetcher = Fetcher(ME, LEADER, config, itertools.count())
+        self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count())
         self.followers = [Follower(number, ToyLog(), number % 3 == 0, 1) for number in range(7)]
         self.sent: Send | None = None
         self.rounds = 0
@@ -176,7 +176,7 @@ class World:
                 if self.random.random() < 0.7:
                     each.leader_epoch = self.leader.epoch
                     self.fetcher.add(each, self.now_ms)
-        elif action == 3:  # the follower led for a moment, and wrote what nobody else has
+        elif action == 3:  # the follower led for a moment, and wrote records that no other replica has
             self.fetcher.remove(follower.topic_partition)
             follower.log.records += [self.leader.epoch + 1] * 2
             self.leader.epoch += 2
@@ -187,7 +187,7 @@ class World:
             self.leader.sessions = FetchSessions(1, itertools.count(self.rounds * 100 + 100))
 
     def settle(self) -> None:
-        """Nothing is disturbed any more; only what has to be added is, so what was told before must not be lost."""
+        """No more disturbances; only partitions that have to be added are, so changes sent before must not be lost."""
         for follower in self.followers:
             if follower.leader_epoch != self.leader.epoch or follower.topic_partition not in self.fetcher.partitions:
                 follower.leader_epoch = self.leader.epoch

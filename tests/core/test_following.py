@@ -29,8 +29,8 @@ from kreplog.core.messages import (
     ProduceRequest,
     UpdateMetadataRequest,
 )
-from kreplog.core.replication.fetcher import NOT_READY_MAX_MS, FetchPosition
 from kreplog.core.replication.manager import ReplicaManager, fetcher_index
+from kreplog.core.replication.replica_fetcher import NOT_READY_MAX_MS, FetchPosition
 from kreplog.core.replication.role import Role
 from kreplog.errors import CorruptBatchError, ErrorCode, LogFailedError
 from kreplog.types import BrokerRegistration, EpochEndOffset, LeaderAndIsr, TopicPartition
@@ -168,7 +168,7 @@ def test_f2_logs_that_diverged_after_a_common_power_loss_converge() -> None:
 
 
 def test_f3_two_quick_leader_changes_leave_one_lineage() -> None:
-    """KIP-279: b1 leads epoch 3 without having heard of b2's epoch 2; one round of looking up is not enough."""
+    """KIP-279: b1 leads epoch 3 without knowing b2's epoch 2; one round of epoch lookup is not enough."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers.write(1, "a")
@@ -280,7 +280,7 @@ def behind(isr: tuple[int, ...], *names: str, **more: Any) -> Brokers:
 
 
 def order(effects: Iterable[Any]) -> list[tuple[str, int]]:
-    """The offsets that are asked for, and the appends, as they come."""
+    """The fetch offsets and the appends, in order."""
     found = []
     for effect in effects:
         if isinstance(effect, Send):
@@ -341,7 +341,7 @@ def test_an_append_that_fails_after_a_pipelined_fetch_commits_nothing() -> None:
 
 
 def test_f7_no_fetch_is_pipelined_by_a_late_response() -> None:
-    """What another epoch's leader told of its watermark does not hold in this one."""
+    """The watermark sent by the leader of another epoch does not hold in this one."""
     brokers = behind((1,), "a", "b", "c")
     send = [sent for sent in brokers[2].effects if isinstance(sent, Send)][-1]
     requested, partition = send.request.partitions[0], brokers[2].partition
@@ -378,7 +378,7 @@ def test_a_lost_connection_is_retried_after_the_backoff() -> None:
 
 
 def test_with_flush_messages_1_a_follower_fetches_again_once_it_has_fsynced() -> None:
-    """So that the offset it asks for is the end of what would survive a power loss."""
+    """So that its fetch offset is the end of what would survive a power loss."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2), config=TopicConfig(flush_messages=1))
     brokers.write(1, "a")
@@ -475,7 +475,7 @@ def test_f16_before_its_registration_a_process_applies_no_control_request() -> N
 
 
 def test_leader_and_isr_updates_the_metadata_of_known_partitions() -> None:
-    """Not of what is new, or made anew: they would hear of a part of a topic."""
+    """Not of new or re-created partitions: clients would see a part of a topic."""
     shell = Shell()
     states = [
         PartitionState(TP, "id", LeaderAndIsr(1, epoch, (1,), partition_epoch=epoch), (1,), is_new=True)
@@ -507,11 +507,12 @@ def test_a_late_copy_of_a_control_request_undoes_nothing() -> None:
         assert shell.response_to(late).error is ErrorCode.NONE
     assert TP in shell.manager.partitions and shell.manager.metadata.brokers
     shell.response_to(LeaderAndIsrRequest(9, 2, 1, (), True, sequence=1))
-    assert TP not in shell.manager.partitions, "a newer controller counts anew"
+    assert TP not in shell.manager.partitions, "a newer controller has its own sequence"
 
 
 def test_a_delayed_fetch_does_not_hold_up_the_first_fetch_of_a_partition_that_moves_here() -> None:
-    """Failover: the follower has a long poll at the new leader when both are told; the leader a moment earlier."""
+    """Failover: the follower has a long poll at the new leader when both get LeaderAndIsr, the leader a moment
+    earlier."""
     shell = Shell(1)
     shell.update_metadata(1, 2)
     other = FetchPartition(TP, "id", 1, 0)
@@ -597,8 +598,8 @@ def test_a_missing_replica_is_not_recreated_empty_while_it_is_in_sync() -> None:
             "after the INIT as well"
         )
     assert brokers[2].manager.missing == {TP: "id"}
-    anew = PartitionState(TP, "id", state._replace(leader_epoch=3, elr=()), (1, 2))
-    assert brokers[2].response_to(LeaderAndIsrRequest(9, 1, 2, (anew,))).partitions == ((TP, ErrorCode.NONE),)
+    next_epoch = PartitionState(TP, "id", state._replace(leader_epoch=3, elr=()), (1, 2))
+    assert brokers[2].response_to(LeaderAndIsrRequest(9, 1, 2, (next_epoch,))).partitions == ((TP, ErrorCode.NONE),)
 
 
 def test_a_broker_on_its_first_registration_has_lost_nothing() -> None:
@@ -614,7 +615,7 @@ def test_a_broker_on_its_first_registration_has_lost_nothing() -> None:
 
 
 def test_flush_messages_1_counts_from_a_new_leader_epoch_on() -> None:
-    """What followers asked for before they knew of the setting promises no fsync; the leader has the epoch raised."""
+    """Fetches made before a follower had the setting promise no fsync; the controller has to bump the epoch."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers.write(1, "a")
@@ -638,7 +639,7 @@ def test_a_follower_that_gets_flush_messages_1_within_an_epoch_fsyncs_and_goes_o
 
 
 def test_flush_messages_1_ends_for_a_follower_with_the_leader_epoch() -> None:
-    """Its leader may not have heard of the weaker setting, and counts what is asked for as fsynced; whoever leads by
+    """Its leader may not have the weaker setting yet, and counts fetch offsets as fsynced; whichever leads by
     the weaker one already will not have the epoch raised for it."""
     brokers = Brokers(1, 2)
     durable, weaker = TopicConfig(flush_messages=1), TopicConfig(retention_ms=1000)

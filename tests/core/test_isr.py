@@ -1,4 +1,4 @@
-"""The rules of sync: what is committed, who lags, who may join."""
+"""The ISR rules: what is committed, which replicas lag, which may join."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def replicas(**leos: int) -> dict[int, RemoteReplica]:
 def test_f13_the_watermark_is_the_smallest_end_in_the_maximal_isr(
     members: tuple[int, ...], ends: dict[str, int], expected: int
 ) -> None:
-    """KIP-497: who has not fetched in this epoch, or is not known at all, holds it where it is; it never goes back."""
+    """KIP-497: a replica that has not fetched in this epoch, or is unknown, holds it where it is; it never moves
+    back."""
     assert isr.high_watermark(5, 10, 1, members, replicas(**ends)) == expected
 
 

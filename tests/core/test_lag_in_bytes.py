@@ -115,7 +115,7 @@ def test_a_member_that_falls_behind_while_a_change_is_in_flight_leaves_after_it(
     append(shell, "c")
     assert proposals(shell) == [(1, 2)], "one change in flight (KIP-497)"
     if refused:
-        shell.step(StoreReplied(last_write(shell), error=BadVersionError("registered anew", index=1)))
+        shell.step(StoreReplied(last_write(shell), error=BadVersionError("registered again", index=1)))
     else:
         replied(shell, 1)
     assert proposals(shell) == [(1, 2), (1,)]

@@ -186,7 +186,7 @@ def test_f18_f23_a_shrink_below_min_isr_fails_delayed_produces() -> None:
 
 
 def test_f23_the_shrink_itself_commits_delayed_produces() -> None:
-    """A follower has stopped for good: no fetch of anybody is needed once it has left the ISR."""
+    """A follower has stopped for good: no further fetch is needed once it has left the ISR."""
     shell = leader()
     fetched(shell, 3, 0)
     shell.request(produce("a", timeout_ms=10**6))
@@ -345,7 +345,7 @@ def test_f22_consumers_see_nothing_between_the_watermark_and_the_end_and_an_erro
 
 
 def test_f21_a_new_leader_reports_no_end_older_than_its_predecessors() -> None:
-    """KIP-207: until its watermark has reached the start of its epoch it tells none."""
+    """KIP-207: until its watermark has reached the start of its epoch it reports none."""
     shell = next_leader((1, 3))
     request = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST),))
     (latest,) = shell.response_to(request).partitions
@@ -429,7 +429,7 @@ def test_f16_joining_is_conditional_on_the_registration_that_fetched() -> None:
     fetched(shell, 3, 0)
     write = wrote(shell)
     assert write.operations[1:3] == (Check(nodes.broker_epoch(3), 1), Check(nodes.broker(3), 0))
-    shell.step(StoreReplied(write.tag, error=BadVersionError("registered anew", path="/brokers/epochs/3", index=1)))
+    shell.step(StoreReplied(write.tag, error=BadVersionError("registered again", path="/brokers/epochs/3", index=1)))
     assert shell.partition.pending is None and shell.partition.isr == (1, 2)
     fetched(shell, 3, 0, broker_epoch=5)
     assert wrote(shell) is write, "metadata does not know that registration yet"

@@ -77,7 +77,7 @@ def test_it_is_answered_once_every_replica_has_deleted() -> None:
     brokers = running(1, 2, 3)
     assert delete(brokers[1], 2) == []
     assert brokers[1].content() == ["c", "d"]
-    for _ in range(2):  # b2 hears of it, and then says so
+    for _ in range(2):  # b2 gets it, and then reports it
         brokers.fetch(2)
     assert brokers[2].content() == ["c", "d"] and deletion_responses(brokers, 1) == []
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_f9_f39_a_follower_behind_the_log_start_begins_there() -> None:
 
 def test_records_that_diverge_below_the_leaders_log_start_are_truncated() -> None:
     """b1 wrote x and y in epoch 1 alone; the others went on at 4 in epoch 2 and have deleted up to 5: of what b1 holds
-    below, nobody can tell any more whether it is theirs, so it must not become committed, not even for a moment."""
+    below, the leader cannot confirm it any more, so it must not become committed, not even for a moment."""
     brokers = running(1, 2)
     brokers.write(1, "x", "y", "z")
     brokers.leader_and_isr(2, 2, (2,), to=(2,))

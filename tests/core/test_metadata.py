@@ -1,4 +1,4 @@
-"""MetadataCache: what is answered of topics before a controller has told, and after."""
+"""MetadataCache: errors for topics before a controller has sent metadata, and after."""
 
 from __future__ import annotations
 

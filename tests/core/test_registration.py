@@ -13,7 +13,7 @@ from kreplog.coord.memory import MemorySession, MemoryStore
 from kreplog.core import nodes, registration
 from kreplog.core.effects import Effect, GetNodes, Multi, StateChange
 from kreplog.core.events import Event, Registered, SessionLost, SessionStarted, Stopping, Tick, WatchFired
-from kreplog.core.registration import Registration, State
+from kreplog.core.registration import Registration, RegistrationState
 from kreplog.errors import ConnectionLossError, CoordinationError
 from kreplog.types import BrokerRegistration, Delete, Node, NodeStat, WatchEvent
 
@@ -85,7 +85,7 @@ class Shell:
         return session.get_many(effect.paths)
 
     def settle(self, rounds: int = 20) -> None:
-        """Deliver the watches that fired, and time for as long as it is asked for."""
+        """Deliver the watches that fired, and ticks until none is due."""
         for _ in range(rounds):
             if self.fired:
                 self.step(WatchFired(self.fired.popleft()))
@@ -95,7 +95,7 @@ class Shell:
             else:
                 return
 
-    def state_is(self, state: State) -> bool:
+    def state_is(self, state: RegistrationState) -> bool:
         return self.core.state is state
 
     @property
@@ -124,7 +124,7 @@ def registered(shell: Shell, epoch: int) -> bool:
 def test_a_new_cluster() -> None:
     store = MemoryStore()
     shell = Shell(store)
-    assert shell.state_is(State.NO_SESSION)
+    assert shell.state_is(RegistrationState.NO_SESSION)
     shell.connect()
     assert registered(shell, 1)
     assert len(shell.wrote) == 2  # the tree, then the registration
@@ -145,7 +145,7 @@ def test_every_registration_has_a_higher_epoch() -> None:
         store.expire(shell.session.id)
         shell.step(SessionLost())
         assert shell.core.registered is None
-        assert shell.state_is(State.NO_SESSION)
+        assert shell.state_is(RegistrationState.NO_SESSION)
         assert shell.core.broker_epoch == epoch
         shell.step(Tick())  # nothing can be done without a session
     assert len(shell.wrote) == 4
@@ -205,9 +205,9 @@ def test_f29_the_node_of_a_process_with_other_directories_is_waited_for() -> Non
     shell = Shell(store)
     shell.connect()
     assert shell.core.registered is None
-    assert shell.state_is(State.WAITING)
+    assert shell.state_is(RegistrationState.WAITING)
     assert [effect.level for effect in shell.effects if isinstance(effect, StateChange)] == ["warning"]
-    shell.settle(2)  # looking at it again changes nothing, and is not told again
+    shell.settle(2)  # reading it again changes nothing, and is not logged again
     assert len([effect for effect in shell.effects if isinstance(effect, StateChange)]) == 1
     assert registered(former, 1)
     assert former.session is not None
@@ -330,7 +330,7 @@ def test_a_broker_whose_place_was_taken_is_not_registered() -> None:
     store.connect(1000).delete(OWN)
     stranger.connect()
     shell.step(WatchFired(shell.fired.popleft()))
-    assert shell.state_is(State.WAITING)
+    assert shell.state_is(RegistrationState.WAITING)
     assert shell.core.registered is None
 
 
@@ -365,7 +365,7 @@ def test_f29_another_process_that_replaced_a_former_session_is_left_alone() -> N
     shell.step(SessionLost())
     shell.fault = meanwhile
     shell.connect()
-    assert shell.state_is(State.WAITING)
+    assert shell.state_is(RegistrationState.WAITING)
     assert registered(stranger, 2)
 
 
@@ -405,7 +405,7 @@ def test_session_expired_under_a_step() -> None:
 
     shell.fault = expire
     shell.connect()
-    assert shell.state_is(State.NO_SESSION)
+    assert shell.state_is(RegistrationState.NO_SESSION)
     assert shell.core.next_wakeup(shell.now_ms) is None
     shell.fault = no_fault
     shell.connect()
@@ -422,7 +422,7 @@ def test_f15_a_stopping_broker_announces_it(fate: str) -> None:
     shell.step(Stopping())
     shell.settle()
     own = node(store, OWN)
-    assert shell.state_is(State.STOPPED)
+    assert shell.state_is(RegistrationState.STOPPED)
     assert own.stat.version == 1  # a leader that checks for version 0 takes it into no ISR
     assert nodes.decode_broker(OWN, own, 1).stopping
     assert shell.core.registered == Registered(1, own.stat.ephemeral_owner)
@@ -430,7 +430,7 @@ def test_f15_a_stopping_broker_announces_it(fate: str) -> None:
     assert node(store, OWN).stat.version == 1
     shell.step(SessionLost())
     shell.connect()  # and it does not come back
-    assert shell.state_is(State.STOPPED)
+    assert shell.state_is(RegistrationState.STOPPED)
     assert shell.core.next_wakeup(shell.now_ms) is None
 
 
@@ -438,10 +438,10 @@ def test_f15_stopping_while_the_registration_is_in_doubt() -> None:
     store = MemoryStore()
     shell = Shell(store, lambda number, effect: "after" if number == 3 else "")
     shell.connect()
-    assert shell.state_is(State.REGISTERING)
+    assert shell.state_is(RegistrationState.REGISTERING)
     assert node(store, OWN).stat.version == 0
     shell.step(Stopping())
-    assert shell.state_is(State.STOPPED)
+    assert shell.state_is(RegistrationState.STOPPED)
     assert node(store, OWN).stat.version == 1
     assert shell.core.registered is None
 
@@ -453,7 +453,7 @@ def test_f15_stopping_while_waiting_for_another_session() -> None:
     shell = Shell(store)
     shell.connect()
     shell.step(Stopping())
-    assert shell.state_is(State.STOPPED)
+    assert shell.state_is(RegistrationState.STOPPED)
     assert registered(former, 1)
 
 
@@ -481,7 +481,7 @@ def test_a_node_that_keeps_changing_is_retried_later() -> None:
 
     shell._do = do  # type: ignore[method-assign]
     shell.connect()
-    assert shell.state_is(State.REGISTERING)
+    assert shell.state_is(RegistrationState.REGISTERING)
     assert shell.core.next_wakeup(shell.now_ms) == shell.now_ms + registration.RETRY_MS
     shell._do = real  # type: ignore[method-assign]
     shell.settle()

@@ -1,4 +1,4 @@
-"""A gap in a producer's sequences: whose missing batch may still come is told to try again, not that all is lost."""
+"""A gap in a producer's sequences is retriable while the missing batch may still arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def send(shell: Shell, base: int, *names: str, acks: int = -1) -> ErrorCode | No
 
 @pytest.mark.parametrize("base", [1, 5])
 def test_kip_98_a_new_leader_takes_no_batch_of_a_producer_whose_first_it_has_not(base: int) -> None:
-    """The first is on its way to the leader before, who has stopped: librdkafka sends the next ones here, and takes
+    """The first was sent to the former leader, which has stopped: librdkafka sends the next ones here, and takes
     the first for acknowledged when they are."""
     shell = leader(isr=(1, 2), config=MIN2)
     assert send(shell, base, "b") is REFUSED
@@ -76,13 +76,13 @@ def test_kip_98_a_batch_on_its_way_behind_a_refused_first_one_does_not_take_its_
     assert shell.content() == ["a", "b"]
 
 
-@pytest.mark.parametrize("role", ["nobody's", "a follower's"])
+@pytest.mark.parametrize("role", ["none", "a follower's"])
 def test_kip_98_nor_are_those_that_find_the_leader_where_the_first_found_none(role: str) -> None:
     shell = Shell()
     shell.update_metadata(1, 2, 3)
     shell.leader_and_isr(1, 1)
     assert send(shell, 0, "a") is None
-    shell.leader_and_isr(-1 if role == "nobody's" else 2, 2)
+    shell.leader_and_isr(-1 if role == "none" else 2, 2)
     assert send(shell, 1, "b") is ErrorCode.NOT_LEADER_OR_FOLLOWER
     shell.leader_and_isr(1, 3)
     assert send(shell, 2, "c") is REFUSED

@@ -1,4 +1,4 @@
-"""The leader's fetch sessions (KIP-227): what is looked at, what is told, who is remembered, and what a round costs."""
+"""The leader's fetch sessions (KIP-227): which partitions are read and sent, evictions, and what a round costs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_session_from_beginning_to_end() -> None:
     assert sent(full, [fetched(0), fetched(1), fetched(2, 5, b"xx")]) == [0, 1, 2]
 
     second = begin(fetches, request([position(2, 5)], (7, 1)))
-    assert to_read(second) == [2]  # it moved on; the others have no news
+    assert to_read(second) == [2]  # it moved on; the others have not changed
     assert sent(second, [fetched(2, 5)]) == []
 
     third = begin(fetches, request((), (7, 2)))
@@ -105,7 +105,7 @@ def test_a_session_from_beginning_to_end() -> None:
     ("why", "session", "replica", "error"),
     [
         ("the next", (7, 1), FOLLOWER, None),
-        ("one that was answered already", (7, 0), FOLLOWER, None),  # 0 begins anew
+        ("one already used", (7, 0), FOLLOWER, None),  # 0 begins a new one
         ("one too far", (7, 2), FOLLOWER, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
         ("below all that mean anything", (7, -2), FOLLOWER, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
         ("unknown", (8, 1), FOLLOWER, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
@@ -183,7 +183,7 @@ def test_a_refused_partition_stays_dirty_and_is_sent_in_full_afterwards(refusal:
     assert sent(begin(fetches, request((), (7, 1))), [refusal]) == [0]
     again = begin(fetches, request((), (7, 2)))
     assert to_read(again) == [0]
-    assert sent(again, [fetched(0, 9)]) == [0]  # although that is what it was told before
+    assert sent(again, [fetched(0, 9)]) == [0]  # although these offsets were sent before
     assert to_read(begin(fetches, request((), (7, 3)))) == []
 
 
@@ -299,7 +299,7 @@ def test_ten_thousand_idle_partitions_cost_nothing_per_round() -> None:
         new = epoch if epoch % 2 else -1
         sent(context, [fetched(number, epoch, b"x" if number == new else b"") for number in found])
         positions = {new: 1} if epoch % 2 else {}
-    assert looks == 101  # each of the fifty when it got its record and when it asked for the next; the first once
+    assert looks == 101  # each of the fifty when it got its record and when it fetched the next; the first once
     assert len(fetches.partitions(7)) == 10_000
 
 
@@ -369,7 +369,7 @@ def test_deleted_and_made_again_in_one_request() -> None:
     [
         ("registered", (1, 10), True),
         ("F16: an earlier registration", (1, 9), False),
-        ("a registration not heard of yet", (1, 11), False),
+        ("a registration not known yet", (1, 11), False),
         ("F15: stopping", (3, 12), False),
         ("unknown", (4, 1), False),
     ],

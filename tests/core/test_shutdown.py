@@ -42,7 +42,7 @@ class Stopped:
     def step(self, event: Event) -> list[Effect]:
         return list(self.core.step(event, self.now_ms))
 
-    def asks(self, attempt: int) -> None:
+    def sends_request(self, attempt: int) -> None:
         """The controller has been found, and gets the request."""
         tag = ("controlled shutdown", attempt)
         request = ControlledShutdownRequest(OWN, EPOCH)
@@ -66,10 +66,10 @@ def begun() -> Stopped:
 
 def test_it_stops_once_its_leaders_are_moved() -> None:
     broker = begun()
-    broker.asks(1)
+    broker.sends_request(1)
     assert broker.step(ControlledShutdownReplied(1, LEADS)) == []
     broker.tries_again(2)
-    broker.asks(2)
+    broker.sends_request(2)
     assert broker.step(ControlledShutdownReplied(1, MOVED)) == [], "the answer to an earlier attempt"
     assert broker.step(ControlledShutdownReplied(2, MOVED)) == [Exit(all_moved=True)]
     assert broker.core.done and broker.core.next_wakeup(broker.now_ms) is None
@@ -95,7 +95,7 @@ def test_a_damaged_controller_node_is_read_again() -> None:
 @pytest.mark.parametrize("response", [None, ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)])
 def test_it_retries_when_it_is_refused(response: ControlledShutdownResponse | None) -> None:
     broker = begun()
-    broker.asks(1)
+    broker.sends_request(1)
     assert broker.step(ControlledShutdownReplied(1, response)) == []
     broker.tries_again(2)
 
@@ -104,7 +104,7 @@ def test_it_stops_at_once_without_a_successor() -> None:
     for others in ((), (BrokerRegistration(CONTROLLER, 1, stopping=True),)):
         broker = begun()
         broker.brokers(BrokerRegistration(OWN, EPOCH), *others)
-        broker.asks(1)
+        broker.sends_request(1)
         assert broker.step(ControlledShutdownReplied(1, LEADS)) == [Exit(all_moved=False)]
 
 
@@ -114,7 +114,7 @@ def test_it_stops_at_once_when_it_is_not_registered() -> None:
 
 def test_it_waits_no_longer_than_it_may() -> None:
     broker = begun()
-    broker.asks(1)
+    broker.sends_request(1)
     broker.now_ms = WAIT_MS
     said, ended = broker.step(Tick())
     assert isinstance(said, StateChange) and "within 10000 ms" in said.text

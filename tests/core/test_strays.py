@@ -59,7 +59,7 @@ def test_a_replica_of_another_topic_id_is_set_aside_and_stays_so() -> None:
 
 
 def test_a_new_partition_is_not_made_of_an_old_one() -> None:
-    """One that was removed and made anew has the same topic id."""
+    """A partition that was removed and created again has the same topic id."""
     shell = leading("a")
     leader_and_isr(shell)
     assert dict(leader_and_isr(shell, follower(shell, is_new=True)).partitions) == {TP: ErrorCode.NONE}

@@ -1,6 +1,7 @@
 """FollowerRole: what a partition does as a follower: reconciles its log with the leader's, appends what it fetches.
 
-Which partitions are fetched when is the fetcher's part (fetcher.py); where logs diverge is computed in epochs.py.
+Which partitions are fetched when is the fetcher's part (replica_fetcher.py); where logs diverge is computed in
+epochs.py.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from kreplog.core.effects import (
 )
 from kreplog.core.messages import FetchedPartition, FetchPartition
 from kreplog.core.replication import epochs
-from kreplog.core.replication.fetcher import FetchOutcome, FetchPosition
 from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition
 from kreplog.core.replication.role import Role
 from kreplog.errors import (
     CorruptBatchError,
@@ -81,7 +82,7 @@ class FollowerRole(LocalReplica):
         return FetchPosition(end.end_offset, end.leader_epoch, self.log.log_start)
 
     def _may_pipeline(self, offset: int, leaders_watermark: int) -> bool:
-        """Whether this replica may fetch from `offset`, which tells its leader that it holds all below, before its
+        """Whether this replica may fetch from `offset`, by which its leader counts all below as replicated, before its
         append.
 
         Below the high watermark that the leader sent in this epoch it does no harm if the append then fails. It commits
@@ -144,7 +145,7 @@ class FollowerRole(LocalReplica):
         self.flushed = min(self.flushed, self.log.leo)
 
     def _leave_leaders_range(self, data: FetchedPartition) -> Steps[FetchOutcome]:
-        """Below the leader's log start: start anew there, high watermark included (F9). Past its end, with no epoch to
+        """Below the leader's log start: start over there, high watermark included (F9). Past its end, with no epoch to
         compare by: truncate what is not known to be committed, then everything (F10)."""
         if data.log_start_offset > self.log.leo:
             yield from self._start_at(data.log_start_offset)

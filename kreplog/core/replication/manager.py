@@ -67,12 +67,12 @@ from kreplog.core.replication.delayed import (
 )
 from kreplog.core.replication.deletions import Deletions
 from kreplog.core.replication.fetch_purgatory import FetchPurgatory
-from kreplog.core.replication.fetcher import Fetcher
 from kreplog.core.replication.listings import OffsetListings
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, PartitionChange
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
+from kreplog.core.replication.replica_fetcher import ReplicaFetcher
 from kreplog.core.replication.role import Role
 from kreplog.errors import (
     ErrorCode,
@@ -113,11 +113,11 @@ class ReplicaManager:
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
-        self.fetchers: dict[tuple[int, int], Fetcher] = {}
+        self.fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self.config = config
         self._on_disk = dict(on_disk or {})
         self._strays = set(strays)
-        self._fetcher_of: dict[TopicPartition, Fetcher] = {}
+        self._fetcher_of: dict[TopicPartition, ReplicaFetcher] = {}
         self._correlations = itertools.count(1)
         self.memory = memory or MemoryAccount()
         self._produces = ProducePurgatory(self.partitions, self.metadata)
@@ -567,7 +567,9 @@ class ReplicaManager:
         index = fetcher_index(partition.topic_partition, self.config.num_replica_fetchers)
         key = (partition.leader, index)
         if key not in self.fetchers:
-            self.fetchers[key] = Fetcher(self.broker_id, partition.leader, self.config, self._correlations, index)
+            self.fetchers[key] = ReplicaFetcher(
+                self.broker_id, partition.leader, self.config, self._correlations, index
+            )
         self.fetchers[key].add(partition, now_ms)
         self._fetcher_of[partition.topic_partition] = self.fetchers[key]
 

@@ -7,7 +7,7 @@ from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.effects import Steps
 from kreplog.core.events import Event, WatchFired
 from kreplog.core.failures import FailureDetector
-from kreplog.core.registration import Registration, State
+from kreplog.core.registration import Registration, RegistrationState
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
 MUTATIONS = MutationGroup()
@@ -34,7 +34,7 @@ def _presumed_dead_not_registered_again() -> list[Patch]:
     right = Registration.step
 
     def step(self: Registration, event: Event, now_ms: int) -> Steps[None]:
-        if not (isinstance(event, WatchFired) and self.state is State.REGISTERED):
+        if not (isinstance(event, WatchFired) and self.state is RegistrationState.REGISTERED):
             yield from right(self, event, now_ms)
 
     return [(Registration, "step", step)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from kreplog.core.effects import Steps
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication import epochs
-from kreplog.core.replication.fetcher import FetchOutcome
 from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.replica_fetcher import FetchOutcome
 from kreplog.errors import ErrorCode
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.mutations.mutation import MutationGroup, Patch

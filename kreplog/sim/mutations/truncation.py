@@ -9,11 +9,11 @@ from kreplog.core.effects import Steps
 from kreplog.core.messages import FetchedPartition, FetchPartition, PartitionState
 from kreplog.core.replication import epochs
 from kreplog.core.replication.control_fencing import ControlFencing
-from kreplog.core.replication.fetcher import Fetcher, FetchOutcome, FetchPosition
 from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.partition import Partition
+from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition, ReplicaFetcher
 from kreplog.core.replication.role import Role
 from kreplog.core.replication.sequence_grace import SequenceGapGrace
 from kreplog.errors import ErrorCode
@@ -102,23 +102,23 @@ def _zombie_fetch_counts() -> list[Patch]:
 def _late_response_accepted() -> list[Patch]:
     """A follower appends the response to a fetch of an older epoch, if its offset fits (F7)."""
 
-    remove = Fetcher.remove
+    remove = ReplicaFetcher.remove
 
-    def removed(self: Fetcher, topic_partition: TopicPartition) -> None:
+    def removed(self: ReplicaFetcher, topic_partition: TopicPartition) -> None:
         entry = self._entries.get(topic_partition)
         if entry is not None:
             vars(self).setdefault("former", {})[topic_partition] = entry
         remove(self, topic_partition)
 
-    def listed(self: Fetcher, topic_partition: TopicPartition) -> Any:
+    def listed(self: ReplicaFetcher, topic_partition: TopicPartition) -> Any:
         entry = self._entries.get(topic_partition) or vars(self).get("former", {}).get(topic_partition)
         held = self._held.get(topic_partition)
         return None if entry is None or held is None else (entry, held)
 
     return [
         (FollowerRole, "_is_late", lambda self, request: False),
-        (Fetcher, "_listed", listed),
-        (Fetcher, "remove", removed),
+        (ReplicaFetcher, "_listed", listed),
+        (ReplicaFetcher, "remove", removed),
     ]
 
 

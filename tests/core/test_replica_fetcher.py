@@ -1,4 +1,4 @@
-"""A fetcher: what it asks for and what it makes of answers, errors, late ones."""
+"""ReplicaFetcher: its requests, and how it handles responses, errors and late responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Effect, Send, StateChange, Steps
 from kreplog.core.events import Fetched
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from kreplog.core.replication.fetcher import AFTER, Fetcher, FetchOutcome, FetchPosition, FetchState
+from kreplog.core.replication.replica_fetcher import AFTER, FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
 from kreplog.errors import ErrorCode, InvariantError, LogFailedError
 from kreplog.types import EpochEndOffset, TopicPartition
 
@@ -72,7 +72,7 @@ class Shell:
     """A fetcher with some partitions, its clock, and what it sent."""
 
     def __init__(self, *partitions: Scripted, config: ReplicationConfig = CONFIG) -> None:
-        self.fetcher = Fetcher(ME, LEADER, config, itertools.count(100), 0)
+        self.fetcher = ReplicaFetcher(ME, LEADER, config, itertools.count(100), 0)
         self.now_ms = 1000
         self.effects: list[Effect] = []
         for partition in partitions:
@@ -250,7 +250,7 @@ def test_a_leader_that_is_not_ready_is_retried_with_growing_delays() -> None:
 
 
 def test_a_running_flush_holds_back_a_request_without_changes() -> None:
-    """Else its end would be told when the leader answers a request that waits for records of others."""
+    """Else its end would reach the leader only after a request that waits for records of other partitions."""
     shell = Shell(Scripted(0, [FetchOutcome.AWAIT_FLUSH]), Scripted(1))
     shell.poll()
     assert shell.answer(data(0), data(1)) is None
@@ -360,7 +360,7 @@ def test_f7_partitions_get_the_response_with_their_request() -> None:
     request = shell.answer(data(0, b"x"))
     ((requested, got),) = partition.taken
     assert (requested.fetch_offset, requested.current_leader_epoch, got.records) == (5, 1, b"x")
-    assert request is not None  # it was dropped there, and is asked for from where it is now
+    assert request is not None  # it was dropped there, and is fetched from its current position
     assert [(listed.fetch_offset, listed.current_leader_epoch) for listed in request.partitions] == [(3, 2)]
 
 
@@ -379,7 +379,8 @@ def test_f7_responses_for_partitions_removed_or_added_again_are_dropped() -> Non
 
 
 def test_f5_added_again_where_it_stood_is_listed_again() -> None:
-    """Same leader, same position, same epoch even: the answer under way is dropped, so all must be told anew."""
+    """Same leader, same position, same epoch even: the response in flight is dropped, so everything must be sent
+    again."""
     shell = Shell(Scripted(0), Scripted(1))
     shell.poll()
     shell.answer(data(0), data(1))
@@ -442,7 +443,7 @@ def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
     assert second is not None
     assert [(listed.partition, listed.fetch_offset) for listed in second.partitions] == [(tp(0), 6)]
     assert session(second) == (9, 1)
-    partition.ahead = None  # near the end it asks from where it is
+    partition.ahead = None  # near the end it fetches from its log end
     third = shell.answer(data(0, b"y"))
     assert [requested.fetch_offset for requested, _ in partition.taken] == [5, 6]
     assert third is not None
@@ -469,7 +470,7 @@ def test_a_leader_without_sessions_gets_full_pipelined_requests() -> None:
 def test_partitions_that_cannot_be_pipelined_are_applied_first(
     other: FetchedPartition, outcome: FetchOutcome, offsets: dict[int, int]
 ) -> None:
-    """So that the request tells where it is: a session sends again what is not listed from elsewhere."""
+    """So that the request lists its new position: a session repeats what is not listed again."""
     shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), Scripted(1, [outcome]))
     shell.poll()
     shell.effects.clear()

@@ -1,4 +1,4 @@
-"""Fetcher: fetches many partitions from one leader broker, with one request in flight at a time.
+"""ReplicaFetcher: fetches many partitions from one leader broker, with one request in flight at a time.
 
     outcome of take_fetched  state of the partition  the next request
     PROGRESS                 FETCHING                lists its new position, behind the others
@@ -143,7 +143,7 @@ Pipelined = Mapping[TopicPartition, FetchPosition]
 """The partitions that are fetched ahead of an append, and from where."""
 
 
-class Fetcher:
+class ReplicaFetcher:
     """The fetches of `broker_id` from `leader`.
 
     correlations: unique within the broker's process; one iterator for all its fetchers. index: which of
