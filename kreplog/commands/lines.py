@@ -19,7 +19,7 @@ from kreplog.log import Log
 PROGRESS_EVERY_LINES = 1000
 
 
-class Line(NamedTuple):
+class LineRecord(NamedTuple):
     """A line as a record."""
 
     value: bytes | None
@@ -28,28 +28,28 @@ class Line(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def line_parser(key_separator: str | None, json_lines: bool) -> Callable[[bytes], Line]:
+def line_parser(key_separator: str | None, json_lines: bool) -> Callable[[bytes], LineRecord]:
     """A function that parses a line without its newline; it raises UsageError."""
     if json_lines:
         if key_separator is not None:
             raise UsageError("--key-separator and --json-lines exclude each other")
         return _parse_json_line
     if key_separator is None:
-        return Line
+        return LineRecord
     if not key_separator:
         raise UsageError("--key-separator must not be empty")
     separator = key_separator.encode()
 
-    def parse(line: bytes) -> Line:
+    def parse(line: bytes) -> LineRecord:
         key, found, value = line.partition(separator)
         if not found:
             raise UsageError(f"no key separator {key_separator!r} in it")
-        return Line(value, key)
+        return LineRecord(value, key)
 
     return parse
 
 
-def _parse_json_line(line: bytes) -> Line:
+def _parse_json_line(line: bytes) -> LineRecord:
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -62,7 +62,7 @@ def _parse_json_line(line: bytes) -> Line:
     headers = fields.get("headers") or []
     if not isinstance(headers, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in headers):
         raise UsageError('"headers" must be a list of [name, value]')
-    return Line(
+    return LineRecord(
         _from_json(fields["value"]),
         _from_json(fields.get("key")),
         fields.get("timestamp_ms"),
@@ -83,7 +83,7 @@ def _from_json(value: object) -> bytes | None:
     raise UsageError(f'{json.dumps(value)} must be a string, null or {{"base64": ...}}')
 
 
-def check_first_line(line: bytes, parse: Callable[[bytes], Line]) -> None:
+def check_first_line(line: bytes, parse: Callable[[bytes], LineRecord]) -> None:
     """Raise UsageError if the first line cannot be a record, before a directory is created for it."""
     if line:
         try:
@@ -93,7 +93,7 @@ def check_first_line(line: bytes, parse: Callable[[bytes], Line]) -> None:
 
 
 def append_lines(
-    log: Log, lines: Iterable[bytes], size: int | None, parse: Callable[[bytes], Line], bar: Progress
+    log: Log, lines: Iterable[bytes], size: int | None, parse: Callable[[bytes], LineRecord], bar: Progress
 ) -> int:
     """Append a record for each line; returns the number of bytes read. size: bytes of all lines, for the progress bar.
 

@@ -32,7 +32,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.errors import CoordinationError, InvariantError, PeerProtocolError, StorageError, UsageError
 from kreplog.server.handlers.api import Api
-from kreplog.server.handlers.topics import Topics
+from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.monitoring.counters import EventCounters, Traffic
 from kreplog.server.monitoring.exporter import Exporter
 from kreplog.server.monitoring.health import readiness
@@ -195,7 +195,7 @@ class Broker:
         after = partial(self._after_step, self.manager)
         self.replicas = SyncCoreRunner("replicas", self.manager, self._apply, self._broke, self.store.check, after)
         self.logs = LogManager(self.hosted, self.replicas.put, self._pool)
-        self.topics = Topics(self.manager)
+        self.topics = TopicViews(self.manager)
         self.recently_failed = RecentlyFailedBrokers(self.manager.metadata, self._loop.time)
         self.fetch_client = ReplicaFetchClient(
             self._client_id,

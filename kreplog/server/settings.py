@@ -1,7 +1,7 @@
-"""Settings of a broker under Kafka's names: from a TOML file, the environment and the command line, later ones first.
+"""Settings of a broker by Kafka's names: from a TOML file, the environment and the command line; the last one wins.
 
-In the file a name may be written dotted (`broker.id = 0`), quoted, or in tables; in the environment it is
-KREPLOG_BROKER_ID; lists are separated by commas there. Everything is checked once, before anything is started.
+In the file a name is dotted (`broker.id = 0`), quoted, or in tables; in the environment it is KREPLOG_BROKER_ID, and
+lists are comma-separated. All settings are checked before a broker starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WILDCARDS = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a broker listens: `host`:`port` (0: any free one), or the unix socket at `path`."""
+    """An address to listen on: `host`:`port` (0: any free port), or the unix socket at `path`."""
 
     host: str = ""
     port: int = 0
@@ -38,36 +38,35 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What a broker is started with; made by `load` alone. Names are Kafka's, with underscores; times in ms.
+    """The settings of a broker, from `load`. Names are Kafka's, with underscores; times in ms.
 
     coordination: "embedded:PATH", a directory that all brokers of one host share, or "zookeeper:HOSTS[/root]".
-    broker_id: unique in the cluster. rack: where it stands, for the placement of replicas (KIP-36).
-    listeners: where it serves clients; by default a unix socket in the first of the log directories as well.
-    log_dirs: where its replicas are kept, each on a disk of its own.
-    advertised: where clients find it, when that is not the first of the listeners.
-    internal: where other brokers of the cluster reach it, and nobody else; by default a unix socket in a directory of
-    its own beside the first of the log directories. key_file: the cluster's key, which all that connect to an internal
-    listener on TCP have to prove.
-    allow_remote: listen on other than loopback addresses too.
-    session_timeout_ms: how long the coordination store may hear nothing of it before its registration ends.
-    socket_request_max_bytes: the largest request, bytes; a larger one ends its connection.
-    max_connections: of clients; a further one takes the place of one that is idle, or is refused.
-    max_idle_ms: how long a connection may be idle before it is closed.
-    max_in_flight, max_queued_bytes: of one connection; it is not read from while it has more under way.
-    max_memory: bytes that are held for clients: by connections, of requests that are not whole or not done and answers
-    not taken, and, half of it at the most, by fetch sessions and fetches that wait.
-    max_partitions, max_broker_partitions: partitions of the cluster, and replicas of one broker (KIP-578); what would
-    go beyond is not created.
-    metrics_listener: where metrics are told over HTTP; None: nowhere.
+    broker_id: unique in the cluster. rack: for the assignment of replicas (KIP-36).
+    listeners: addresses for clients; by default also a unix socket in the first log directory.
+    log_dirs: log directories, each on a disk of its own.
+    advertised: the address that clients get, if it is not the first listener.
+    internal: the address for other brokers of the cluster; by default a unix socket in a directory of its own beside
+    the first log directory. key_file: the cluster's key, which authenticates connections to an internal TCP listener.
+    allow_remote: allow listeners on other than loopback addresses.
+    session_timeout_ms: time without a heartbeat after which the coordination store ends the broker's registration.
+    socket_request_max_bytes: maximum size of a request; a larger one closes its connection.
+    max_connections: maximum of client connections; a further one replaces an idle one, or is refused.
+    max_idle_ms: time after which an idle connection is closed.
+    max_in_flight, max_queued_bytes: limits of a connection, which is not read while it is above them.
+    max_memory: bytes held for clients: by connections, of incomplete or unfinished requests and unread responses, and
+    at most half of it by fetch sessions and waiting fetches.
+    max_partitions, max_broker_partitions: maximum of partitions of the cluster, and of replicas of a broker (KIP-578).
+    metrics_listener: address of the HTTP endpoint for metrics; None: no endpoint.
     log_format, log_level: of the lines in server.log and state-change.log.
     log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
-    num_recovery_threads: that recover logs at the start, for each of log_dirs.
-    retention_check_interval_ms: how often segments are looked for that retention lets go.
-    producer_check_interval_ms: how often idempotent producers are looked for that have been idle too long.
-    controlled_shutdown_max_wait_ms: how long a broker that stops tries to have its leaders handed over.
-    checkpoint_interval_ms: how often the offsets of all replicas are written to the data directories.
-    stray_retention_ms: how long a replica that no controller names any more is kept; -1: for ever.
-    replication, topic, log: of all that follows Kafka's names there; see kreplog.config.
+    num_recovery_threads: threads that recover logs at the start, for each log directory.
+    retention_check_interval_ms: interval of the checks for segments to delete.
+    producer_check_interval_ms: interval of the checks for idle producer ids.
+    controlled_shutdown_max_wait_ms: maximum time of a controlled shutdown, in which leaders move to other brokers.
+    checkpoint_interval_ms: interval of the checkpoints of all replicas' offsets.
+    stray_retention_ms: time after which a stray, a replica that is no longer assigned to the broker, is deleted; -1:
+    never.
+    replication, topic, log: all settings with Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
@@ -106,7 +105,7 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """How one setting is read. parse: raises ValueError saying what is allowed. default: _REQUIRED for none."""
+    """A setting. parse: raises ValueError with the allowed values. default: _REQUIRED for none."""
 
     parse: Callable[[Any], Any]
     default: Any
@@ -117,10 +116,9 @@ def load(
     file: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> BrokerSettings:
-    """Settings from `file`, over which the environment counts, over which `overrides` (by Kafka's names) count.
+    """Settings from `file`, the environment and `overrides` (by Kafka's names), of which the last one wins.
 
-    environment: os.environ when None. Raises UsageError naming the setting, its value, where it stands and what is
-    allowed.
+    environment: os.environ if None. Raises UsageError with the setting, its value, its source and the allowed values.
     """
     found = {} if file is None else _read_file(Path(file))
     return check(found, str(file), os.environ if environment is None else environment, overrides)
@@ -129,7 +127,7 @@ def load(
 def check(
     in_file: Mapping[str, Any], file: str, environment: Mapping[str, str], overrides: Mapping[str, Any]
 ) -> BrokerSettings:
-    """As `load`, of settings that are read already. file: what errors call the place of the first."""
+    """As `load`, with the settings of a file. file: its name in errors."""
     given: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in in_file.items()}
     for key, text in environment.items():
         name = _ENVIRONMENT.get(key)
@@ -137,19 +135,21 @@ def check(
             given[name] = text, f"the environment ({key})"
     given.update((name, (value, "the command line")) for name, value in overrides.items() if value is not None)
     values: dict[str, Any] = {}
-    for name, (value, where) in given.items():
+    for name, (value, source) in given.items():
         if name not in SETTINGS:
-            raise UsageError(f"{name} in {where} is no setting of a broker: known are {', '.join(sorted(SETTINGS))}")
+            raise UsageError(
+                f"{name} in {source} is not a setting of a broker: the settings are {', '.join(sorted(SETTINGS))}"
+            )
         try:
             values[name] = SETTINGS[name].parse(value)
         except ValueError as error:
-            raise UsageError(f"{name} = {value!r} in {where}: {error}") from error
-    missing = [name for name, one in SETTINGS.items() if one.default is _REQUIRED and name not in values]
+            raise UsageError(f"{name} = {value!r} in {source}: {error}") from error
+    missing = [name for name, setting in SETTINGS.items() if setting.default is _REQUIRED and name not in values]
     if missing:
         raise UsageError(
-            f"a broker needs {', '.join(missing)}: give them in a file, the environment or the command line"
+            f"a broker requires {', '.join(missing)}: set them in its file, the environment or the command line"
         )
-    complete = {name: values.get(name, one.default) for name, one in SETTINGS.items()}
+    complete = {name: values.get(name, setting.default) for name, setting in SETTINGS.items()}
     if "listeners" not in values:
         complete["listeners"] += _socket_in(complete["log.dirs"][0])
     if complete["inter.broker.listener"] is None:
@@ -171,11 +171,11 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"the settings {path} cannot be read: {error.strerror}", path=str(path)) from error
     except ValueError as error:
-        raise UsageError(f"the settings {path} are no TOML: {error}", path=str(path)) from error
+        raise UsageError(f"the settings {path} are not TOML: {error}", path=str(path)) from error
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Settings by their names from TOML. Raises ValueError for what is none."""
+    """Settings by name, from TOML. Raises ValueError for any other text."""
     return dict(_flatten("", tomllib.loads(text)))
 
 
@@ -188,32 +188,32 @@ def _flatten(prefix: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]
 
 
 def _socket_in(log_dir: str) -> tuple[Listener, ...]:
-    """The unix socket where a broker listens besides; none where its name would be too long for the system."""
+    """The default unix socket for clients; none if its path is too long for the system."""
     path = os.path.join(os.path.abspath(log_dir), "broker.sock")
     return (Listener(path=path),) if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH else ()
 
 
 def _internal_socket(values: Mapping[str, Any]) -> Listener:
-    """For brokers of one host. Raises UsageError where others may be meant to reach it, who could not."""
-    remote = any(one.host and not is_loopback(one.host) for one in values["listeners"])
+    """The default internal listener, for brokers of one host. Raises UsageError if the cluster may span hosts."""
+    remote = any(listener.host and not is_loopback(listener.host) for listener in values["listeners"])
     if remote and values["coordination"].startswith("zookeeper:"):
         raise UsageError(
-            "brokers of other hosts could not reach this one: set inter.broker.listener to host:port (and "
-            "inter.broker.key.file), or to unix:PATH where all brokers of the cluster are on this host"
+            "brokers on other hosts cannot reach this one: set inter.broker.listener to host:port (and "
+            "inter.broker.key.file), or to unix:PATH if all brokers of the cluster are on this host"
         )
     return Listener(path=os.path.join(os.path.abspath(values["log.dirs"][0]) + ".internal", "broker.sock"))
 
 
 def _check_internal(settings: BrokerSettings) -> None:
-    """Raise UsageError for an internal listener that nobody could reach, or anybody."""
+    """Raise UsageError for an internal listener that brokers cannot connect to, or that needs a key."""
     internal = settings.internal
     if internal.path:
         if not os.path.isabs(internal.path):
             raise UsageError(f"inter.broker.listener = {internal}: the path of a unix socket must begin with /")
     elif internal.host in _WILDCARDS:
         raise UsageError(
-            f"inter.broker.listener = {internal} names no address that other brokers could connect to: give that of "
-            "the network between them"
+            f"inter.broker.listener = {internal} is not an address that other brokers can connect to: use that of the "
+            "network between them"
         )
     elif settings.key_file is None:
         raise UsageError(
@@ -223,30 +223,28 @@ def _check_internal(settings: BrokerSettings) -> None:
 
 
 def _check_listeners(settings: BrokerSettings) -> None:
-    """Raise UsageError for an address that others can reach and nobody asked for, or that leads nowhere."""
+    """Raise UsageError for a remote listener without allow.remote, or one that clients cannot connect to."""
     if not any(listener.host for listener in settings.listeners):
-        raise UsageError("listeners must name a host:port, where clients find the broker")
+        raise UsageError("listeners must contain a host:port, the address for clients")
     given = [("listeners", listener) for listener in settings.listeners]
     if settings.metrics_listener is not None:
         given.append(("metrics.listener", settings.metrics_listener))
     for name, listener in given:
         if listener.host and not settings.allow_remote and not is_loopback(listener.host):
-            told = "read and write everything" if name == "listeners" else "read the metrics"
+            access = "read and write all topics" if name == "listeners" else "read the metrics"
             raise UsageError(
-                f"{name} = {listener}: {listener.host} is no loopback address, and whoever reaches it may {told}; "
-                "set allow.remote = true if that is wanted"
+                f"{name} = {listener}: {listener.host} is not a loopback address, and whoever connects to it may "
+                f"{access}; set allow.remote = true to allow that"
             )
     first = next(listener for listener in settings.listeners if listener.host)
     if settings.advertised is None and first.host in _WILDCARDS:
-        raise UsageError(
-            f"listeners = {first} names no address that clients could connect to: set advertised.listeners"
-        )
+        raise UsageError(f"listeners = {first} is not an address that clients can connect to: set advertised.listeners")
     if settings.advertised is not None and (not settings.advertised.port or settings.advertised.host in _WILDCARDS):
-        raise UsageError(f"advertised.listeners = {settings.advertised} is nowhere that clients could connect to")
+        raise UsageError(f"advertised.listeners = {settings.advertised} is not an address that clients can connect to")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this host reach it."""
+    """Whether only processes of this host can connect to it."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -254,7 +252,7 @@ def is_loopback(host: str) -> bool:
 
 
 def given_value(settings: BrokerSettings, name: str) -> Any:
-    """The value of the setting `name`, one of SETTINGS, as text where it is not a number, a truth value or None."""
+    """The value of a setting of SETTINGS: a number, a boolean, None, or else text."""
     for names, config in (
         (_OWN, settings),
         (_REPLICATION, settings.replication),
@@ -266,16 +264,16 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
             if isinstance(value, tuple):
                 return ",".join(map(str, value))
             return str(value) if isinstance(value, Listener) else value
-    raise UsageError(f"{name} is no setting of a broker")
+    raise UsageError(f"{name} is not a setting of a broker")
 
 
-# What a value may be
+# Values
 
 
 def config_value(config: Any, field: str, value: Any) -> Any:
-    """What a field of a config, as `config` is one, has by `value`, of its type or text.
+    """The value for a field of a config like `config`, from `value`: of the field's type, or text.
 
-    Raises ValueError, which says what is allowed.
+    Raises ValueError with the allowed values.
     """
     like = getattr(config, field)
     parse = _boolean if isinstance(like, bool) else _integer(*RANGES[field]) if isinstance(like, int) else _text
@@ -294,7 +292,7 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
         except ValueError:
             number = None
         if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
-            raise ValueError(f"allowed is an integer from {low} to {high}")
+            raise ValueError(f"must be an integer from {low} to {high}")
         return number
 
     return parse
@@ -305,13 +303,13 @@ def _boolean(value: Any) -> bool:
         return bool(value)
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise ValueError("allowed are true and false")
+    raise ValueError("must be true or false")
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in allowed:
-            raise ValueError(f"allowed are {', '.join(allowed)}")
+            raise ValueError(f"must be one of {', '.join(allowed)}")
         return str(value)
 
     return parse
@@ -319,14 +317,14 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("allowed is a text that is not empty")
+        raise ValueError("must be a text that is not empty")
     return value
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) and part.strip() for part in parts):
-        raise ValueError("allowed is a list of texts, or one text with commas between them")
+        raise ValueError("must be a list of texts, or a comma-separated text")
     if not parts or len(set(parts)) < len(parts):
         raise ValueError("at least one is needed, and none twice")
     return tuple(part.strip() for part in parts)
@@ -346,24 +344,24 @@ def _listener(text: str) -> Listener:
 
 
 def _address(value: Any) -> Listener:
-    """One host:port."""
+    """host:port."""
     listener = _listener(value) if isinstance(value, str) else Listener()
     if not listener.host:
-        raise ValueError("allowed is one host:port")
+        raise ValueError("must be host:port")
     return listener
 
 
 def _internal(value: Any) -> Listener:
     """host:port or unix:PATH."""
     if not isinstance(value, str):
-        raise ValueError("allowed is one host:port or unix:PATH")
+        raise ValueError("must be host:port or unix:PATH")
     return _listener(value)
 
 
 def _coordination(value: Any) -> str:
     kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind not in ("embedded", "zookeeper") or not colon or not rest:
-        raise ValueError("allowed are embedded:DIRECTORY and zookeeper:HOST:PORT,HOST:PORT[/ROOT]")
+        raise ValueError("must be embedded:DIRECTORY or zookeeper:HOST:PORT,HOST:PORT[/ROOT]")
     return str(value)
 
 

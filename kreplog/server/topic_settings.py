@@ -1,7 +1,7 @@
-"""A topic's settings as clients give them, name and text, and as they are told what holds.
+"""Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
-What is given is checked once, here, whether a topic is made or altered. Names are Kafka's; two of Kafka's have one
-value that is allowed, since tools give them in any case: logs are deleted, not compacted, batches kept as they come.
+They are checked here, whether a topic is created or altered. Names are Kafka's. Two of them have one allowed value,
+since tools send them in any case: logs are deleted, not compacted, and batches keep their compression.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ FIXED = {"cleanup.policy": "delete", "compression.type": "producer"}
 NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__}
 
 DEFAULT, TOPIC, STATIC = 5, 1, 4
-"""Where a value comes from, as DescribeConfigs says it: nobody set it, the topic did, the broker's settings did."""
+"""Sources of a value in DescribeConfigs: the default, the topic, the broker's settings."""
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-"""What IncrementalAlterConfigs does to a setting."""
+"""Operations of IncrementalAlterConfigs."""
 
 _LOG_NAMES = {
     "segment_ms": "log.roll.ms",
     "max_message_bytes": "message.max.bytes",
 }
-"""Of a LogConfig's fields: Kafka's name where it is not that of the topic's setting with log. before it."""
+"""Kafka's names of a broker's settings that are not \"log.\" and the name of the topic's setting."""
 
 
 class InvalidSettingError(Exception):
-    """Names the setting, the value, and what is allowed."""
+    """The message has the setting, its value, and the allowed values."""
 
 
 class Change(NamedTuple):
-    """One setting and its new text. operation: SET or another."""
+    """A setting and its new value as text. operation: SET or another."""
 
     name: str
     text: str | None
@@ -43,7 +43,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """value: what holds. source: where it comes from. broker: (name, value, source) of the broker's own, if any."""
+    """A setting in DescribeConfigs. broker: (name, value, source) of the broker's corresponding setting, if any."""
 
     name: str
     value: Any
@@ -53,18 +53,18 @@ class Described:
 
 
 def default_for(default: TopicConfig, replicas: int) -> TopicConfig:
-    """What a topic with so many replicas goes by when nothing is given."""
+    """Settings of a topic with so many replicas that is created without any."""
     return replace(default, min_insync_replicas=min(default.min_insync_replicas, max(1, replicas)))
 
 
 def for_new(default: TopicConfig, changes: Iterable[Change], replicas: int) -> TopicConfig:
-    """What a new topic goes by. Raises InvalidSettingError."""
+    """Settings of a new topic. Raises InvalidSettingError."""
     default = default_for(default, replicas)
     return changed(default, changes, default, replicas)
 
 
 def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig, replicas: int) -> TopicConfig:
-    """`config` with the changes. default: what a setting is that is deleted. Raises InvalidSettingError."""
+    """`config` with the changes. default: values of deleted settings. Raises InvalidSettingError."""
     seen: set[str] = set()
     for change in changes:
         if change.name in seen:
@@ -73,8 +73,8 @@ def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig
         config = _changed(config, change, default)
     if config.min_insync_replicas > max(1, replicas):
         raise InvalidSettingError(
-            f"min.insync.replicas = {config.min_insync_replicas} with {replicas} replicas could never be met: allowed "
-            f"is an integer from 1 to {replicas}"
+            f"min.insync.replicas = {config.min_insync_replicas} with {replicas} replicas cannot be met: must be an "
+            f"integer from 1 to {replicas}"
         )
     return config
 
@@ -83,13 +83,15 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
     name, text, operation = change
     if name not in NAMES and name not in FIXED:
         raise InvalidSettingError(
-            f"{name} is no setting of a topic here: known are {', '.join(sorted([*NAMES, *FIXED]))}"
+            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *FIXED]))}"
         )
     if operation not in (SET, DELETE):
-        raise InvalidSettingError(f"{name} is no list: it can be set, or deleted, and nothing be added or taken away")
+        raise InvalidSettingError(
+            f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
+        )
     if name in FIXED:
         if operation == SET and text != FIXED[name]:
-            raise InvalidSettingError(f"{name} = {text}: allowed is {FIXED[name]}")
+            raise InvalidSettingError(f"{name} = {text}: must be {FIXED[name]}")
         return config
     field = NAMES[name]
     if operation == DELETE:
@@ -103,7 +105,7 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
 
 
 def described(config: TopicConfig, settings: BrokerSettings) -> Iterator[Described]:
-    """What holds for a topic with `config`, on a broker with `settings`."""
+    """The settings of a topic with `config`, on a broker with `settings`."""
     library, log = TopicConfig(), LogConfig()
     for name, field in NAMES.items():
         value = getattr(config, field)

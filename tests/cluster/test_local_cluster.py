@@ -52,7 +52,7 @@ def test_what_cannot_be_a_cluster(tmp_path: Path) -> None:
         LocalCluster(tmp_path)
     with pytest.raises(UsageError, match="each once"):
         LocalCluster.create(tmp_path, [1, 1])
-    with pytest.raises(UsageError, match=r"no\.such is no setting|no\.such in"):
+    with pytest.raises(UsageError, match=r"no\.such is not a setting|no\.such in"):
         LocalCluster.create(tmp_path, [1], 0, ['"no.such" = 1'])
     with pytest.raises(UsageError, match="contains no cluster"):
         LocalCluster(tmp_path)
@@ -82,9 +82,9 @@ def test_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["foo=1"], "foo in --set is no setting of a broker"),
+        (["foo=1"], "foo in --set is not a setting of a broker"),
         (["foo"], "--set foo: not a line of TOML"),
-        (['"min.insync.replicas" = 0'], "min.insync.replicas = 0 in --set: allowed is an integer from 1"),
+        (['"min.insync.replicas" = 0'], "min.insync.replicas = 0 in --set: must be an integer from 1"),
         (["min.insync.replicas = 1", "min.insync.replicas = 2"], "these settings contradict each other"),
         (["broker.id = 7"], "broker.id differs from broker to broker"),
     ],
@@ -144,14 +144,14 @@ def test_settings_of_one_that_cannot_be_read(cluster: LocalCluster) -> None:
     (cluster.home(0) / "broker.toml").write_text("broker.id: 0")
     first, second = cluster.status()
     assert (first.state, first.port) == ("unreadable", 0)
-    assert f"the settings {cluster.home(0)}/broker.toml are no TOML" in first.detail
+    assert f"the settings {cluster.home(0)}/broker.toml are not TOML" in first.detail
     assert (second.state, second.detail) == ("stopped", "")
     assert cluster.bootstrap() == sound
     told = CliRunner().invoke(clusters.cluster_app, ["status", str(cluster.directory)])
     assert "unreadable" in told.output
     assert "stopped" in told.output
     assert "broker 0: the settings" in told.output
-    with pytest.raises(UsageError, match="no TOML"):
+    with pytest.raises(UsageError, match="not TOML"):
         cluster.start()
     assert not any(one.alive for one in cluster.status())
 

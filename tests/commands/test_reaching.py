@@ -93,7 +93,10 @@ def test_a_topic_id_is_spelled_as_everywhere(cluster: LocalCluster, topic: Run, 
     [
         (["create", "there"], "topic there exists already"),
         (["create", "new", "-r", "2"], "topic new: replication factor 2 with 1 live broker: choose 1, or start more"),
-        (["create", "new", "--config", "no.such=1"], "topic new: no.such is no setting of a topic here: known are"),
+        (
+            ["create", "new", "--config", "no.such=1"],
+            "topic new: no.such is not a setting of a topic: the settings are",
+        ),
         (["create", "new", "--config", "min.insync.replicas=two"], "topic new: min.insync.replicas = "),
         (["create", "a/b"], "'a/b' is no legal topic name"),
         (["describe", "nope"], "topic nope: there is no such topic; `kreplog topic list` lists the topics"),

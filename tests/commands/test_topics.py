@@ -118,10 +118,10 @@ def test_an_alteration_is_refused_as_a_whole(on_trio: Kreplog) -> None:
         ([], "nothing to alter: give --partitions, --config or --delete-config"),
         (["--config", "retention.ms"], "--config 'retention.ms': give NAME=VALUE"),
         (["--config", "retention.ms=1", "--delete-config", "retention.ms"], "give each setting once"),
-        (["--partitions", "1"], "topic refused has 2 partitions: ask for more than that in all"),
-        (["--partitions", "10003"], "10,001 new partitions are more than the 10,000 of one request"),
+        (["--partitions", "1"], "topic refused has 2 partitions already: give a greater number"),
+        (["--partitions", "10003"], "10,001 new partitions: at most 10,000 are allowed in a request"),
         (["--partitions", "3", "--config", "no.such=1"], "no.such"),
-        (["--partitions", "2", "--config", "retention.ms=1"], "topic refused has 2 partitions"),
+        (["--partitions", "2", "--config", "retention.ms=1"], "topic refused has 2 partitions already"),
     ):
         answer = on_trio("topic", "alter", "refused", *words)
         assert answer.code != 0 and told in answer.err
@@ -133,7 +133,7 @@ def test_an_alteration_is_refused_as_a_whole(on_trio: Kreplog) -> None:
 def test_a_topic_of_far_too_many_partitions_harms_nobody(on_trio: Kreplog) -> None:
     answer = on_trio("topic", "create", "enormous", "-p", 100_000)
     assert answer.code == 1
-    assert answer.err == ("kreplog: topic enormous: 100,000 new partitions are more than the 10,000 of one request\n")
+    assert answer.err == ("kreplog: topic enormous: 100,000 new partitions: at most 10,000 are allowed in a request\n")
     assert "enormous" not in on_trio("topic", "list").out.decode().split()
 
 

@@ -17,7 +17,7 @@ from kreplog._native.batch import build
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.errors import ErrorCode
 from kreplog.server.handlers.inspection import ALWAYS_ALLOWED
-from kreplog.server.monitoring.exporter import AT_ONCE
+from kreplog.server.monitoring.exporter import MAX_CONNECTIONS
 from kreplog.server.storage.producer_memory import PRODUCER_BYTES
 from kreplog.server.storage.producer_memory import PRODUCERS as PRODUCER_IDS
 from kreplog.wire.versions import ApiKey
@@ -263,7 +263,7 @@ def test_replicas_are_created_and_deleted_a_few_at_a_time(victim: Victim) -> Non
 
 def test_slow_readers_of_metrics(victim: Victim) -> None:
     address = victim.broker.metrics.address
-    slow = [socket.create_connection((address.host, address.port)) for _ in range(AT_ONCE)]
+    slow = [socket.create_connection((address.host, address.port)) for _ in range(MAX_CONNECTIONS)]
     try:
         for sock in slow:
             sock.sendall(b"GET /met")

@@ -150,12 +150,12 @@ def test_all_settings_are_replaced(cluster: LocalCluster) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("min.insync.replicas", "4", "min.insync.replicas = 4 with 3 replicas could never be met"),
-        ("min.insync.replicas", "two", "min.insync.replicas = two: allowed is an integer from 1 to"),
-        ("retention.ms", "-2", "retention.ms = -2: allowed is an integer from -1 to"),
-        ("cleanup.policy", "compact", "cleanup.policy = compact: allowed is delete"),
+        ("min.insync.replicas", "4", "min.insync.replicas = 4 with 3 replicas cannot be met"),
+        ("min.insync.replicas", "two", "min.insync.replicas = two: must be an integer from 1 to"),
+        ("retention.ms", "-2", "retention.ms = -2: must be an integer from -1 to"),
+        ("cleanup.policy", "compact", "cleanup.policy = compact: must be delete"),
         ("message.timestamp.type", "Never", "message.timestamp.type = Never"),
-        ("colour", "red", "colour is no setting of a topic here: known are cleanup.policy"),
+        ("colour", "red", "colour is not a setting of a topic: the settings are cleanup.policy"),
     ],
 )
 def test_a_setting_that_is_wrong_is_named(cluster: LocalCluster, name: str, value: str, told: str) -> None:

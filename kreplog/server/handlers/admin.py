@@ -1,8 +1,8 @@
-"""What clients have changed in the cluster: topics, partitions, reassignments, elections, producer ids.
+"""AdminHandlers: requests that change the cluster: topics, partitions, reassignments, elections, producer ids.
 
-Any broker takes these: it writes them to the store, where the controller's watches wait for them, and answers when its
-own metadata show the result or the request's time is over. Requests are messages of kreplog.wire.generic; what is given
-back are the fields of the answers.
+Any broker accepts them: it writes them to the store, where the controller watches for them, and responds once its own
+metadata show the result, or after the request's time-out. Requests are messages of kreplog.wire.generic, results the
+fields of their responses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kreplog.errors import (
     NoNodeError,
     PeerProtocolError,
 )
-from kreplog.server.handlers.topics import Topics, TopicView
+from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
@@ -40,14 +40,14 @@ ATTEMPTS = 5
 RETRY_S = 0.05
 INVALID_CONFIG = 40
 ELECTION_NOT_NEEDED = 84
-"""Kafka's codes that only administrators meet."""
+"""Error codes of Kafka that only admin requests use."""
 
 PRODUCER_IDS = "/latest_producer_id_block"
-"""In the store: the first producer id that no broker has taken yet, decimal."""
+"""Node of the first producer id that no broker has allocated, in decimal."""
 PRODUCER_ID_BLOCK = 1000
 
 MAX_NEW_PARTITIONS = 10_000
-"""Of one request, as in Kafka: a number with a zero too many would hold up the broker, then the whole cluster."""
+"""Maximum of new partitions of a request, as in Kafka: a mistyped number would block the broker, then the cluster."""
 
 Fields = dict[str, Any]
 K = TypeVar("K", bound=Hashable)
@@ -55,25 +55,25 @@ T = TypeVar("T")
 
 
 class RefusedError(Exception):
-    """A request, or one part of it, is answered with this error code of Kafka's."""
+    """The response to a request, or to a part of it, has this error code of Kafka's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = int(code)
 
 
-async def answer_one(answer: Fields, work: Awaitable[Fields]) -> Fields:
-    """`answer` to one part of a request, with what its work gave or the error that it ended in."""
+async def respond_to(fields: Fields, work: Awaitable[Fields]) -> Fields:
+    """The response to a part of a request: `fields`, and the result or the error of `work`."""
     try:
-        return {**answer, **await work, "error_code": 0, "error_message": None}
+        return {**fields, **await work, "error_code": 0, "error_message": None}
     except RefusedError as refused:
-        return {**answer, "error_code": refused.code, "error_message": str(refused)}
+        return {**fields, "error_code": refused.code, "error_message": str(refused)}
     except KreplogError as error:
-        return {**answer, "error_code": _code_of(error), "error_message": str(error)}
+        return {**fields, "error_code": _code_of(error), "error_message": str(error)}
 
 
-def by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> tuple[list[T], set[K]]:
-    """The first entry of each name, and the names that stand more than once."""
+def first_by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> tuple[list[T], set[K]]:
+    """The first entry of each name, and the names of repeated entries."""
     found: dict[K, T] = {}
     repeated = set()
     for entry in entries:
@@ -85,8 +85,8 @@ def by_name(entries: Iterable[T], name_of: Callable[[T], K]) -> tuple[list[T], s
     return list(found.values()), repeated
 
 
-def numbers_of(topics: Iterable[tuple[str, Iterable[int]]]) -> dict[str, dict[int, None]]:
-    """The partitions that a request names, each once, in the order in which it does."""
+def partitions_by_topic(topics: Iterable[tuple[str, Iterable[int]]]) -> dict[str, dict[int, None]]:
+    """The partition numbers of a request by topic, each once, in the order of the request."""
     found: dict[str, dict[int, None]] = {}
     for name, numbers in topics:
         found.setdefault(name, {}).update(dict.fromkeys(numbers))
@@ -98,12 +98,12 @@ def _name_of(topic: Any) -> str:
 
 
 async def refuse_repeated(name: str) -> Fields:
-    """Kafka refuses an entry that stands more than once where it cannot say which of them holds."""
-    raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} stands more than once in the request")
+    """Refuse a repeated entry: it is not clear which of them applies. As Kafka does."""
+    raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} is repeated in the request")
 
 
 async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
-    """The topic as the store has it. Raises RefusedError, InvalidTopicError."""
+    """Read a topic from the store. Raises RefusedError, InvalidTopicError."""
     path = nodes.topic(check_topic(name))
     (node,) = await store.get_nodes((path,))
     if node is None:
@@ -111,14 +111,14 @@ async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
     return nodes.decode_topic(path, node)
 
 
-class Admin:
-    """brokers: the live ones, as the controller told last. default: what a topic's settings are when none are given.
+class AdminHandlers:
+    """brokers: returns the live brokers by id. default: settings of a topic that is created without any.
     max_partitions, max_broker_partitions: see BrokerSettings."""
 
     def __init__(
         self,
         store: AnySession,
-        topics: Topics,
+        topics: TopicViews,
         brokers: Callable[[], Mapping[int, BrokerRegistration]],
         default: TopicConfig,
         max_partitions: int,
@@ -135,55 +135,55 @@ class Admin:
     # Producer ids
 
     async def init_producer_id(self, request: Any) -> Fields:
-        """A producer id that nobody else gets. There are no transactions."""
+        """Allocate a producer id, unique in the cluster. Transactional ids are refused."""
         if request.transactional_id is not None:
             return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
         try:
             async with self._ids_lock:
                 if not self._ids:
-                    self._ids = await self._take_producer_ids()
+                    self._ids = await self._allocate_producer_ids()
                 producer_id, self._ids = self._ids[0], self._ids[1:]
         except CoordinationError as error:
             return {"error_code": _code_of(error), "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
-    async def _take_producer_ids(self) -> range:
+    async def _allocate_producer_ids(self) -> range:
         for _ in range(ATTEMPTS):
             (node,) = await self._store.get_nodes((PRODUCER_IDS,))
             first = 0 if node is None else int(node.data)
             content = str(first + PRODUCER_ID_BLOCK).encode()
-            taken: StoreOperation = Create(PRODUCER_IDS, content)
+            write: StoreOperation = Create(PRODUCER_IDS, content)
             if node is not None:
-                taken = SetData(PRODUCER_IDS, content, node.stat.version)
+                write = SetData(PRODUCER_IDS, content, node.stat.version)
             try:
-                await self._store.multi((taken,))
+                await self._store.multi((write,))
             except (NodeExistsError, BadVersionError):
                 continue
             return range(first, first + PRODUCER_ID_BLOCK)
-        raise CoordinationError("too many brokers take producer ids at once", path=PRODUCER_IDS)
+        raise CoordinationError("too many brokers allocate producer ids at once", path=PRODUCER_IDS)
 
-    # Topics
+    # TopicViews
 
     async def create_topics(self, request: Any) -> Fields:
         if len(request.topics) > MAX_NEW_PARTITIONS:
             raise PeerProtocolError(
-                f"{len(request.topics)} new topics in one request: {MAX_NEW_PARTITIONS} are allowed"
+                f"{len(request.topics)} new topics in a request: at most {MAX_NEW_PARTITIONS} are allowed"
             )
-        topics, repeated = by_name(request.topics, _name_of)
+        topics, repeated = first_by_name(request.topics, _name_of)
         self._recount()
-        asked = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in topics)
+        partitions = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in topics)
         results = [
-            await answer_one(
+            await respond_to(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
-                else self._create_topic(topic, asked, request.validate_only),
+                else self._create_topic(topic, partitions, request.validate_only),
             )
             async for topic in in_slices(topics)
         ]
-        made = [result["name"] for result in results if not result["error_code"]]
-        if made and not request.validate_only:
-            await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, 1))
+        created = [result["name"] for result in results if not result["error_code"]]
+        if created and not request.validate_only:
+            await self._await_result(results, created, request.timeout_ms, lambda name: self._has_leaders(name, 1))
         return {"topics": results}
 
     def _recount(self) -> None:
@@ -193,10 +193,10 @@ class Admin:
         self._limits.recount(existing, _now_ms())
 
     @contextmanager
-    def _counted(self, topic: str, placed: Mapping[int, Sequence[int]], validate_only: bool) -> Iterator[None]:
-        """New partitions count from before they are created, and no more where they are not. Raises
+    def _counted(self, topic: str, assigned: Mapping[int, Sequence[int]], validate_only: bool) -> Iterator[None]:
+        """Count new partitions against the limits while they are created, and afterwards if they were. Raises
         InvalidPartitionsError."""
-        number = self._limits.add(topic, min(placed), placed.values(), _now_ms())
+        number = self._limits.add(topic, min(assigned), assigned.values(), _now_ms())
         created = False
         try:
             yield
@@ -205,29 +205,31 @@ class Admin:
             if not created:
                 self._limits.withdraw(number)
 
-    async def _create_topic(self, topic: Any, asked: int, validate_only: bool) -> Fields:
-        """asked: partitions of all topics of the request."""
-        _check_new(asked)
-        brokers = self._placeable()
+    async def _create_topic(self, topic: Any, partitions: int, validate_only: bool) -> Fields:
+        """partitions: of all topics of the request."""
+        _check_new(partitions)
+        brokers = self._assignable_brokers()
         if topic.assignments:
-            placed = {one.partition_index: tuple(one.broker_ids) for one in topic.assignments}
+            assigned = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
         else:
-            wanted = 1 if topic.num_partitions == -1 else topic.num_partitions
+            count = 1 if topic.num_partitions == -1 else topic.num_partitions
             factor = min(3, len(brokers)) if topic.replication_factor == -1 else topic.replication_factor
-            held = sum(len(view.partitions) for view in self._topics.all.values())
-            placed = assignment.assign(
-                {broker.id: broker.rack for broker in brokers.values()}, wanted, factor, start=held
+            existing = sum(len(view.partitions) for view in self._topics.all.values())
+            assigned = assignment.assign(
+                {broker.id: broker.rack for broker in brokers.values()}, count, factor, start=existing
             )
-        replicas = len(next(iter(placed.values()), ()))
+        replicas = len(next(iter(assigned.values()), ()))
         try:
-            config = for_new(self._default, [Change(one.name, one.value) for one in topic.configs], replicas)
+            config = for_new(
+                self._default, [Change(setting.name, setting.value) for setting in topic.configs], replicas
+            )
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
         topic_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        writes = operations.create_topic_operations(topic.name, topic_id, placed, config, brokers)
+        writes = operations.create_topic_operations(topic.name, topic_id, assigned, config, brokers)
         if topic.name in self._topics.all:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already")
-        with self._counted(topic.name, placed, validate_only):
+        with self._counted(topic.name, assigned, validate_only):
             if not validate_only:
                 try:
                     await self._store.multi(writes)
@@ -237,25 +239,25 @@ class Admin:
                     ) from error
         return {
             "topic_id": topic_id,
-            "num_partitions": len(placed),
-            "replication_factor": len(placed[0]),
+            "num_partitions": len(assigned),
+            "replication_factor": len(assigned[0]),
         }
 
-    def _placeable(self) -> dict[int, BrokerRegistration]:
+    def _assignable_brokers(self) -> dict[int, BrokerRegistration]:
         return {broker.id: broker for broker in self._brokers().values() if not broker.stopping}
 
     async def delete_topics(self, request: Any) -> Fields:
-        wanted: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
+        requested: dict[tuple[str | None, Any], None] = {(name, None): None for name in request.topic_names or ()}
         for topic in request.topics or ():
             name = topic.name if topic.name is not None else self._topics.name_of(generic.topic_id(topic.topic_id))
-            wanted[name, topic.topic_id] = None
+            requested[name, topic.topic_id] = None
         results = [
-            await answer_one({"name": name, "topic_id": topic_id}, self._delete_topic(name))
-            async for name, topic_id in in_slices(wanted)
+            await respond_to({"name": name, "topic_id": topic_id}, self._delete_topic(name))
+            async for name, topic_id in in_slices(requested)
         ]
-        gone = [result["name"] for result in results if not result["error_code"]]
-        if gone:
-            await self._wait_for(results, gone, request.timeout_ms, lambda name: self._topics.get(name) is None)
+        deleted = [result["name"] for result in results if not result["error_code"]]
+        if deleted:
+            await self._await_result(results, deleted, request.timeout_ms, lambda name: self._topics.get(name) is None)
         return {"responses": results}
 
     async def _delete_topic(self, name: str | None) -> Fields:
@@ -270,10 +272,10 @@ class Admin:
         return {}
 
     async def create_partitions(self, request: Any) -> Fields:
-        topics, repeated = by_name(request.topics, _name_of)
+        topics, repeated = first_by_name(request.topics, _name_of)
         self._recount()
         results = [
-            await answer_one(
+            await respond_to(
                 {"name": topic.name},
                 refuse_repeated(topic.name)
                 if topic.name in repeated
@@ -282,9 +284,11 @@ class Admin:
             async for topic in in_slices(topics)
         ]
         counts = {topic.name: topic.count for topic in topics}
-        made = [result["name"] for result in results if not result["error_code"]]
-        if made and not request.validate_only:
-            await self._wait_for(results, made, request.timeout_ms, lambda name: self._is_led(name, counts[name]))
+        created = [result["name"] for result in results if not result["error_code"]]
+        if created and not request.validate_only:
+            await self._await_result(
+                results, created, request.timeout_ms, lambda name: self._has_leaders(name, counts[name])
+            )
         return {"results": results}
 
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
@@ -293,21 +297,21 @@ class Admin:
         if topic.count <= first:
             raise RefusedError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} has {first} partitions: ask for more than that in all",
+                f"topic {topic.name} has {first} partitions already: give a greater number",
             )
         _check_new(topic.count - first)
-        brokers = self._placeable()
+        brokers = self._assignable_brokers()
         if topic.assignments:
-            given = [tuple(one.broker_ids) for one in topic.assignments]
+            given = [tuple(entry.broker_ids) for entry in topic.assignments]
             if len(given) != topic.count - first:
                 raise RefusedError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"{len(given)} assignments for {topic.count - first} partitions",
                 )
-            placed = dict(enumerate(given, first))
+            assigned = dict(enumerate(given, first))
         else:
-            existing = {number: one.target for number, one in current.partitions.items()}
-            placed = assignment.assign(
+            existing = {number: partition.target for number, partition in current.partitions.items()}
+            assigned = assignment.assign(
                 {broker.id: broker.rack for broker in brokers.values()},
                 topic.count - first,
                 len(existing[min(existing)]),
@@ -315,12 +319,12 @@ class Admin:
                 existing=existing,
             )
         writes = {
-            directory: operations.add_partitions_operations(topic.name, current, placed, brokers, directory=directory)
+            directory: operations.add_partitions_operations(topic.name, current, assigned, brokers, directory=directory)
             for directory in (True, False)
         }
-        with self._counted(topic.name, placed, validate_only):
+        with self._counted(topic.name, assigned, validate_only):
             if not validate_only:
-                await self._in_directory(writes.__getitem__)
+                await self._write_in_directory(writes.__getitem__)
         return {}
 
     # Replicas and leaders
@@ -330,7 +334,7 @@ class Admin:
             {
                 "name": topic.name,
                 "partitions": [
-                    await answer_one(
+                    await respond_to(
                         {"partition_index": partition.partition_index},
                         self._reassign(TopicPartition(topic.name, partition.partition_index), partition.replicas),
                     )
@@ -357,7 +361,7 @@ class Admin:
             return {}
         brokers = self._brokers()
         (pending,) = await self._store.get_nodes((nodes.partition(partition, nodes.REASSIGNED),))
-        await self._in_directory(
+        await self._write_in_directory(
             lambda directory: operations.reassign_operations(
                 partition, replicas, brokers, directory=directory, pending=pending is not None
             )
@@ -365,10 +369,10 @@ class Admin:
         return {}
 
     async def list_reassignments(self, request: Any) -> Fields:
-        asked = (
+        requested = (
             None
             if request.topics is None
-            else numbers_of((topic.name, topic.partition_indexes) for topic in request.topics)
+            else partitions_by_topic((topic.name, topic.partition_indexes) for topic in request.topics)
         )
         listed: list[Fields] = []
         for view in self._topics.all.values():
@@ -380,47 +384,48 @@ class Admin:
                     "removing_replicas": list(state.removing),
                 }
                 for number, state in view.partitions.items()
-                if (state.adding or state.removing) and (asked is None or number in asked.get(view.name, ()))
+                if (state.adding or state.removing) and (requested is None or number in requested.get(view.name, ()))
             ]
             if moving:
                 listed.append({"name": view.name, "partitions": moving})
         return {"error_code": 0, "error_message": None, "topics": listed}
 
     async def elect_leaders(self, request: Any) -> Fields:
-        """Preferred leaders only: an unclean election is a setting of the topic."""
+        """Elect preferred leaders only: unclean elections are a setting of the topic."""
         if request.election_type != 0:
             return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": []}
         if request.topic_partitions is None:
-            asked = numbers_of((view.name, view.partitions) for view in self._topics.all.values())
+            requested = partitions_by_topic((view.name, view.partitions) for view in self._topics.all.values())
         else:
-            asked = numbers_of(
+            requested = partitions_by_topic(
                 (topic_partition.topic, topic_partition.partitions) for topic_partition in request.topic_partitions
             )
         before = {
             TopicPartition(topic, number): self._leadership(topic, number)
-            for topic, numbers in asked.items()
+            for topic, numbers in requested.items()
             for number in numbers
         }
-        needed = [one for one, found in before.items() if found is not None and found[0] != found[1]]
+        needed = [partition for partition, found in before.items() if found is not None and found[0] != found[1]]
         if needed:
             try:
                 await self._retrying(lambda: self._store.multi(operations.preferred_election_operations(needed)))
             except CoordinationError as error:
                 return {"error_code": _code_of(error), "replica_election_results": []}
-            await self._topics.until(lambda: all(self._is_preferred(one) for one in needed), request.timeout_ms / 1000)
+            await self._topics.until(
+                lambda: all(self._is_preferred(partition) for partition in needed), request.timeout_ms / 1000
+            )
         results: list[Fields] = []
-        for topic, numbers in asked.items():
-            answers = [(number, self._elected(TopicPartition(topic, number), before)) for number in numbers]
+        for topic, numbers in requested.items():
+            codes = [(number, self._elected(TopicPartition(topic, number), before)) for number in numbers]
             if request.topic_partitions is None:
-                answers = [(number, code) for number, code in answers if code != ELECTION_NOT_NEEDED]
-            partitions = [
-                {"partition_id": number, "error_code": code, "error_message": None} for number, code in answers
-            ]
+                codes = [(number, code) for number, code in codes if code != ELECTION_NOT_NEEDED]
+            partitions = [{"partition_id": number, "error_code": code, "error_message": None} for number, code in codes]
             if partitions:
                 results.append({"topic": topic, "partition_result": partitions})
         return {"error_code": 0, "replica_election_results": results}
 
     def _elected(self, partition: TopicPartition, before: Mapping[TopicPartition, tuple[int, int] | None]) -> int:
+        """Error code of an election. before: `_leadership` of each partition before it."""
         was = before[partition]
         if was is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -429,7 +434,7 @@ class Admin:
         return ErrorCode.NONE if self._is_preferred(partition) else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
     def _leadership(self, topic: str, number: int) -> tuple[int, int] | None:
-        """(leader, preferred leader)."""
+        """(leader, preferred leader) of a partition, None if it does not exist."""
         view = self._topics.get(topic)
         state = None if view is None else view.partitions.get(number)
         return None if state is None else (state.state.leader, state.replicas[0])
@@ -440,8 +445,8 @@ class Admin:
 
     # Helpers
 
-    async def _in_directory(self, make: Callable[[bool], tuple[StoreOperation, ...]]) -> None:
-        """Write into a directory that whoever comes first makes, and the controller deletes when it is empty."""
+    async def _write_in_directory(self, make: Callable[[bool], tuple[StoreOperation, ...]]) -> None:
+        """Write into a directory node that the first writer creates, and the controller deletes when it is empty."""
         directory = True
         for attempt in range(ATTEMPTS):
             try:
@@ -450,12 +455,12 @@ class Admin:
             except (NodeExistsError, NoNodeError) as error:
                 if error.index or attempt == ATTEMPTS - 1:
                     raise RefusedError(
-                        ErrorCode.REASSIGNMENT_IN_PROGRESS, f"another such request is still under way: {error}"
+                        ErrorCode.REASSIGNMENT_IN_PROGRESS, f"another such request is still pending: {error}"
                     ) from error
                 directory = isinstance(error, NoNodeError)
 
     async def _retrying(self, write: Callable[[], Awaitable[Any]]) -> None:
-        """Again, while the node of an earlier request is still there."""
+        """Retry a write while the node of an earlier request still exists."""
         for attempt in range(ATTEMPTS):
             try:
                 await write()
@@ -463,20 +468,20 @@ class Admin:
             except NodeExistsError:
                 if attempt == ATTEMPTS - 1:
                     raise
-                await asyncio.sleep(RETRY_S)  # the controller removes it when it has done what it asks for
+                await asyncio.sleep(RETRY_S)  # the controller deletes it when it has carried it out
 
-    async def _wait_for(
+    async def _await_result(
         self, results: Iterable[Fields], names: Sequence[str], timeout_ms: int, done: Callable[[str], bool]
     ) -> None:
-        """Wait until `done` is true of all `names`; those of which it is not in time are told so."""
+        """Wait until `done` is true of all `names`; the others get REQUEST_TIMED_OUT after `timeout_ms`."""
         await self._topics.until(lambda: all(map(done, names)), max(0, timeout_ms) / 1000)
         for result in results:
             if not result["error_code"] and not done(result["name"]):
                 result["error_code"] = ErrorCode.REQUEST_TIMED_OUT
-                result["error_message"] = "it was written down, but has not been done in time"
+                result["error_message"] = "the request is stored, but was not carried out in time"
 
-    def _is_led(self, name: str, partitions: int) -> bool:
-        """Whether the topic is known here, with so many partitions, each with a leader."""
+    def _has_leaders(self, name: str, partitions: int) -> bool:
+        """Whether this broker's metadata have the topic with at least so many partitions, each with a leader."""
         view: TopicView | None = self._topics.get(name)
         return (
             view is not None
@@ -489,12 +494,12 @@ def _check_new(partitions: int) -> None:
     if partitions > MAX_NEW_PARTITIONS:
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions:,} new partitions are more than the {MAX_NEW_PARTITIONS:,} of one request",
+            f"{partitions:,} new partitions: at most {MAX_NEW_PARTITIONS:,} are allowed in a request",
         )
 
 
 def _code_of(error: KreplogError) -> int:
-    """Kafka's code; for a store that could not be asked one after which clients try again."""
+    """Kafka's error code; a retriable one if the store failed."""
     return int(ErrorCode.REQUEST_TIMED_OUT if isinstance(error, CoordinationError) else error.kafka_code)
 
 

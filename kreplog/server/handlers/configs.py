@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs: new settings for topics, written to the store on condition that nobody else
-has written them meanwhile. The controller finds them there and tells the replicas.
+"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs of topics.
 
-Requests are messages of kreplog.wire.generic; what is given back are the fields of the answers.
+New settings are written to the store on condition that no other write came in between; the controller, which watches
+them, sends them to the replicas. Requests are messages of kreplog.wire.generic, results the fields of their responses.
 """
 
 from __future__ import annotations
@@ -19,42 +19,46 @@ from kreplog.server.handlers.admin import (
     INVALID_CONFIG,
     Fields,
     RefusedError,
-    answer_one,
-    by_name,
+    first_by_name,
     refuse_repeated,
+    respond_to,
     stored_topic,
 )
-from kreplog.server.handlers.topics import Topics
+from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.topic_settings import Change, InvalidSettingError, changed, default_for
 
 TOPIC_RESOURCE = 2
-"""Of the things that have settings: a topic."""
+"""Resource type of a topic."""
 
-SEEN_S = 2.0
-"""How long an answer waits for this broker to hear of the settings itself."""
+METADATA_WAIT_S = 2.0
+"""How long a response waits until this broker's metadata have the new settings."""
 
 
-class Altering:
-    """default: what a topic's settings are when none are given."""
+class ConfigHandlers:
+    """default: settings of a topic that is created without any."""
 
-    def __init__(self, store: AnySession, topics: Topics, default: TopicConfig) -> None:
+    def __init__(self, store: AnySession, topics: TopicViews, default: TopicConfig) -> None:
         self._store = store
         self._topics = topics
         self._default = default
 
     async def replace(self, request: Any) -> Fields:
-        """AlterConfigs: what is not given is as if the topic had just been made."""
-        return await self._alter(request, lambda one: Change(one.name, one.value), keep=False)
+        """AlterConfigs: settings that are not given return to their defaults."""
+        return await self._alter(request, lambda setting: Change(setting.name, setting.value), keep=False)
 
     async def change(self, request: Any) -> Fields:
-        """IncrementalAlterConfigs: what is not given stays as it is."""
-        return await self._alter(request, lambda one: Change(one.name, one.value, one.config_operation), keep=True)
+        """IncrementalAlterConfigs: settings that are not given stay unchanged."""
+        return await self._alter(
+            request, lambda setting: Change(setting.name, setting.value, setting.config_operation), keep=True
+        )
 
     async def _alter(self, request: Any, change_of: Callable[[Any], Change], *, keep: bool) -> Fields:
         responses = []
-        resources, repeated = by_name(request.resources, lambda one: (one.resource_type, one.resource_name))
+        resources, repeated = first_by_name(
+            request.resources, lambda resource: (resource.resource_type, resource.resource_name)
+        )
         async for resource in in_slices(resources):
             kind, name = resource.resource_type, resource.resource_name
             changes = [change_of(config) for config in resource.configs]
@@ -63,7 +67,7 @@ class Altering:
                 if (kind, name) in repeated
                 else self._alter_resource(kind, name, changes, request.validate_only, keep)
             )
-            responses.append(await answer_one({"resource_type": kind, "resource_name": name}, work))
+            responses.append(await respond_to({"resource_type": kind, "resource_name": name}, work))
         return {"responses": responses}
 
     async def _alter_resource(
@@ -72,8 +76,8 @@ class Altering:
         if kind != TOPIC_RESOURCE:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST,
-                "only settings of topics are changed here; those of a broker are read when it starts: change them in "
-                "its file and start it anew",
+                "only settings of topics can be altered; a broker reads its own when it starts: change its "
+                "broker.toml, and restart it",
             )
         for _ in range(ATTEMPTS):
             config, version = await self._changed(name, changes, keep)
@@ -85,12 +89,14 @@ class Altering:
                 continue
             except NoNodeError as error:
                 raise _no_topic(name) from error
-            await self._topics.until(partial(self._goes_by, name, config), SEEN_S)
+            await self._topics.until(partial(self._is_applied, name, config), METADATA_WAIT_S)
             return {}
-        raise RefusedError(ErrorCode.REQUEST_TIMED_OUT, f"others change the settings of {name} all the time: ask again")
+        raise RefusedError(
+            ErrorCode.REQUEST_TIMED_OUT, f"too many concurrent changes of the settings of {name}: try again"
+        )
 
     async def _changed(self, name: str, changes: Sequence[Change], keep: bool) -> tuple[TopicConfig, int]:
-        """The new settings, and the version of those that they are made from. Raises RefusedError."""
+        """The new settings, and the version of the node with the old ones. Raises RefusedError."""
         topic = await stored_topic(self._store, name)
         replicas = len(topic.partitions[min(topic.partitions)].target)
         path = nodes.topic_config(name)
@@ -108,8 +114,8 @@ class Altering:
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
 
-    def _goes_by(self, name: str, config: TopicConfig) -> bool:
-        """Whether this broker has been told; who asks next what holds should hear it."""
+    def _is_applied(self, name: str, config: TopicConfig) -> bool:
+        """Whether this broker's metadata have the settings, so that the client's next DescribeConfigs shows them."""
         view = self._topics.get(name)
         return view is None or all(partition.config == config for partition in view.partitions.values())
 

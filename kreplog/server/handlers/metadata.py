@@ -1,6 +1,6 @@
-"""What clients ask of the cluster: metadata, brokers, settings, log directories. Everything is as this broker knows it.
+"""MetadataHandlers: requests that describe the cluster, from this broker's metadata: topics, brokers, settings, logs.
 
-Requests are messages of kreplog.wire.generic; the results are Descriptions. Repeated entries of a request count once.
+Requests are messages of kreplog.wire.generic, results are Descriptions. Repeated entries of a request count once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
 from kreplog.managed_log import ManagedLog
-from kreplog.server.handlers.admin import Fields, numbers_of
+from kreplog.server.handlers.admin import Fields, partitions_by_topic
 from kreplog.server.handlers.configs import TOPIC_RESOURCE
-from kreplog.server.handlers.topics import Topics, TopicView
+from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
 from kreplog.server.storage.directories import DataDirectory
@@ -30,7 +30,7 @@ from kreplog.wire import generic
 BROKER_RESOURCE = 4
 
 _GROUP = 0
-"""What a client wants a coordinator for, as FindCoordinator says it; 1 is a transaction."""
+"""Coordinator type of a group in FindCoordinator; 1 is that of a transaction."""
 
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
@@ -40,14 +40,14 @@ Description = tuple[int, Callable[[], Fields]]
 large response can be made in a thread."""
 
 
-class Describing:
-    """cluster_id: as told to clients. own: this broker's address, for as long as no controller has told of any."""
+class MetadataHandlers:
+    """cluster_id: returns the id once it is known. own: returns this broker with its address."""
 
     def __init__(
         self,
         settings: BrokerSettings,
         metadata: MetadataCache,
-        topics: Topics,
+        topics: TopicViews,
         hosted: HostedReplicas,
         recently_failed: RecentlyFailedBrokers,
         cluster_id: Callable[[], str | None],
@@ -75,7 +75,7 @@ class Describing:
     def metadata(self, request: Any, version: int) -> Description:
         live, known = self.brokers, self._topics.all
         fields = {
-            "brokers": [_endpoint(one, "node_id") for one in (*live.values(), *self._recently_failed.listed())],
+            "brokers": [_endpoint(broker, "node_id") for broker in (*live.values(), *self._recently_failed.listed())],
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
@@ -83,24 +83,25 @@ class Describing:
         if _wants_all(request, version):
             return _description(fields, "topics", [(None, view) for view in known.values()], make)
         names = self._topics.names
-        wanted: dict[Any, tuple[Any, TopicView | None]] = {}
+        requested: dict[Any, tuple[Any, TopicView | None]] = {}
         for topic in request.topics:
             name = names.get(generic.topic_id(topic.topic_id)) if topic.name is None else topic.name
-            wanted[topic.topic_id if topic.name is None else topic.name] = (
+            requested[topic.topic_id if topic.name is None else topic.name] = (
                 topic,
                 None if name is None else known.get(name),
             )
-        return _description(fields, "topics", list(wanted.values()), make)
+        return _description(fields, "topics", list(requested.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
-        """Of the partitions that a Metadata request asks for, and that we know of."""
+        """Leaders of the partitions of a Metadata request that this broker knows."""
         views = self._topics.all
         names = views if request.topics is None else [topic.name for topic in request.topics]
         known = [view for name in names if (view := views.get(name)) is not None]
         return {state.state.leader for view in known for state in view.partitions.values()}
 
-    def would_deny(self, request: Any, version: int) -> bool:
-        """Whether the answer would list no topics only because neither a controller nor the store has been heard."""
+    def lacks_metadata(self, request: Any, version: int) -> bool:
+        """Whether the response would list no topics only because this broker has no metadata, of a controller or the
+        store."""
         return _wants_all(request, version) and not (self._metadata.from_controller or self._metadata.from_store)
 
     def cluster(self) -> Description:
@@ -117,11 +118,11 @@ class Describing:
     # Groups
 
     def coordinator(self, request: Any, version: int) -> Description:
-        """Who coordinates a group: nobody, and that is to be seen at once, since clients would ask for ever otherwise.
+        """FindCoordinator, although groups are not supported: without a final response clients would retry for ever.
 
-        Those who ask in version 2 or later are sent to this broker: they see that it offers no JoinGroup and raise an
-        error that says so, or go on if they assign partitions, as librdkafka does, which asks in any case. Those who
-        ask in an earlier one, such as aiokafka, do not look, so they are refused.
+        From version 2 on clients are directed to this broker: they see that it offers no JoinGroup and raise an error
+        that says so, or continue if they assign partitions, as librdkafka does, which sends the request in any case.
+        Earlier clients, such as aiokafka, do not check, so they are refused.
         """
         group = request.key_type == _GROUP
         if group and version >= 2:
@@ -130,9 +131,9 @@ class Describing:
         else:
             found = {
                 "error_code": ErrorCode.UNSUPPORTED_VERSION,
-                "error_message": "there are no consumer groups here: assign partitions"
+                "error_message": "consumer groups are not supported: assign partitions"
                 if group
-                else "there are no transactions here",
+                else "transactions are not supported",
                 "node_id": -1,
                 "host": "",
                 "port": -1,
@@ -141,10 +142,10 @@ class Describing:
         return len(keys), lambda: {**found, "coordinators": [{**found, "key": key} for key in keys]}
 
     def committed(self, request: Any) -> Description:
-        """No group has committed anything; librdkafka asks for what was when partitions are assigned without an offset,
-        and dies of a broker that cannot be asked (its issue 4789)."""
-        wanted = numbers_of((topic.name, topic.partition_indexes) for topic in request.topics or ())
-        return sum(map(len, wanted.values())), lambda: {
+        """OffsetFetch: no group has committed offsets. librdkafka sends it for partitions that are assigned without an
+        offset, and aborts if the broker does not offer it (librdkafka issue 4789)."""
+        requested = partitions_by_topic((topic.name, topic.partition_indexes) for topic in request.topics or ())
+        return sum(map(len, requested.values())), lambda: {
             "error_code": 0,
             "topics": [
                 {
@@ -154,7 +155,7 @@ class Describing:
                         for number in numbers
                     ],
                 }
-                for name, numbers in wanted.items()
+                for name, numbers in requested.items()
             ],
         }
 
@@ -162,36 +163,40 @@ class Describing:
 
     def configs(self, request: Any) -> Description:
         known = self._topics.all
-        wanted = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}.values()
-        return len(TopicConfig.__dataclass_fields__) * len(wanted), lambda: {
-            "results": [self._resource(one, request.include_synonyms, known) for one in wanted]
+        resources = {
+            (resource.resource_type, resource.resource_name): resource for resource in request.resources
+        }.values()
+        return len(TopicConfig.__dataclass_fields__) * len(resources), lambda: {
+            "results": [self._describe_resource(resource, request.include_synonyms, known) for resource in resources]
         }
 
-    def _resource(self, asked: Any, synonyms: bool, known: Mapping[str, TopicView]) -> Fields:
-        answer: Fields = {
+    def _describe_resource(self, resource: Any, synonyms: bool, known: Mapping[str, TopicView]) -> Fields:
+        response: Fields = {
             "error_code": 0,
             "error_message": None,
-            "resource_type": asked.resource_type,
-            "resource_name": asked.resource_name,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
             "configs": [],
         }
-        if asked.resource_type == TOPIC_RESOURCE:
-            view = known.get(asked.resource_name)
+        if resource.resource_type == TOPIC_RESOURCE:
+            view = known.get(resource.resource_name)
             if view is None:
-                return answer | {
+                return response | {
                     "error_code": self._metadata.topic_error(),
-                    "error_message": f"there is no topic {asked.resource_name}",
+                    "error_message": f"there is no topic {resource.resource_name}",
                 }
             found = self._topic_settings(view)
-        elif asked.resource_type == BROKER_RESOURCE and asked.resource_name == str(self._settings.broker_id):
+        elif resource.resource_type == BROKER_RESOURCE and resource.resource_name == str(self._settings.broker_id):
             found = self._own_settings()
         else:
-            return answer | {
+            return response | {
                 "error_code": ErrorCode.INVALID_REQUEST,
-                "error_message": f"broker {self._settings.broker_id} knows its own settings and those of topics",
+                "error_message": f"broker {self._settings.broker_id} describes only itself and topics",
             }
-        keys = None if asked.configuration_keys is None else set(asked.configuration_keys)
-        return answer | {"configs": [_config(one, synonyms) for one in found if keys is None or one.name in keys]}
+        keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
+        return response | {
+            "configs": [_config(setting, synonyms) for setting in found if keys is None or setting.name in keys]
+        }
 
     def _topic_settings(self, view: TopicView) -> Iterator[Described]:
         config = next(iter(view.partitions.values())).config
@@ -204,27 +209,29 @@ class Describing:
     # Log directories
 
     def log_dirs(self, request: Any) -> Description:
-        asked = (
-            None if request.topics is None else numbers_of((topic.topic, topic.partitions) for topic in request.topics)
+        requested = (
+            None
+            if request.topics is None
+            else partitions_by_topic((topic.topic, topic.partitions) for topic in request.topics)
         )
         logs = {directory: self._hosted.in_directory(directory) for directory in self._hosted.directories}
-        return sum(map(len, logs.values())), partial(self._log_dirs, asked, logs)
+        return sum(map(len, logs.values())), partial(self._log_dirs, requested, logs)
 
     def _log_dirs(
         self,
-        asked: Mapping[str, Collection[int]] | None,
+        requested: Mapping[str, Collection[int]] | None,
         logs: Mapping[DataDirectory, list[tuple[TopicPartition, ManagedLog]]],
     ) -> Fields:
         opened = {directory.path for directory in logs}
         results: list[Fields] = [
             {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "log_dir": str(path), "topics": []}
             for path in (Path(log_dir).absolute() for log_dir in self._settings.log_dirs)
-            if path not in opened  # it could not be used when the broker started
+            if path not in opened  # it could not be opened when the broker started
         ]
-        for directory, held in logs.items():
+        for directory, opened_logs in logs.items():
             topics: dict[str, list[Fields]] = {}
-            for partition, log in held:
-                if not log.closed and (asked is None or partition.partition in asked.get(partition.topic, ())):
+            for partition, log in opened_logs:
+                if not log.closed and (requested is None or partition.partition in requested.get(partition.topic, ())):
                     size = {"partition_index": partition.partition, "partition_size": log.size}
                     topics.setdefault(partition.topic, []).append(size | {"offset_lag": 0, "is_future_key": False})
             results.append(
@@ -240,11 +247,11 @@ class Describing:
 def _description(
     fields: Fields,
     name: str,
-    wanted: list[tuple[Any, TopicView | None]],
+    requested: list[tuple[Any, TopicView | None]],
     make: Callable[[Any, TopicView | None], Fields],
 ) -> Description:
-    entries = len(wanted) + sum(len(view.partitions) for _, view in wanted if view is not None)
-    return entries, lambda: {**fields, name: [make(asked, view) for asked, view in wanted]}
+    entries = len(requested) + sum(len(view.partitions) for _, view in requested if view is not None)
+    return entries, lambda: {**fields, name: [make(topic, view) for topic, view in requested]}
 
 
 def _topic(
@@ -252,10 +259,10 @@ def _topic(
     unknown: ErrorCode,
     unknown_id: ErrorCode,
     version: int,
-    asked: Any,
+    requested: Any,
     view: TopicView | None,
 ) -> Fields:
-    """What Metadata says of one topic; without a view, of one that is not known."""
+    """A topic of a Metadata response; without a view an unknown topic."""
     if view is not None:
         return {
             "error_code": 0,
@@ -264,11 +271,11 @@ def _topic(
             "is_internal": False,
             "partitions": [_partition(number, state, live) for number, state in view.partitions.items()],
         }
-    by_id = asked.name is None
+    by_id = requested.name is None
     return {
         "error_code": unknown_id if by_id else unknown,
-        "name": asked.name if version >= 12 else asked.name or "",
-        "topic_id": asked.topic_id if by_id else _NO_ID,
+        "name": requested.name if version >= 12 else requested.name or "",
+        "topic_id": requested.topic_id if by_id else _NO_ID,
         "is_internal": False,
         "partitions": [],
     }
@@ -282,33 +289,35 @@ def _endpoint(broker: BrokerRegistration, id_name: str) -> Fields:
     return {id_name: broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
 
 
-def _partition(number: int, told: PartitionState, live: Iterable[int]) -> Fields:
-    leader = told.state.leader if told.state.leader in live else NO_LEADER
+def _partition(number: int, partition: PartitionState, live: Iterable[int]) -> Fields:
+    state = partition.state
+    leader = state.leader if state.leader in live else NO_LEADER
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
         "partition_index": number,
         "leader_id": leader,
-        "leader_epoch": told.state.leader_epoch,
-        "replica_nodes": list(told.replicas),
-        "isr_nodes": list(told.state.isr),
-        "offline_replicas": [replica for replica in told.replicas if replica not in live],
+        "leader_epoch": state.leader_epoch,
+        "replica_nodes": list(partition.replicas),
+        "isr_nodes": list(state.isr),
+        "offline_replicas": [replica for replica in partition.replicas if replica not in live],
     }
 
 
-def _config(one: Described, synonyms: bool) -> Fields:
-    told = [(one.name, one.value, one.source)] if one.broker is None or one.source == TOPIC else []
-    told += [] if one.broker is None else [one.broker]
+def _config(setting: Described, with_synonyms: bool) -> Fields:
+    own = (setting.name, setting.value, setting.source)
+    synonyms = [own] if setting.broker is None or setting.source == TOPIC else []
+    synonyms += [] if setting.broker is None else [setting.broker]
     return {
-        "name": one.name,
-        "value": _text(one.value),
-        "read_only": not one.alterable,
-        "is_default": one.source == DEFAULT,
-        "config_source": one.source,
+        "name": setting.name,
+        "value": _text(setting.value),
+        "read_only": not setting.alterable,
+        "is_default": setting.source == DEFAULT,
+        "config_source": setting.source,
         "is_sensitive": False,
-        "synonyms": [{"name": name, "value": _text(value), "source": source} for name, value, source in told]
-        if synonyms
+        "synonyms": [{"name": name, "value": _text(value), "source": source} for name, value, source in synonyms]
+        if with_synonyms
         else [],
-        "config_type": _TYPES.get(type(one.value), 2),
+        "config_type": _TYPES.get(type(setting.value), 2),
         "documentation": None,
     }
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class StoredMetadata:
-    """take: called with the live brokers and the partition states of each read."""
+    """take: called with the live brokers and the partition states of each successful read."""
 
     def __init__(
         self, store: StoreLink, take: Callable[[list[BrokerRegistration], list[PartitionState]], None]
@@ -51,7 +51,7 @@ class StoredMetadata:
             _log.warning(
                 "no controller has sent UpdateMetadata yet, and the coordination store cannot be read: %s; clients get "
                 "retriable errors, and their next request reads it again",
-                str(error) or "no answer in time",
+                str(error) or "no response in time",
             )
 
     async def _carry_out(self, steps: effects.Steps[T]) -> T:

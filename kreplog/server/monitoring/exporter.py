@@ -1,8 +1,7 @@
-"""Exporter: metrics and readiness over HTTP; GET /metrics, GET /ready and nothing else.
+"""Exporter: serves metrics and readiness over HTTP: GET /metrics and GET /ready.
 
-It runs on the broker's event loop and is idle until somebody asks. Those who ask are few: one request for each
-connection, a bound on both its size and its time, and no more than a handful at once: a newcomer then takes the place
-of the one that has taken longest. Those who ask at the same time share what is made once.
+It runs on the broker's event loop. A connection serves one request, of limited size and time; beyond MAX_CONNECTIONS a
+new one replaces the oldest. Concurrent scrapes share one rendering.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from kreplog.server.settings import Listener
 
 _log = logging.getLogger("kreplog.server")
 
-AT_ONCE = 8
+MAX_CONNECTIONS = 8
 REQUEST_S = 5.0
-"""For sending the whole request, and for taking the whole answer."""
+"""Time-out of reading the request, and of writing the response."""
 
 _MAX_REQUEST_BYTES = 16 << 10
 
 
 class Exporter:
-    """render: makes the metrics. readiness: whether the broker is ready, and a line that says so. address: where it
-    listens, with the port that was found; once `start` has returned."""
+    """render: returns the metrics. readiness: whether the broker is ready, and a line about it. address: with the
+    actual port, once `start` has returned."""
 
     def __init__(
         self, render: Callable[[], Awaitable[bytes]], content_type: str, readiness: Callable[[], tuple[bool, str]]
@@ -34,7 +33,7 @@ class Exporter:
         self._content_type = content_type
         self._readiness = readiness
         self._server: asyncio.Server | None = None
-        self._asking: dict[asyncio.Task[None], None] = {}  # the one that has taken longest comes first
+        self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._rendering: asyncio.Task[bytes] | None = None
         self.address = Listener()
 
@@ -47,11 +46,11 @@ class Exporter:
         task = asyncio.current_task()
         if task is None:
             return
-        if len(self._asking) >= AT_ONCE:
-            slowest = next(iter(self._asking))
-            del self._asking[slowest]
-            slowest.cancel()
-        self._asking[task] = None
+        if len(self._connections) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
+        self._connections[task] = None
         try:
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -66,32 +65,32 @@ class Exporter:
             async with asyncio.timeout(REQUEST_S):
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # it is the asker's loss
+            pass  # of the client
         except Exception:
-            _log.exception("metrics could not be told")
+            _log.exception("the metrics request failed")
         finally:
-            self._asking.pop(task, None)
+            self._connections.pop(task, None)
             writer.transport.abort()
 
     async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
         method, _, rest = head.partition(b" ")
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
-            return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
+            return "405 Method Not Allowed", "text/plain", b"only GET is supported\n"
         if path == b"/ready":
-            ready, words = self._readiness()
-            return "200 OK" if ready else "503 Service Unavailable", "text/plain", f"{words}\n".encode()
+            ready, text = self._readiness()
+            return "200 OK" if ready else "503 Service Unavailable", "text/plain", f"{text}\n".encode()
         if path != b"/metrics":
-            return "404 Not Found", "text/plain", b"there are /metrics and /ready, and nothing else\n"
+            return "404 Not Found", "text/plain", b"paths: /metrics and /ready\n"
         if self._rendering is None or self._rendering.done():
             self._rendering = asyncio.ensure_future(self._render())
         return "200 OK", self._content_type, await asyncio.shield(self._rendering)
 
     async def close(self) -> None:
-        """Listen no more; who is being answered is cut off."""
+        """Close the listener and all connections."""
         if self._server is not None:
             self._server.close()
-            for task in list(self._asking):
+            for task in list(self._connections):
                 task.cancel()
             with contextlib.suppress(OSError):
                 await self._server.wait_closed()

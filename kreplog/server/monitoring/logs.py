@@ -1,9 +1,8 @@
-"""Where a broker's messages go: one line for each event, state changes of partitions apart from the rest.
+"""Log files of a broker: server.log, and state-change.log for state changes of partitions; one line for each event.
 
-A line has time (UTC), level, broker, logger and message, then whatever facts belong to the event, and error (a
-traceback) where there is one; as a JSON object, or as key=value with values in quotes where they need them. Files are
-rotated by size, so that nobody who provokes messages fills the disk. What clients send is never part of a line, but for
-names, which are quoted.
+A line has time (UTC), level, broker, logger and message, then the facts of the event, and error (a traceback) if there
+is one; as a JSON object, or as key=value with quoted values where needed. Files rotate by size, so that a client cannot
+fill the disk with them. Lines contain nothing of what clients send but names, which are quoted.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from kreplog.managed_log import make_directory
 from kreplog.types import TopicPartition
 
 STATE_CHANGES = "kreplog.state_change"
-"""The logger of the cores' state changes, and of what controllers tell brokers."""
+"""Logger of the cores' state changes, and of requests between controllers and brokers."""
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _BARE = re.compile(r"[\w.:/+@-]+", re.ASCII)
@@ -43,16 +42,16 @@ _changes = logging.getLogger(STATE_CHANGES)
 
 Facts = Mapping[str, Any]
 Row = tuple[PartitionState | StopReplica | TopicPartition, ErrorCode]
-"""What is said of one partition (alone: it is deleted), and what became of it."""
+"""A partition's state in a control request (TopicPartition alone: it is deleted), and the error code."""
 
 DRAIN_S = 0.02
-ROWS_AT_ONCE = 250
-"""So many rows are written at a time, with so long for others in between."""
+MAX_ROWS = 250
+"""Maximum of rows that are written at a time, every DRAIN_S."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """format: "json" or "text". level: the least that is written. max_bytes, backups: of each file."""
+    """format: "json" or "text". level: the lowest that is written. max_bytes, backups: of each file."""
 
     format: str = "json"
     level: str = "info"
@@ -61,7 +60,7 @@ class LogSettings:
 
 
 class Lines(logging.Formatter):
-    """See the module. A record with `rows` becomes a line for each of them, all with the record's own facts."""
+    """Formats a record as a line; one with `rows` as a line for each row, all with the record's facts."""
 
     def __init__(self, broker_id: int, as_json: bool) -> None:
         super().__init__()
@@ -100,67 +99,67 @@ def _value(value: Any) -> str:
     return text if _BARE.fullmatch(text) else json.dumps(text)
 
 
-# Rows are written by hand, since there may be thousands at once; names of topics need no quoting.
+# Rows are formatted by hand, since there may be thousands; topic names need no quoting.
 
 
 def _json_row(row: Row) -> str:
-    one, error = row
-    place = one if isinstance(one, TopicPartition) else one.partition
-    start = f',"partition":"{place.topic}-{place.partition}"'
+    subject, error = row
+    partition = subject if isinstance(subject, TopicPartition) else subject.partition
+    start = f',"partition":"{partition.topic}-{partition.partition}"'
     if error is not ErrorCode.NONE:
         start += f',"error":"{error.name}"'
-    if isinstance(one, PartitionState):
-        state = one.state
+    if isinstance(subject, PartitionState):
+        state = subject.state
         return (
             f'{start},"leader":{state.leader},"leader_epoch":{state.leader_epoch},"isr":{list(state.isr)},'
-            f'"replicas":{list(one.replicas)},"partition_epoch":{state.partition_epoch}'
+            f'"replicas":{list(subject.replicas)},"partition_epoch":{state.partition_epoch}'
         )
-    if isinstance(one, StopReplica):
-        return f'{start},"leader_epoch":{one.leader_epoch},"delete":{"true" if one.delete else "false"}'
+    if isinstance(subject, StopReplica):
+        return f'{start},"leader_epoch":{subject.leader_epoch},"delete":{"true" if subject.delete else "false"}'
     return f'{start},"deleted":true'
 
 
 def _text_row(row: Row) -> str:
-    one, error = row
-    place = one if isinstance(one, TopicPartition) else one.partition
-    start = f" partition={place.topic}-{place.partition}"
+    subject, error = row
+    partition = subject if isinstance(subject, TopicPartition) else subject.partition
+    start = f" partition={partition.topic}-{partition.partition}"
     if error is not ErrorCode.NONE:
         start += f" error={error.name}"
-    if isinstance(one, PartitionState):
-        state = one.state
+    if isinstance(subject, PartitionState):
+        state = subject.state
         return (
             f"{start} leader={state.leader} leader_epoch={state.leader_epoch} isr={state.isr} "
-            f"replicas={one.replicas} partition_epoch={state.partition_epoch}"
+            f"replicas={subject.replicas} partition_epoch={state.partition_epoch}"
         ).replace(", ", ",")
-    if isinstance(one, StopReplica):
-        return f"{start} leader_epoch={one.leader_epoch} delete={one.delete}"
+    if isinstance(subject, StopReplica):
+        return f"{start} leader_epoch={subject.leader_epoch} delete={subject.delete}"
     return f"{start} deleted=True"
 
 
 def set_up(broker_id: int, folder: Path | None, settings: LogSettings | None = None) -> None:
-    """Send what is logged to server.log and state-change.log in `folder`, or all of it to stderr."""
+    """Send log records to server.log and state-change.log in `folder`, or all of them to stderr."""
     settings = settings or LogSettings()
     root = logging.getLogger()
     formatter, level = Lines(broker_id, settings.format == "json"), _LEVELS[settings.level]
     if folder is None:
-        _direct(root, logging.StreamHandler(sys.stderr), formatter, level)
+        _configure(root, logging.StreamHandler(sys.stderr), formatter, level)
     else:
         make_directory(str(folder))
-        _direct(root, _File(folder / "server.log", settings), formatter, level)
-        _direct(_changes, _Later(folder / "state-change.log", settings), formatter, level)
+        _configure(root, _File(folder / "server.log", settings), formatter, level)
+        _configure(_changes, _DeferredFile(folder / "state-change.log", settings), formatter, level)
         _changes.propagate = False
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def _direct(logger: logging.Logger, handler: logging.Handler, formatter: logging.Formatter, level: int) -> None:
+def _configure(logger: logging.Logger, handler: logging.Handler, formatter: logging.Formatter, level: int) -> None:
     handler.setFormatter(formatter)
     logger.handlers[:] = [handler]
     logger.setLevel(level)
 
 
 class _File(RotatingFileHandler):
-    """Rotated before the message that follows the one which filled it; what cannot be written is dropped."""
+    """Rotates before the next record once it is full; records that cannot be written are dropped."""
 
     def __init__(self, path: Path, settings: LogSettings) -> None:
         super().__init__(
@@ -171,13 +170,13 @@ class _File(RotatingFileHandler):
         return int(self.stream is not None and self.stream.tell() >= self.maxBytes)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk is no reason to stop."""
+        """Ignored: a full disk must not stop the broker."""
 
 
-class _Later(_File):
-    """Writes when there is time: a failover says ten thousand things at once, and leaders wait meanwhile.
+class _DeferredFile(_File):
+    """Writes records later, a few at a time: a failover logs ten thousand rows while clients wait for new leaders.
 
-    What is logged outside the event loop that `set_up` ran on is written at once, as is what waits when it ends.
+    Records that are logged outside the event loop are written at once, as are the waiting ones at the end.
     """
 
     def __init__(self, path: Path, settings: LogSettings) -> None:
@@ -197,7 +196,7 @@ class _Later(_File):
             loop.call_later(DRAIN_S, self._drain)
 
     def _drain(self) -> None:
-        room, lines = ROWS_AT_ONCE, []
+        room, lines = MAX_ROWS, []
         while self._waiting and room > 0:
             record = self._waiting.popleft()
             rows: list[Row] = getattr(record, "rows", None) or []
@@ -207,7 +206,7 @@ class _Later(_File):
                 self._waiting.appendleft(rest)
             room -= max(1, len(rows))
             lines.append(self.format(record))
-        if lines:  # none where another thread was here meanwhile
+        if lines:  # empty if another thread has written them
             with suppress(OSError):
                 if self.stream is None:
                     self.stream = self._open()
@@ -233,36 +232,40 @@ def log_state_change(level: str, text: str) -> None:
     """A core's StateChange."""
     number = _LEVELS[level]
     if _changes.isEnabledFor(number):
-        _say(number, text)
+        _log_record(number, text)
 
 
-def _say(level: int, text: str, **more: Any) -> None:
-    """Without a look at who calls, which would take longer than all else."""
+def _log_record(level: int, text: str, **more: Any) -> None:
+    """Log without the caller's file and line, whose lookup would cost more than the rest."""
     record = _changes.makeRecord(STATE_CHANGES, level, "", 0, text, (), None)
     record.__dict__.update(more)
     _changes.handle(record)
 
 
-# What controllers tell brokers
+# Requests between controllers and brokers
 
 Request = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
 
 
 def log_sent(request: Request, broker: int) -> None:
-    """The controller here tells `broker`; a line for each partition."""
+    """The controller of this process has sent a request to `broker`; a line for each partition."""
     _log_request("sent", request, {"to": broker}, {})
 
 
 def log_applied(request: Request, error: ErrorCode, errors: Iterable[tuple[TopicPartition, ErrorCode]] = ()) -> None:
-    """This broker has done what a controller told it, or refused."""
+    """This broker has applied or refused a request of a controller."""
     if error is ErrorCode.NONE:
-        _log_request("applied", request, {}, {at: one for at, one in errors if one is not ErrorCode.NONE})
-    elif error is not ErrorCode.INVALID_TOPIC_EXCEPTION:  # the core has said why, and rows take legal names alone
+        _log_request(
+            "applied", request, {}, {partition: code for partition, code in errors if code is not ErrorCode.NONE}
+        )
+    elif (
+        error is not ErrorCode.INVALID_TOPIC_EXCEPTION
+    ):  # the core has logged it, and rows may contain legal names only
         _log_request("refused", request, {"error": error.name}, {})
 
 
 def _log_request(
-    done: str, request: Request, facts: dict[str, Any], errors: Mapping[TopicPartition, ErrorCode]
+    outcome: str, request: Request, facts: dict[str, Any], errors: Mapping[TopicPartition, ErrorCode]
 ) -> None:
     if not _changes.isEnabledFor(logging.INFO):
         return
@@ -272,9 +275,9 @@ def _log_request(
     ]
     if isinstance(request, UpdateMetadataRequest):
         facts["brokers"] = [broker.id for broker in request.brokers]
-        rows += [(one, none) for one in request.deleted]
+        rows += [(partition, none) for partition in request.deleted]
     elif isinstance(request, LeaderAndIsrRequest) and request.is_init:
         facts["init"] = True
     name = type(request).__name__.removesuffix("Request")
     facts = {"controller": request.controller_id, "controller_epoch": request.controller_epoch, **facts}
-    _say(logging.INFO, f"{name} {done}", facts=facts, rows=rows)
+    _log_record(logging.INFO, f"{name} {outcome}", facts=facts, rows=rows)

@@ -1,10 +1,10 @@
-"""Metrics: what a broker tells Prometheus, under Kafka's names (lower case, as its JMX exporter writes them).
+"""Metrics of a broker for Prometheus, under Kafka's names (lower case, as its JMX exporter writes them).
 
-Nothing is kept for it but the few numbers of counters.py: all else is read from the cores and the logs when somebody
-asks, a few hundred partitions at a time, so that a scrape of many holds up nobody. The text format is three kinds of
-lines; writing them here costs a twentieth of what the client library's samples do, which counts with 10,000 partitions.
+Only the counters of counters.py are kept; all else is read from the cores and the logs during a scrape, a few hundred
+partitions at a time, so that it never blocks the event loop. The text format is written here, since the samples of the
+client library cost twenty times as much, which matters with 10,000 partitions.
 
-    kafka_server_replicamanager_*            this broker's replicas       kafka_controller_*      the cluster's, told by
+    kafka_server_replicamanager_*            this broker's replicas       kafka_controller_*      the cluster's, on
     kafka_server_brokertopicmetrics_*        its traffic                                          the controller alone
     kafka_network_requestmetrics_*           its requests, by API         kafka_log_log_*, kafka_cluster_partition_*,
     kafka_server_sessionexpirelistener_*     its session with the store   kafka_server_fetcherlagmetrics_*  by partition
@@ -39,8 +39,8 @@ from kreplog.wire.versions import ApiKey
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-AT_ONCE = 250
-"""Partitions looked at between two turns of the event loop."""
+MAX_PARTITIONS = 250
+"""Partitions that are read in one iteration of the event loop."""
 
 _NAMES = {
     ApiKey.API_VERSIONS: "ApiVersions",
@@ -50,7 +50,7 @@ _NAMES = {
 
 
 class MetricsSource(Protocol):
-    """The broker, as its metrics need it."""
+    """The parts of a broker that its metrics are read from."""
 
     settings: BrokerSettings
     manager: ReplicaManager
@@ -65,58 +65,65 @@ class MetricsSource(Protocol):
 
 
 async def render(broker: MetricsSource) -> bytes:
-    """Everything, in the text format of Prometheus."""
+    """All metrics, in the text format of Prometheus."""
     lines: list[str] = []
-    _tell_process(lines, broker)
+    _add_process(lines, broker)
     broker.traffic.forget_others({partition.topic for partition in broker.manager.partitions})
-    _tell_traffic(lines, broker.traffic)
-    _tell_requests(lines, broker.server.requests)
-    _tell_controller(lines, broker)
-    await _tell_replicas(lines, broker)
+    _add_traffic(lines, broker.traffic)
+    _add_requests(lines, broker.server.requests)
+    _add_controller(lines, broker)
+    await _add_replicas(lines, broker)
     lines.append("")
     return "\n".join(lines).encode()
 
 
-def _add(lines: list[str], name: str, kind: str, what: str, samples: Iterable[str | float]) -> None:
-    """samples: numbers, or what stands behind the name: labels and a number."""
-    lines.append(f"# HELP {name} {what}")
+def _add(lines: list[str], name: str, kind: str, help: str, samples: Iterable[str | float]) -> None:
+    """samples: numbers, or labels and a number as text."""
+    lines.append(f"# HELP {name} {help}")
     lines.append(f"# TYPE {name} {kind}")
     lines.extend(name + sample if isinstance(sample, str) else f"{name} {sample}" for sample in samples)
 
 
-def _gauge(lines: list[str], name: str, what: str, *samples: str | float) -> None:
-    _add(lines, name, "gauge", what, samples)
+def _gauge(lines: list[str], name: str, help: str, *samples: str | float) -> None:
+    _add(lines, name, "gauge", help, samples)
 
 
-def _counter(lines: list[str], name: str, what: str, *samples: str | float) -> None:
-    _add(lines, name, "counter", what, samples)
+def _counter(lines: list[str], name: str, help: str, *samples: str | float) -> None:
+    _add(lines, name, "counter", help, samples)
 
 
 # The process
 
 
-def _tell_process(lines: list[str], broker: MetricsSource) -> None:
+def _add_process(lines: list[str], broker: MetricsSource) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     server, connected = broker.server, broker.store.connected
     resident, mapped = resident_bytes()
     _gauge(lines, "process_resident_memory_bytes", "Resident memory in bytes.", resident)
-    _gauge(lines, "process_resident_file_memory_bytes", "Of that, pages of mapped files; the system's cache.", mapped)
+    _gauge(lines, "process_resident_file_memory_bytes", "Of that, pages of mapped files, which are page cache.", mapped)
     _counter(lines, "process_cpu_seconds_total", "CPU time in seconds.", round(used.ru_utime + used.ru_stime, 3))
     _gauge(lines, "process_start_time_seconds", "Start of the process since the epoch.", broker.started_at)
     _gauge(lines, "process_open_fds", "Open file descriptors.", open_files())
-    _gauge(lines, "process_max_fds", "Most file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    _gauge(
+        lines,
+        "process_max_fds",
+        "Maximum number of open file descriptors.",
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
     name = "kafka_server_socketservermetrics"
     _gauge(lines, f"{name}_connection_count", "Connections of clients and brokers.", server.connections)
     _counter(lines, f"{name}_connections_displaced_total", "Connections closed for max.connections.", server.refused)
     _gauge(
         lines,
         f"{name}_memory_held_bytes",
-        "Of requests that are not whole and answers not taken; queued.max.request.bytes is the limit.",
+        "Bytes of incomplete requests and unread responses; queued.max.request.bytes is the limit.",
         server.memory.held,
     )
     name = "kafka_server_memory"
     held = [f'{{holder="{holder}"}} {size}' for holder, size in sorted(broker.memory.held.items())]
-    _gauge(lines, f"{name}_held_bytes", "Held for clients, by what; queued.max.request.bytes is the limit.", *held)
+    _gauge(
+        lines, f"{name}_held_bytes", "Bytes held for clients, by holder; queued.max.request.bytes is the limit.", *held
+    )
     pauses = pauses_of(asyncio.get_running_loop())
     name = "kafka_server_eventloop"
     _gauge(lines, f"{name}_longestpause_seconds", "Longest event loop iteration since the start.", pauses.longest_s)
@@ -132,12 +139,12 @@ def _tell_process(lines: list[str], broker: MetricsSource) -> None:
         "Log directories that have failed.",
         len(broker.settings.log_dirs) - sum(not directory.failed for directory in broker.hosted.directories),
     )
-    what = "Replicas that no controller names any more; kept for log.stray.retention.ms."
-    _gauge(lines, "kafka_log_logmanager_strayreplicacount", what, len(broker.hosted.strays))
+    help = "Replicas that are no longer assigned to this broker, until log.stray.retention.ms."
+    _gauge(lines, "kafka_log_logmanager_strayreplicacount", help, len(broker.hosted.strays))
 
 
 def resident_bytes() -> tuple[int, int]:
-    """Of this process, and of that mapped from files. Where the system does not tell, the most it ever was, and 0."""
+    """Resident bytes of this process, and those of mapped files; without /proc the peak, and 0."""
     try:
         resident, mapped = Path("/proc/self/statm").read_text().split()[1:3]
     except OSError:
@@ -164,21 +171,21 @@ _TRAFFIC = (
     ("messagesin", "Records that producers sent.", attrgetter("messages_in")),
     ("totalproducerequests", "Partitions produced to, by request.", attrgetter("produces")),
     ("failedproducerequests", "Of those, refused or failed.", attrgetter("failed_produces")),
-    ("totalfetchrequests", "Partitions that fetches were answered with.", attrgetter("fetches")),
+    ("totalfetchrequests", "Partitions of fetch responses.", attrgetter("fetches")),
     ("failedfetchrequests", "Of those, refused or failed.", attrgetter("failed_fetches")),
 )
 
 
-def _tell_traffic(lines: list[str], traffic: Traffic) -> None:
-    """Of all topics without a label, and of each with the label `topic`; those that were deleted are in the former."""
+def _add_traffic(lines: list[str], traffic: Traffic) -> None:
+    """Totals without a label, deleted topics included, and counts of each topic with the label `topic`."""
     named = [(f'{{topic="{topic}"}}', counts) for topic, counts in sorted(traffic.topics.items())]
-    for name, what, value in _TRAFFIC:
+    for name, help, value in _TRAFFIC:
         each = [f"{labels} {value(counts)}" for labels, counts in named]
-        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", what, value(traffic.total), *each)
+        _counter(lines, f"kafka_server_brokertopicmetrics_{name}_total", help, value(traffic.total), *each)
 
 
 def request_name(api_key: int, follower: bool) -> str:
-    """As Kafka tells requests apart."""
+    """The name of a request in Kafka's metrics."""
     if api_key == ApiKey.FETCH:
         return "FetchFollower" if follower else "FetchConsumer"
     try:
@@ -187,11 +194,11 @@ def request_name(api_key: int, follower: bool) -> str:
         return f"Api{api_key}"
 
 
-def _tell_requests(lines: list[str], requests: Requests) -> None:
+def _add_requests(lines: list[str], requests: Requests) -> None:
     counts, samples = [], []
     for (api_key, follower), times in sorted(requests.times.items()):
         name = request_name(api_key, follower)
-        up_to = list(accumulate(times.classes))
+        up_to = list(accumulate(times.buckets))
         counts.append(f'{{request="{name}"}} {up_to[-1]}')
         for bound, count in zip((*BOUNDS_S, "+Inf"), up_to, strict=True):
             samples.append(f'_bucket{{request="{name}",le="{bound}"}} {count}')
@@ -199,15 +206,15 @@ def _tell_requests(lines: list[str], requests: Requests) -> None:
         samples.append(f'_count{{request="{name}"}} {up_to[-1]}')
     name = "kafka_network_requestmetrics"
     _add(lines, f"{name}_requests_total", "counter", "Requests answered.", counts)
-    what = "Seconds from the arrival of a request until its answer was given."
-    _add(lines, f"{name}_totaltime_seconds", "histogram", what, samples)
+    help = "Seconds from the arrival of a request to its response."
+    _add(lines, f"{name}_totaltime_seconds", "histogram", help, samples)
 
 
 # The cluster
 
 
-def _tell_controller(lines: list[str], broker: MetricsSource) -> None:
-    """What belongs to the cluster is 0 on all but the controller, so that a sum over brokers is right."""
+def _add_controller(lines: list[str], broker: MetricsSource) -> None:
+    """Figures of the cluster are 0 on all brokers but the controller, so that sums over brokers are right."""
     controller = broker.controller
     context, active = controller.context, controller.active
     name = "kafka_controller_kafkacontroller"
@@ -218,11 +225,11 @@ def _tell_controller(lines: list[str], broker: MetricsSource) -> None:
         ("globaltopiccount", "Topics of the cluster.", len(context.topics) if active else 0),
         ("activebrokercount", "Brokers that are registered.", len(context.brokers) if active else 0),
     )
-    for suffix, what, value in figures:
-        _gauge(lines, f"{name}_{suffix}", what, value)
+    for suffix, help, value in figures:
+        _gauge(lines, f"{name}_{suffix}", help, value)
     name = "kafka_controller_controllerstats"
     counters = broker.event_counters
-    _counter(lines, f"{name}_leaderelections_total", "Leaders elected since it controls.", context.elections)
+    _counter(lines, f"{name}_leaderelections_total", "Leaders elected since it became controller.", context.elections)
     _counter(
         lines,
         f"{name}_uncleanleaderelections_total",
@@ -233,51 +240,55 @@ def _tell_controller(lines: list[str], broker: MetricsSource) -> None:
 
 def _leaderless(controller: Controller) -> int:
     context = controller.context
-    return sum(not context.is_pending_deletion(one) for one in context.leaderless) if controller.active else 0
+    return (
+        sum(not context.is_pending_deletion(partition) for partition in context.leaderless) if controller.active else 0
+    )
 
 
 # The replicas
 
 
-async def _tell_replicas(lines: list[str], broker: MetricsSource) -> None:
+async def _add_replicas(lines: list[str], broker: MetricsSource) -> None:
     manager = broker.manager
-    seen = _Replicas()
+    totals = _ReplicaTotals()
     partitions = list(manager.partitions.items())
-    for index in range(0, len(partitions), AT_ONCE):
-        for place, partition in partitions[index : index + AT_ONCE]:
-            seen.take(place, partition, broker.hosted.size_of(place))
+    for index in range(0, len(partitions), MAX_PARTITIONS):
+        for topic_partition, partition in partitions[index : index + MAX_PARTITIONS]:
+            totals.add(topic_partition, partition, broker.hosted.size_of(topic_partition))
         await asyncio.sleep(0)
     name = "kafka_server_replicamanager"
-    for suffix, what, value in (
+    for suffix, help, value in (
         ("partitioncount", "Replicas on this broker.", len(partitions)),
-        ("leadercount", "Partitions that it leads.", seen.leaders),
-        ("offlinereplicacount", "Replicas on failed log directories.", seen.offline),
-        ("underreplicatedpartitions", "Partitions it leads with replicas out of sync.", seen.under_replicated),
-        ("underminisrpartitioncount", "Partitions it leads that take no acks=all.", seen.under_min_isr),
-        ("atminisrpartitioncount", "Partitions it leads with no replica in sync to spare.", seen.at_min_isr),
+        ("leadercount", "Partitions that it leads.", totals.leaders),
+        ("offlinereplicacount", "Replicas on failed log directories.", totals.offline),
+        ("underreplicatedpartitions", "Partitions it leads with replicas out of sync.", totals.under_replicated),
+        ("underminisrpartitioncount", "Partitions it leads that take no acks=all.", totals.under_min_isr),
+        ("atminisrpartitioncount", "Partitions it leads with no replica in sync to spare.", totals.at_min_isr),
     ):
-        _gauge(lines, f"{name}_{suffix}", what, value)
-    _gauge(lines, "kafka_server_replicafetchermanager_maxlag", "Offsets the furthest follower is behind.", seen.max_lag)
+        _gauge(lines, f"{name}_{suffix}", help, value)
+    _gauge(
+        lines, "kafka_server_replicafetchermanager_maxlag", "Offsets the furthest follower is behind.", totals.max_lag
+    )
     counters = broker.event_counters
     _counter(lines, f"{name}_isrshrinks_total", "In-sync replicas taken out by leaders here.", counters.isr_shrinks)
     _counter(lines, f"{name}_isrexpands_total", "In-sync replicas taken in by leaders here.", counters.isr_expands)
     _counter(lines, f"{name}_failedisrupdates_total", "ISR changes that were refused.", counters.isr_failures)
-    lag = "Offsets that a follower is behind, told by its leader."
-    for name, what, samples in (
-        ("kafka_log_log_logendoffset", "The offset that the next record will get.", seen.ends),
-        ("kafka_log_log_logstartoffset", "The first offset still kept.", seen.starts),
-        ("kafka_log_log_size", "Bytes of all segments.", seen.sizes),
-        ("kafka_cluster_partition_highwatermark", "Records below it are committed.", seen.watermarks),
-        ("kafka_cluster_partition_insyncreplicascount", "In-sync replicas, told by the leader.", seen.in_sync),
-        ("kafka_cluster_partition_underreplicated", "1 where replicas are out of sync.", seen.under_replicated_flags),
-        ("kafka_server_fetcherlagmetrics_consumerlag", lag, seen.lags),
+    lag = "Offsets that a follower is behind, by its leader."
+    for name, help, samples in (
+        ("kafka_log_log_logendoffset", "Offset of the next record.", totals.ends),
+        ("kafka_log_log_logstartoffset", "First offset of the log.", totals.starts),
+        ("kafka_log_log_size", "Bytes of all segments.", totals.sizes),
+        ("kafka_cluster_partition_highwatermark", "Records below it are committed.", totals.watermarks),
+        ("kafka_cluster_partition_insyncreplicascount", "In-sync replicas, by the leader.", totals.in_sync),
+        ("kafka_cluster_partition_underreplicated", "1 where replicas are out of sync.", totals.under_replicated_flags),
+        ("kafka_server_fetcherlagmetrics_consumerlag", lag, totals.lags),
     ):
-        _add(lines, name, "gauge", what, samples)
+        _add(lines, name, "gauge", help, samples)
         await asyncio.sleep(0)
 
 
-class _Replicas:
-    """What is counted and told of each, in one pass."""
+class _ReplicaTotals:
+    """Totals and samples of all replicas, collected in one pass."""
 
     def __init__(self) -> None:
         self.leaders = self.offline = self.under_replicated = self.under_min_isr = self.at_min_isr = self.max_lag = 0
@@ -289,8 +300,8 @@ class _Replicas:
         self.under_replicated_flags: list[str] = []
         self.lags: list[str] = []
 
-    def take(self, place: TopicPartition, partition: Partition, size: int) -> None:
-        labels = f'topic="{place.topic}",partition="{place.partition}"'
+    def add(self, topic_partition: TopicPartition, partition: Partition, size: int) -> None:
+        labels = f'topic="{topic_partition.topic}",partition="{topic_partition.partition}"'
         named, log = f"{{{labels}}} ", partition.log
         self.ends.append(f"{named}{log.leo}")
         self.starts.append(f"{named}{log.log_start}")
@@ -299,9 +310,9 @@ class _Replicas:
         if partition.role is Role.OFFLINE:
             self.offline += 1
         elif partition.role is Role.LEADER:
-            self._take_leader(partition, labels, named)
+            self._add_leader(partition, labels, named)
 
-    def _take_leader(self, partition: Partition, labels: str, named: str) -> None:
+    def _add_leader(self, partition: Partition, labels: str, named: str) -> None:
         in_sync, log_end = len(partition.isr), partition.log.leo
         missing, margin = is_under_replicated(partition), isr_margin(partition)
         self.leaders += 1

@@ -1,10 +1,9 @@
-"""Connections and listeners on one event loop: frames in, lists of buffers out, nothing copied on the way.
+"""Connections and listening sockets on one event loop: frames in, lists of buffers out, without copies.
 
-asyncio's own transports copy what a socket does not take at once; a log's segments are sent from where they are mapped,
-so a `Connection` works on the socket itself. (sendfile was tried instead: a broker that answers fetches of 1 MiB took
-as much CPU for them, or up to half as much again.) What a peer sends is bounded before memory is taken for it, the
-memory that all of them take is bounded together, and whatever is wrong with a peer costs its connection and nothing
-else.
+asyncio's transports copy what a socket does not take at once, so a `Connection` works on the socket itself, and sends
+records from the mapped segments. (sendfile was tried instead: fetches of 1 MiB cost as much CPU, or up to half as much
+again.) The size of a frame is checked before memory is allocated for it, the memory of all connections is bounded, and
+an error of a peer closes its connection and affects no other.
 """
 
 from __future__ import annotations
@@ -34,57 +33,57 @@ from kreplog.wire.frames import SCRATCH_BYTES, FrameReader
 _log = logging.getLogger("kreplog.server")
 
 BACKLOG = 512
-ACCEPTS_AT_ONCE = 8
+MAX_ACCEPTS = 8
 """Connections that a listener accepts in a row before the event loop serves others."""
 
-READS_AT_ONCE = 8
-"""Reads of one connection before others get their turn."""
+MAX_READS = 8
+"""Reads of a connection in a row before the event loop serves others."""
 
 ACCOUNT = "connections"
 
 WAKE_BYTES = 1 << 20
-"""What another broker sends is received when so much more of a frame is there, or all of it: waking up for every 64 KiB
-costs both ends more than receiving them."""
+"""Bytes of another broker's frame, or the rest of it, that must have arrived before it is read (SO_RCVLOWAT): a wake-up
+for every 64 KiB costs both ends more than the transfer."""
 
-TURN_S = 0.002
-"""So long may the requests of one connection that came together be handled before others get theirs."""
+DELIVERY_S = 0.002
+"""Time for the frames of a connection in one iteration of the event loop."""
 
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
 _ACCEPT_PAUSE_S = 0.5
 _scratch = bytearray(SCRATCH_BYTES)
-"""Where all connections receive small frames: one event loop serves them in turn."""
+"""The buffer into which all connections receive small frames; only the event loop uses it."""
 
 _OWN_MEMORY = (bytes, bytearray)
-"""What a buffer to be sent is a view of when it costs memory; records are views of mapped segments, which do not."""
+"""Types whose buffers take the broker's memory; records are views of mapped segments, which do not."""
 
 Frame = bytes | bytearray
 
 
 def is_power_of_two(count: int) -> bool:
-    """Of the 1st, 2nd, 4th, 8th...: so that a flood of repeated failures does not flood the log."""
+    """Whether to log a repeated failure, by its number: the 1st, 2nd, 4th, 8th... only, lest they flood the log."""
     return count & (count - 1) == 0
 
 
 def own_bytes(buffers: Iterable[Buffer]) -> int:
-    """Bytes of those buffers that are not views of mapped files, and so take the broker's memory."""
+    """Bytes of the buffers that take the broker's memory, being no views of mapped files."""
     views = [memoryview(buffer) for buffer in buffers]
     return sum(view.nbytes for view in views if isinstance(view.obj, _OWN_MEMORY))
 
 
-class Memory:
-    """The memory of all connections: incomplete requests, and answers that clients have not read yet.
+class ConnectionMemory:
+    """The memory of all connections: incomplete requests, and responses that clients have not read yet.
 
     When the account is exceeded, the connections that have held memory for longest are closed: a client that sends and
-    reads holds it only for moments. Connections may always hold a quarter of the limit, whatever else is charged, so
-    that state which a broker must keep never closes the connections of all clients.
+    reads holds it only for moments. Connections may always hold a quarter of the limit, so that other charges never
+    close the connections of all clients.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
         self._account = account
-        self._holders: dict[Connection, int] = {}  # who has held some for longest comes first
+        self._holders: dict[Connection, int] = {}  # the one that has held memory for longest first
 
     def charge(self, connection: Connection, size: int) -> None:
-        """`connection` holds `size` bytes now; it may be closed for it."""
+        """Set the bytes that a connection holds; it may be closed for it."""
         self._account.held[ACCOUNT] += size - self._holders.get(connection, 0)
         if size:
             self._holders[connection] = size
@@ -93,7 +92,7 @@ class Memory:
         while self._account.exceeded and self._account.held[ACCOUNT] > self._account.limit // 4:
             victim = next(iter(self._holders))
             _log.warning(
-                "%s is closed: of all connections it has held memory for longest, %d bytes; connections hold %d bytes, "
+                "%s is closed: it has held memory for longest of all connections, %d bytes; connections hold %d bytes, "
                 "and all holders more than queued.max.request.bytes = %d",
                 victim.peer,
                 self._holders[victim],
@@ -103,7 +102,7 @@ class Memory:
             victim.close()
 
     def release(self, connection: Connection) -> None:
-        """`connection` is closed."""
+        """A connection is closed."""
         self._account.held[ACCOUNT] -= self._holders.pop(connection, 0)
 
     @property
@@ -113,11 +112,11 @@ class Memory:
 
 
 class Connection:
-    """One connected socket, which it owns.
+    """A connected socket, which it owns.
 
-    on_frame: called with each whole frame, in order; PeerProtocolError from it closes the connection. on_closed: called
-    once, at the end, whoever brought it about. memory: shared with others. trusting: as a FrameReader's, and a long
-    frame is received in large pieces. active_at: when something last came in or went out, by the loop's clock.
+    on_frame: called with each whole frame, in order; a PeerProtocolError from it closes the connection. on_closed:
+    called once, when either end closes it. memory: charged for its buffers. trusting: as of FrameReader, and long
+    frames are received in large pieces. active_at: time of the last byte in or out, by the loop's clock.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Connection:
         max_frame_bytes: int,
         on_frame: Callable[[Frame], None],
         on_closed: Callable[[], None],
-        memory: Memory | None = None,
+        memory: ConnectionMemory | None = None,
         *,
         trusting: bool = False,
     ) -> None:
@@ -137,7 +136,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader(max_frame_bytes, _scratch, trusting=trusting)
         self._trusting = trusting
-        self._wakes_at = 1
+        self._low_watermark = 1
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._out: deque[memoryview] = deque()
@@ -145,8 +144,8 @@ class Connection:
         self._writing = False
         self._reading = False
         self._paused = False
-        self._held: deque[Frame] = deque()  # came with the one at which it was paused
-        self._handing = False
+        self._held: deque[Frame] = deque()  # received, but not delivered while paused
+        self._delivering = False
         self._memory = memory
         self._charged = False
         self._held_bytes = 0
@@ -158,7 +157,7 @@ class Connection:
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for people."""
+        """Address of the other end, for log lines."""
         try:
             name = self._sock.getpeername()
         except OSError:
@@ -168,7 +167,7 @@ class Connection:
     # In
 
     def pause(self) -> None:
-        """Take no more frames until `resume`: the peer has to wait."""
+        """Deliver no more frames until `resume`, and stop reading."""
         self._paused = True
         self._stop_reading()
 
@@ -177,8 +176,8 @@ class Connection:
             self._paused = False
             if not self._held:
                 self._read()
-            elif not self._handing:
-                self._go_on()
+            elif not self._delivering:
+                self._deliver_later()
 
     def _read(self) -> None:
         if not self._reading and not self._paused and not self.closed:
@@ -190,38 +189,38 @@ class Connection:
             self._reading = False
             self._loop.remove_reader(self._sock)
 
-    def _hand_over(self, frames: Iterable[Frame]) -> None:
-        """These, after those that wait, as far as they are taken now; never within itself, whatever is answered. When
-        they take long the others get their turn first."""
+    def _deliver(self, frames: Iterable[Frame]) -> None:
+        """Deliver frames, after those that wait, until the connection is paused or DELIVERY_S are over; the rest is
+        delivered in later iterations of the event loop. Never called recursively."""
         held = self._held
         held.extend(frames)
-        self._handing = True
+        self._delivering = True
         began = monotonic()
         try:
             while held and not self._paused and not self.closed:
                 self._on_frame(held.popleft())
-                if held and monotonic() - began > TURN_S:
+                if held and monotonic() - began > DELIVERY_S:
                     break
         except PeerProtocolError as error:
             _log.warning("%s: %s; its connection is closed", self.peer, error)
             self.close()
         finally:
-            self._handing = False
+            self._delivering = False
         if held and not self._paused and not self.closed:
             self._stop_reading()
-            self._go_on()
+            self._deliver_later()
         else:
             self._read()
 
-    def _go_on(self) -> None:
-        """Hand over the frames that were put off, paced with those of other connections."""
-        call_paced(self._loop, partial(self._hand_over, ()))
+    def _deliver_later(self) -> None:
+        """Deliver the waiting frames in a later iteration, paced with those of other connections."""
+        call_paced(self._loop, partial(self._deliver, ()))
 
     def _readable(self) -> None:
         if not has_socket_time(self._loop):
             return
         try:
-            for _ in range(READS_AT_ONCE):
+            for _ in range(MAX_READS):
                 buffer = self._frames.buffer()
                 size = self._sock.recv_into(buffer)
                 if size == 0:
@@ -230,9 +229,9 @@ class Connection:
                 self.active_at = monotonic()
                 frames = self._frames.received(size)
                 if self._trusting:
-                    self._wake_at(max(1, min(self._frames.missing, WAKE_BYTES)))
+                    self._set_low_watermark(max(1, min(self._frames.missing, WAKE_BYTES)))
                 if frames:
-                    self._hand_over(frames)
+                    self._deliver(frames)
                 if self._charged or self._frames.reserved:
                     self._charge()
                 if not self._reading or size < len(buffer):
@@ -245,30 +244,30 @@ class Connection:
         except OSError:
             self.close()
 
-    def _wake_at(self, size: int) -> None:
-        """The loop is to tell of what comes in when it is `size` bytes, or when the peer closes."""
-        if size != self._wakes_at:
-            self._wakes_at = size
+    def _set_low_watermark(self, size: int) -> None:
+        """Have the socket become readable at `size` bytes, or at the end of the stream."""
+        if size != self._low_watermark:
+            self._low_watermark = size
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _charge(self) -> None:
-        """What a peer holds that is neither in the middle of a request nor slow is not worth counting."""
+        """Update the memory account; called only while there is an incomplete frame or an unsent response."""
         if self._memory is not None and not self.closed:
             size = self._frames.reserved + own_bytes(self._out) + sum(map(len, self._held)) + self._held_bytes
             self._charged = size > 0
             self._memory.charge(self, size)
 
     def hold(self, size: int) -> None:
-        """Charge the connection `size` more bytes, of requests and answers held elsewhere; negative: fewer."""
+        """Charge `size` more bytes, of requests and responses that others hold for this connection; negative: fewer."""
         self._held_bytes += size
         self._charge()
 
     # Out
 
     def send(self, buffers: Iterable[Buffer], *, at_once: bool = False) -> None:
-        """Send these, after all before them; they must not change until they are gone. Never waits.
+        """Queue buffers, which must not change until they are sent. Never waits.
 
-        at_once: what the socket takes has gone when this returns, else when the loop has its next turn."""
+        at_once: write to the socket before this returns, else in the next iteration of the event loop."""
         if self.closed:
             return
         for buffer in buffers:
@@ -280,14 +279,14 @@ class Connection:
             self._flush()
         elif not self._flush_due and not self._writing:
             self._flush_due = True
-            self._loop.call_soon(self._flush_in_turn)  # what else is sent in this turn of the loop goes with it
+            self._loop.call_soon(self._flush_in_iteration)  # with what else is sent in this iteration
 
-    def _flush_in_turn(self) -> None:
+    def _flush_in_iteration(self) -> None:
         if has_socket_time(self._loop):
             self._flush_due = False
             self._flush()
         else:
-            self._loop.call_soon(self._flush_in_turn)
+            self._loop.call_soon(self._flush_in_iteration)
 
     def _flush(self) -> None:
         out = self._out
@@ -324,7 +323,7 @@ class Connection:
     # End
 
     def close(self) -> None:
-        """What has not been sent is dropped. Again: does nothing."""
+        """Close the socket, and drop what is not sent. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -333,29 +332,29 @@ class Connection:
             self._loop.remove_writer(self._sock)
         self._out.clear()
         self._held.clear()
-        self._frames = FrameReader(0, _scratch)  # the half of a frame goes now, not with the next garbage collection
+        self._frames = FrameReader(0, _scratch)  # frees an incomplete frame now, not at the next garbage collection
         self.queued_bytes = 0
         if self._memory is not None:
             self._memory.release(self)
         self._sock.close()
         self._on_closed()
-        # Whose methods they are holds this, and is freed now, not with the next garbage collection.
+        # Breaks the reference cycle with the owner of these methods, which is freed now.
         self._on_frame, self._on_closed, self.on_drained = _ignore, _nothing, None
 
 
 def _ignore(frame: Frame) -> None:
-    """There is nobody to take it."""
+    """The connection is closed."""
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """The connection is closed."""
 
 
 class ListeningSocket:
-    """A socket that listens, from `__init__` to `close`. on_accept is given every connected socket.
+    """A listening socket, open until `close`. on_accept: called with every accepted socket.
 
-    address: as given, but with the port that was found where it was 0. Raises StorageError for a unix socket whose
-    place is taken, OSError for an address that is.
+    address: with the actual port if that was 0. Raises StorageError if the path of a unix socket is taken, OSError if
+    an address is.
     """
 
     def __init__(self, address: Listener, on_accept: Callable[[socket.socket], None]) -> None:
@@ -375,16 +374,16 @@ class ListeningSocket:
     def _acceptable(self) -> None:
         if not has_socket_time(self._loop):
             return
-        for _ in range(ACCEPTS_AT_ONCE):
+        for _ in range(MAX_ACCEPTS):
             try:
                 sock, _ = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors: new connections wait in the backlog
+            except OSError as error:  # out of descriptors: new connections wait in the backlog
                 self._failures += 1
                 if is_power_of_two(self._failures):
                     _log.error(
-                        "%s cannot accept connections: %s; tried again in %g s; failures since the start: %d",
+                        "%s cannot accept connections: %s; next attempt in %g s; failures since the start: %d",
                         self.address,
                         error,
                         _ACCEPT_PAUSE_S,
@@ -410,15 +409,15 @@ class ListeningSocket:
 
 
 def _listen_at_path(path: Path) -> socket.socket:
-    """A unix socket for its owner only; one that a dead process left is replaced."""
+    """A listening unix socket for its owner only; replaces one that a dead process left."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise StorageError(f"{path} is no socket, but something else stands there: move it away", path=str(path))
+            raise StorageError(f"{path} exists and is not a socket: move it away", path=str(path))
         path.unlink()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with socket_name(str(path)) as name:
-            os.fchmod(sock.fileno(), 0o600)  # on Linux bind makes it so; nobody connects before listen, elsewhere
+            os.fchmod(sock.fileno(), 0o600)  # Linux: bind takes this mode; elsewhere no process connects before listen
             sock.bind(name)
         os.chmod(path, 0o600)
         sock.listen(BACKLOG)

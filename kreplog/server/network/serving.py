@@ -1,7 +1,8 @@
-"""Clients: the connections that a broker serves, each with its requests under way, answered in the order they came.
+"""Server: a broker's listeners, its connections, and their requests in flight, answered in the order of arrival.
 
-A client that has more under way than it may, in requests or in bytes, is not read from until it has less. One that has
-said nothing for long is closed; where there are too many, it is who has never asked anything, or not for longest.
+A connection over its limit on requests in flight, or on queued bytes, is not read until it is below. Idle connections
+are closed after connections.max.idle.ms. At max.connections, a connection that has sent no request is closed for a new
+one, or else the one that is idle for longest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from typing import Any
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.server.monitoring.counters import Requests
-from kreplog.server.network.connections import Connection, Frame, ListeningSocket, Memory, is_power_of_two, own_bytes
+from kreplog.server.network.connections import (
+    Connection,
+    ConnectionMemory,
+    Frame,
+    ListeningSocket,
+    is_power_of_two,
+    own_bytes,
+)
 from kreplog.server.network.internal import authenticate, check_peer_user, endpoint_name
 from kreplog.server.settings import Listener
 from kreplog.wire.frames import RequestHeader, decode_request_header
@@ -28,21 +36,20 @@ from kreplog.wire.versions import BETWEEN_BROKERS, TO_CLIENTS
 _log = logging.getLogger("kreplog.server")
 
 MAX_HANDSHAKES = 256
-"""Connections in the handshake at a time; beyond that the oldest is closed."""
+"""Maximum of concurrent handshakes; beyond it the oldest is closed."""
 
 
 class RequestContext:
-    """One request and, in time, its answer; a core's `reply_to`.
+    """A request and its response; a core's `reply_to`. The first call of `respond`, `reply` or `close` counts.
 
-    encode: makes the whole frame of a response that a core gives; set by whoever handed the request to the core. Any of
-    answer, reply and close ends the exchange; what comes after counts no more. began: when, by the loop's clock.
-    follower: the request is a follower's fetch. offload: encodes a large response in a thread; None for a small one.
-    held_bytes: size of its answer while that waits for the answer to an earlier request of the connection.
+    encode: makes the frame of a core's response; set before the request goes to the core. began: time of arrival, by
+    the loop's clock. follower: the request is a follower's fetch. offload: encodes a large response in a thread; None
+    for a small one. held_bytes: size of the response while it waits for those to earlier requests of the connection.
     """
 
     __slots__ = ("_buffers", "_client", "began", "encode", "follower", "header", "held_bytes", "offload")
 
-    def __init__(self, client: Client, header: RequestHeader, began: float) -> None:
+    def __init__(self, client: ClientConnection, header: RequestHeader, began: float) -> None:
         self.header = header
         self.began = began
         self.follower = False
@@ -53,21 +60,21 @@ class RequestContext:
         self._buffers: Sequence[Any] | None = None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClientConnection:
         return self._client
 
     @property
     def answered(self) -> bool:
         return self._buffers is not None
 
-    def answer(self, buffers: Sequence[Any]) -> None:
-        """With this frame; with nothing at all if it is empty."""
+    def respond(self, buffers: Sequence[Any]) -> None:
+        """Send a frame; an empty one sends nothing, as after acks=0."""
         if self._buffers is None:
             self._buffers = buffers
-            self._client.send_answers(self)
+            self._client.send_ready_responses(self)
 
     def reply(self, response: Any) -> None:
-        """With a core's response. One that cannot be written costs the connection, never the core that gave it."""
+        """Send a core's response. One that cannot be encoded closes the connection, and never fails the core."""
         encode = self.encode
         if self._buffers is not None or encode is None:
             return
@@ -75,29 +82,31 @@ class RequestContext:
             self.offload(lambda: encode(response), self)
             return
         try:
-            self.answer(() if self._client.closed else encode(response))
+            self.respond(() if self._client.closed else encode(response))
         except Exception:
-            _log.exception("%s: the answer to %s cannot be written", self._client.peer, self.header)
+            _log.exception("%s: the response to %s cannot be encoded", self._client.peer, self.header)
             self.close()
 
     def hold(self, size: int) -> None:
-        """Take no other request of the connection before `release`, and charge the connection `size` bytes until then:
-        the request is being worked on outside the event loop."""
+        """Take no other request of the connection before `release`, and charge it `size` bytes until then, since the
+        request is handled outside the event loop."""
         self._client.hold(size)
 
     def release(self, size: int) -> None:
         self._client.release(size)
 
-    def take_answer(self) -> Sequence[Any] | None:
+    @property
+    def response(self) -> Sequence[Any] | None:
+        """The frame to send; None while there is none."""
         return self._buffers
 
     def close(self) -> None:
-        """By closing the connection: there is no answer that the client would understand, or the broker has failed."""
+        """Close the connection, when there is no response that the client would understand."""
         self._client.close()
 
 
 class LocalRequest:
-    """A request that this broker has of itself; a core's `reply_to`. then: given the response."""
+    """A request of this process to its own core; a core's `reply_to`. then: called with the response."""
 
     __slots__ = ("reply",)
 
@@ -110,7 +119,7 @@ Handle = Callable[[RequestContext, Frame], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of every connection, and of all together; see BrokerSettings."""
+    """Limits of each connection, and of all together; see BrokerSettings."""
 
     max_frame_bytes: int
     max_in_flight: int
@@ -120,23 +129,23 @@ class Limits:
     max_idle_ms: int = 600_000
 
 
-class Client:
-    """One client's connection. asked: it has sent a whole request.
+class ClientConnection:
+    """A connection that a listener accepted. has_requested: it has sent a whole request.
 
-    internal: it is another broker, authenticated; it alone may send inter-broker requests, and its memory is not that
-    which clients share.
+    internal: of another broker, authenticated; only there are inter-broker requests allowed, and its buffers are not
+    charged to the memory that clients share.
     """
 
     def __init__(self, sock: socket.socket, server: Server, *, internal: bool = False) -> None:
-        self.asked = False
+        self.has_requested = False
         self.internal = internal
         self._server = server
-        self._under_way: deque[RequestContext] = deque()
+        self._in_flight: deque[RequestContext] = deque()
         self._holds = 0
         self._held_bytes = 0
         memory = None if internal else server.memory
         self._connection = Connection(sock, server.limits.max_frame_bytes, self._on_frame, self._on_closed, memory)
-        self._connection.on_drained = self._relieve
+        self._connection.on_drained = self._resume_if_possible
 
     @property
     def closed(self) -> bool:
@@ -148,104 +157,104 @@ class Client:
 
     @property
     def idle_since(self) -> float | None:
-        """When it last sent or took anything; None while it is the broker who owes it an answer."""
+        """Time of the last byte in or out; None while the broker owes it a response."""
         connection = self._connection
-        return None if self._under_way and not connection.queued_bytes else connection.active_at
+        return None if self._in_flight and not connection.queued_bytes else connection.active_at
 
     def _on_frame(self, frame: Frame) -> None:
-        if not self.asked:
-            self.asked = True
-            self._server.has_asked(self)
+        if not self.has_requested:
+            self.has_requested = True
+            self._server.first_request_received(self)
         header = decode_request_header(frame, BETWEEN_BROKERS if self.internal else TO_CLIENTS)
-        exchange = RequestContext(self, header, self._connection.active_at)
-        self._under_way.append(exchange)
+        context = RequestContext(self, header, self._connection.active_at)
+        self._in_flight.append(context)
         try:
-            self._server.handle(exchange, frame)
+            self._server.handle(context, frame)
         except PeerProtocolError:
             raise
         except Exception:
-            _log.exception("%s: request %s could not be handled; its connection is closed", self.peer, exchange.header)
+            _log.exception("%s: request %s could not be handled; its connection is closed", self.peer, context.header)
             self.close()
-        if self._has_too_much():
+        if self._over_limit():
             self._connection.pause()
 
-    def _has_too_much(self) -> bool:
+    def _over_limit(self) -> bool:
         limits = self._server.limits
         return (
             self._holds > 0
-            or len(self._under_way) >= limits.max_in_flight
+            or len(self._in_flight) >= limits.max_in_flight
             or self._connection.queued_bytes + self._held_bytes >= limits.max_queued_bytes
         )
 
     def hold(self, size: int) -> None:
-        """Take no more requests until `release`, so that requests are carried out in order; charges `size` bytes."""
+        """Take no more requests until `release`, so that they are handled in order; charges `size` bytes."""
         self._holds += 1
         self._connection.hold(size)
 
     def release(self, size: int) -> None:
         self._holds -= 1
         self._connection.hold(-size)
-        self._relieve()
+        self._resume_if_possible()
 
-    def send_answers(self, answered: RequestContext) -> None:
-        """Send all answers up to the first that is missing. answered: the exchange whose answer has just come."""
-        waiting = self._under_way
+    def send_ready_responses(self, answered: RequestContext) -> None:
+        """Send all responses up to the first request without one. answered: the request that just got its response."""
+        waiting = self._in_flight
         if waiting and waiting[0] is not answered:
-            self._hold_answer(answered, own_bytes(answered.take_answer() or ()))
-        while waiting and (buffers := waiting[0].take_answer()) is not None:
-            exchange = waiting.popleft()
-            if exchange.held_bytes:
-                self._hold_answer(exchange, 0)
-            self._server.requests.answered(exchange.header.api_key, exchange.follower, exchange.began)
+            self._charge_response(answered, own_bytes(answered.response or ()))
+        while waiting and (buffers := waiting[0].response) is not None:
+            context = waiting.popleft()
+            if context.held_bytes:
+                self._charge_response(context, 0)
+            self._server.requests.answered(context.header.api_key, context.follower, context.began)
             self._connection.send(buffers)
-        self._relieve()
+        self._resume_if_possible()
 
-    def _hold_answer(self, exchange: RequestContext, size: int) -> None:
-        more = size - exchange.held_bytes
-        exchange.held_bytes = size
+    def _charge_response(self, context: RequestContext, size: int) -> None:
+        more = size - context.held_bytes
+        context.held_bytes = size
         self._held_bytes += more
         self._connection.hold(more)
 
-    def _relieve(self) -> None:
-        if not self._has_too_much():
+    def _resume_if_possible(self) -> None:
+        if not self._over_limit():
             self._connection.resume()
 
     def _on_closed(self) -> None:
-        self._under_way.clear()
-        self._server.is_gone(self)
+        self._in_flight.clear()
+        self._server.connection_closed(self)
 
     def close(self) -> None:
         self._connection.close()
 
 
 class Server:
-    """All listeners of a broker and the connections that they accepted. account: charged for clients' buffers."""
+    """The listeners of a broker and their connections. account: charged for clients' buffers."""
 
     def __init__(self, handle: Handle, limits: Limits, account: MemoryAccount | None = None) -> None:
         self.handle = handle
         self.limits = limits
-        self.memory = Memory(account or MemoryAccount(limits.max_memory))
+        self.memory = ConnectionMemory(account or MemoryAccount(limits.max_memory))
         self.requests = Requests()
         self.refused = 0
         self.refused_peers = 0
         self._listening: list[ListeningSocket] = []
-        self._silent: dict[Client, None] = {}  # who has asked nothing yet; the oldest first
-        self._clients: dict[Client, None] = {}
-        self._brokers: dict[Client, None] = {}
+        self._without_request: dict[ClientConnection, None] = {}  # the oldest first
+        self._clients: dict[ClientConnection, None] = {}
+        self._brokers: dict[ClientConnection, None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
 
     def listen(self, address: Listener) -> Listener:
-        """Begin to take connections there; the address with the port that was found. Raises OSError, StorageError."""
+        """Open a listener for clients; returns its address with the actual port. Raises OSError, StorageError."""
         listening = ListeningSocket(address, self._accept)
         self._listening.append(listening)
         return listening.address
 
     def listen_internally(self, address: Listener, key: bytes | None) -> Listener:
-        """As `listen`, for other brokers of the cluster. key: the cluster's key, required for a TCP address.
+        """Open the listener for other brokers. key: the cluster's key, required for a TCP address.
 
-        Raises UsageError as well."""
+        Raises UsageError, OSError, StorageError."""
         if not address.path and key is None:
             raise UsageError(f"the internal listener {address} needs the cluster's key: set inter.broker.key.file")
         listening = ListeningSocket(address, lambda sock: self._accept_broker(sock, listening.address, key))
@@ -256,13 +265,13 @@ class Server:
         if key is None or at.path:  # a unix socket
             try:
                 check_peer_user(sock)
-                self._take_broker(sock)
+                self._add_broker(sock)
             except (OSError, PeerProtocolError) as error:
                 self._refuse_broker(sock, str(at), str(error))
             return
         if len(self._handshakes) >= MAX_HANDSHAKES:
             oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]  # now: it ends in the next turn, after others were accepted in this one
+            del self._handshakes[oldest]  # now, since the task ends in a later iteration
             oldest.cancel()
         sock.setblocking(False)
         task = self._loop.create_task(self._authenticate(sock, key, endpoint_name((at.host, at.port))))
@@ -272,12 +281,12 @@ class Server:
     async def _authenticate(self, sock: socket.socket, key: bytes, endpoint: str) -> None:
         try:
             await authenticate(sock, ServerHandshake(key, endpoint))
-            self._take_broker(sock)
+            self._add_broker(sock)
         except (OSError, TimeoutError, PeerProtocolError) as error:
             peer = "a closed connection"
             with suppress(OSError):
                 peer = str(sock.getpeername())
-            self._refuse_broker(sock, peer, str(error) or "no answer in time")
+            self._refuse_broker(sock, peer, str(error) or "no response in time")
         except BaseException:
             sock.close()
             raise
@@ -289,33 +298,33 @@ class Server:
             text = "%s: refused at the internal listener: %s; connections refused there since the start: %d"
             _log.warning(text, peer, why, self.refused_peers)
 
-    def _take_broker(self, sock: socket.socket) -> None:
-        self._brokers[Client(sock, self, internal=True)] = None
+    def _add_broker(self, sock: socket.socket) -> None:
+        self._brokers[ClientConnection(sock, self, internal=True)] = None
         if self._sweep is None:
             self._sweep_later()
 
     def _accept(self, sock: socket.socket) -> None:
-        clients = len(self._silent) + len(self._clients)
-        if clients >= self.limits.max_connections and not self._make_room():
+        clients = len(self._without_request) + len(self._clients)
+        if clients >= self.limits.max_connections and not self._close_idlest():
             sock.close()
             return
         try:
-            self._silent[Client(sock, self)] = None
-        except OSError:  # it is gone already
+            self._without_request[ClientConnection(sock, self)] = None
+        except OSError:  # the client has closed it already
             sock.close()
         if self._sweep is None:
             self._sweep_later()
 
-    def _make_room(self) -> bool:
-        """Close one connection for another; False when all of them have something under way."""
+    def _close_idlest(self) -> bool:
+        """Close a connection to make room for a new one; False if every one has a request in flight."""
         self.refused += 1
-        victim = next(iter(self._silent), None)
+        victim = next(iter(self._without_request), None)
         if victim is None:
             idle = [(since, client) for client in self._clients if (since := client.idle_since) is not None]
-            victim = min(idle, key=lambda one: one[0])[1] if idle else None
+            victim = min(idle, key=lambda entry: entry[0])[1] if idle else None
         if is_power_of_two(self.refused):
             _log.warning(
-                "max.connections or the limit on open files is reached at %d: %s is closed; closed since the start: %d",
+                "max.connections or the open file limit is reached at %d: %s is closed; closed since the start: %d",
                 self.connections,
                 "the newest" if victim is None else victim.peer,
                 self.refused,
@@ -325,15 +334,15 @@ class Server:
         victim.close()
         return True
 
-    def has_asked(self, client: Client) -> None:
-        """It is a client indeed."""
-        if client in self._silent:
-            del self._silent[client]
+    def first_request_received(self, client: ClientConnection) -> None:
+        """A connection has sent its first request."""
+        if client in self._without_request:
+            del self._without_request[client]
             self._clients[client] = None
 
-    def is_gone(self, client: Client) -> None:
-        """It is closed."""
-        for clients in (self._silent, self._clients, self._brokers):
+    def connection_closed(self, client: ClientConnection) -> None:
+        """A connection is closed."""
+        for clients in (self._without_request, self._clients, self._brokers):
             clients.pop(client, None)
 
     def _sweep_later(self) -> None:
@@ -342,7 +351,7 @@ class Server:
     def _close_idle(self) -> None:
         self._sweep = None
         latest = self._loop.time() - self.limits.max_idle_ms / 1000
-        for client in [*self._silent, *self._clients, *self._brokers]:
+        for client in [*self._without_request, *self._clients, *self._brokers]:
             since = client.idle_since
             if since is not None and since <= latest:
                 _log.info("%s is closed: it has been idle for %d ms", client.peer, self.limits.max_idle_ms)
@@ -352,15 +361,15 @@ class Server:
 
     @property
     def connections(self) -> int:
-        return len(self._silent) + len(self._clients) + len(self._brokers)
+        return len(self._without_request) + len(self._clients) + len(self._brokers)
 
     def close(self) -> None:
-        """Take no more connections, and close those there are."""
+        """Close all listeners and connections."""
         for listening in self._listening:
             listening.close()
         for task in self._handshakes:
             task.cancel()
-        for client in [*self._silent, *self._clients, *self._brokers]:
+        for client in [*self._without_request, *self._clients, *self._brokers]:
             client.close()
         if self._sweep is not None:
             self._sweep.cancel()

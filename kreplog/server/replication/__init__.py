@@ -1,1 +1,1 @@
-"""What a broker sends to others: follower fetches, the controller's requests, connections that tell of deaths."""
+"""What a broker sends to others: follower fetches, control requests, connections that detect failures."""

@@ -1,4 +1,4 @@
-"""The connections of a controller to the brokers, over which it sends what core.broker.control_channel queues."""
+"""ControlSender: a controller's connections to the brokers, which send the queues of core.broker.control_channel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("kreplog.server")
 
 TIMEOUT_S = 30.0
 
-_MAX_ANSWER_BYTES = 100 << 20
+_MAX_RESPONSE_BYTES = 100 << 20
 
 
 def control_header(request: ControlRequest | ControlledShutdownRequest, number: int, client_id: str) -> RequestHeader:
@@ -40,9 +40,9 @@ def control_header(request: ControlRequest | ControlledShutdownRequest, number: 
 class ControlSender:
     """Carries out SendControl effects.
 
-    put: takes the events for the controller. address_of: a broker's internal endpoint, None once it is not registered
-    any more. connect: to one. own, apply_locally: the controller's own broker, and what hands a request to it without a
-    connection, which would cost a sixth of the time of a large failover.
+    put: takes the events for the controller. address_of: returns a broker's internal endpoint, None if it is not
+    registered. connect: connects to one. own: id of the controller's own broker. apply_locally: applies a request to
+    that without a connection, which would cost a sixth of the time of a large failover.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ControlSender:
         self._connections: dict[int, _Connection] = {}
 
     def send(self, effect: SendControl) -> None:
-        """Queue a request; one for another registration drops the queue of the former whole."""
+        """Queue a request; one for a newer registration of the broker drops the queue of the older one."""
         channel = self._channels.put(effect)
         connection = self._connections.get(effect.broker)
         if connection is None or connection.channel is not channel:
@@ -76,15 +76,15 @@ class ControlSender:
         log_sent(effect.request, effect.broker)
 
     async def until_idle(self, timeout_s: float, rest_s: float) -> None:
-        """Wait until nothing is queued or in flight, `timeout_s` at the most, and then `rest_s`."""
+        """Wait until nothing is queued or in flight, for at most `timeout_s`, and then `rest_s` more."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 for connection in list(self._connections.values()):
                     await connection.idle.wait()
-        await asyncio.sleep(rest_s)  # for the brokers' clients: no event says when they have been served
+        await asyncio.sleep(rest_s)  # no event says when the brokers have served their waiting clients
 
     def close_channel(self, broker: int) -> None:
-        """The channel of that broker has ended."""
+        """Close the connection of a channel that has ended."""
         connection = self._connections.pop(broker, None)
         if connection is not None:
             connection.close()
@@ -94,7 +94,7 @@ class ControlSender:
             self.close_channel(broker)
 
     async def exchange(self, connection: _Connection, request: ControlRequest) -> ControlResponse | None:
-        """Send it once. Returns its response; None where it is lost."""
+        """Send a request once. Returns its response, None if it is lost."""
         channel = connection.channel
         try:
             address = self._address_of(channel.broker)
@@ -110,7 +110,7 @@ class ControlSender:
             return None
 
     async def _exchange_locally(self, request: ControlRequest) -> ControlResponse:
-        await asyncio.sleep(0)  # no socket is waited for: others have their turn between any two
+        await asyncio.sleep(0)  # the event loop serves others between two requests
         async with asyncio.timeout(TIMEOUT_S):
             return await self._apply_locally(request)
 
@@ -119,7 +119,7 @@ class ControlSender:
         frame = await connection.peer.call(address, control_messages.encode_request(request, header), TIMEOUT_S)
         response = control_messages.decode_response(frame, header)
         if isinstance(response, ControlledShutdownResponse):
-            raise PeerProtocolError("an answer to another request")
+            raise PeerProtocolError("a response to another request")
         return response
 
     def deliver(self, channel: ControlChannel, event: ControlReplied) -> None:
@@ -128,21 +128,21 @@ class ControlSender:
 
 
 class _Connection:
-    """The connection of one channel. idle: nothing is queued or in flight, or it is closed."""
+    """The connection of one channel. idle: set while nothing is queued or in flight, or it is closed."""
 
     def __init__(self, owner: ControlSender, channel: ControlChannel) -> None:
         self.channel = channel
-        self.peer = Peer(_MAX_ANSWER_BYTES, connect=owner.connect)
+        self.peer = Peer(_MAX_RESPONSE_BYTES, connect=owner.connect)
         self._owner = owner
         self._correlation = 0
-        self._more = asyncio.Event()
+        self._queued = asyncio.Event()
         self.idle = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"kreplog-channel-{channel.broker}")
 
     def wake(self) -> None:
-        """There is something to send."""
+        """A request was queued."""
         self.idle.clear()
-        self._more.set()
+        self._queued.set()
 
     def next_correlation(self) -> int:
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
@@ -161,9 +161,9 @@ class _Connection:
                 if event is not None:
                     self._owner.deliver(channel, event)
             elif channel.idle:
-                self._more.clear()
+                self._queued.clear()
                 self.idle.set()
-                await self._more.wait()
+                await self._queued.wait()
             else:
                 await asyncio.sleep(max(channel.retry_ms - now_ms(), 1) / 1000)  # ended by closing the channel
 

@@ -11,7 +11,7 @@ from kreplog.server.network.connections import Connection, Frame
 from kreplog.server.network.peers import Connect
 from kreplog.types import BrokerRegistration
 
-CONNECT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """Time-out of a connection attempt."""
 
 _MAX_FRAME_BYTES = 1024
@@ -20,18 +20,18 @@ _MAX_FRAME_BYTES = 1024
 class PeerConnections:
     """Carries out ConnectPeer and DisconnectPeer effects, with at most one connection to each broker.
 
-    connect: connects to an internal endpoint. put: takes the events. on_hung_up: called with the id of a broker that
+    connect: connects to an internal endpoint. put: takes the events. on_closed: called with the id of a broker that
     has closed its connection."""
 
     def __init__(
         self,
         connect: Connect,
         put: Callable[[PeerConnected | PeerDisconnected | PeerUnreachable], None],
-        on_hung_up: Callable[[int], None],
+        on_closed: Callable[[int], None],
     ) -> None:
         self._connect = connect
         self._put = put
-        self._on_hung_up = on_hung_up
+        self._on_closed = on_closed
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, Connection] = {}
 
@@ -57,7 +57,7 @@ class PeerConnections:
         try:
             if broker.internal is None:
                 raise ConnectionError(f"broker {broker.id} is not registered with an internal endpoint")
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 sock = await self._connect(broker.internal)
         except (OSError, TimeoutError, PeerProtocolError) as error:
             refused = isinstance(error, ConnectionRefusedError)
@@ -67,7 +67,7 @@ class PeerConnections:
         def closed() -> None:
             if self._connections.get(broker.id) is connection:
                 del self._connections[broker.id]
-                self._on_hung_up(broker.id)
+                self._on_closed(broker.id)
                 self._put(PeerDisconnected(broker.id, broker.epoch))
 
         connection = self._connections[broker.id] = Connection(sock, _MAX_FRAME_BYTES, _on_frame, closed)

@@ -1,9 +1,8 @@
-"""How the cores are run: each event's step to its end before the next event of the same core.
+"""Runners: step the cores; each event's step ends before the next event of the same core.
 
-`SyncCoreRunner` runs a core whose effects are answered at once, synchronously on the event loop. `AsyncCoreRunner` runs
-one that waits for the store, in a task of its own; the other cores go on meanwhile. An error that is no
-KreplogError, or an InvariantError, breaks the core and with it the broker: `on_failure` is called, and the core is
-stepped no more.
+`SyncCoreRunner` runs a core synchronously on the event loop. `AsyncCoreRunner` runs a core
+that waits for the store in a task of its own; the other cores go on meanwhile. An InvariantError, or an error that is
+not a KreplogError, stops the core and the broker: `on_failure` is called.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OnFailure = Callable[[str, BaseException], None]
 
 
 class _Runner:
-    """Ticks: the core gets one when it wants one, if nothing is before it."""
+    """Common to both: ticks of a core at its `next_wakeup`, and failure."""
 
     def __init__(self, name: str, core: Core, on_failure: OnFailure) -> None:
         self.name = name
@@ -42,11 +41,11 @@ class _Runner:
         self.put(WatchFired(event))
 
     def now_ms(self) -> int:
-        """Monotonic."""
+        """Monotonic milliseconds, of the event loop's clock."""
         return int(self._loop.time() * 1000)
 
     def arm(self) -> None:
-        """See to it that the core gets its Tick; after every step, and whenever its wishes may have changed."""
+        """Schedule the core's next Tick; called after every step."""
         wakeup_ms = None if self._stopped else self._core.next_wakeup(self.now_ms())
         timer = self._timer
         if wakeup_ms is None:
@@ -71,20 +70,20 @@ class _Runner:
             self.arm()
 
     def stop(self) -> None:
-        """Step it no more."""
+        """Step the core no more."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _fail(self, error: BaseException) -> None:
-        _log.critical("%s: broken, the broker stops", self.name, exc_info=error)
+        _log.critical("%s: the core has failed, the broker stops", self.name, exc_info=error)
         self.stop()
         self._on_failure(self.name, error)
 
 
 class SyncCoreRunner(_Runner):
-    """Runs a core whose effects `apply` carries out and answers at once. `before` is called before each run of events,
-    and may put in one that comes before them; `after` is called after each run."""
+    """Runs a core synchronously. apply: carries out an effect and returns its answer. before: called before each run of
+    events, and may put an event that comes first. after: called after each run."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class SyncCoreRunner(_Runner):
         self._running = False
 
     def put(self, event: Event) -> None:
-        """Step it now, or after those that are before it; what its effects put in comes after them."""
+        """Step the core now; an event that is put during a step is stepped after it."""
         if not self._running:
             self._before()
         self._inbox.append(event)
@@ -130,8 +129,8 @@ class SyncCoreRunner(_Runner):
                     answer = apply(effect)
                 except InvariantError:
                     raise
-                except KreplogError as refused:
-                    effect = steps.throw(refused)
+                except KreplogError as error:
+                    effect = steps.throw(error)
                 else:
                     effect = steps.send(answer)
         except StopIteration:
@@ -139,7 +138,8 @@ class SyncCoreRunner(_Runner):
 
 
 class AsyncCoreRunner(_Runner):
-    """Runs a core in a task; `apply` is awaited. `after`: called after every step."""
+    """Runs a core in a task. apply: awaited, carries out an effect and returns its answer. after: called after every
+    step."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class AsyncCoreRunner(_Runner):
         self._task = self._loop.create_task(self._run(), name=f"kreplog-{name}")
 
     def put(self, event: Event) -> None:
-        """Step it when all before it are done."""
+        """Queue an event."""
         self._inbox.put_nowait(event)
 
     @property
@@ -180,8 +180,8 @@ class AsyncCoreRunner(_Runner):
             while True:
                 try:
                     answer = await self._apply(self, effect)
-                except CoordinationError as refused:
-                    effect = steps.throw(refused)
+                except CoordinationError as error:
+                    effect = steps.throw(error)
                 else:
                     effect = steps.send(answer)
         except StopIteration:

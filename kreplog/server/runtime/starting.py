@@ -1,4 +1,4 @@
-"""What a broker does before it listens: its directories, how much of the host it may use, and how far recovery is."""
+"""Start of a broker: opens log directories, applies limits of the host, tunes the interpreter, logs recovery."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kreplog.server.storage.open_files import OpenFiles
 
 _log = logging.getLogger("kreplog.server")
 
-TOLD_EVERY_S = 2.0
-"""Between two lines about a recovery that takes its time."""
+PROGRESS_INTERVAL_S = 2.0
+"""Interval of log lines during a recovery."""
 
-KEPT_BYTES = 8 << 20
-"""Room for the frame that a follower appends and for the one that comes in meanwhile."""
+FREED_BYTES = 8 << 20
+"""Freed memory that malloc keeps: enough for the frame that a follower appends, and the next one."""
 
-COLLECT_AFTER = 10_000, 5, 100
-"""Objects more than at the last collection of the youngest; of those, before all that are younger, and before all."""
+GC_THRESHOLDS = 10_000, 5, 100
+"""Of gc.set_threshold: allocations before generation 0, and collections before generations 1 and 2."""
 
-SWITCH_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 
 
 def open_directories(settings: BrokerSettings) -> tuple[list[DataDirectory], list[Path]]:
@@ -52,19 +52,19 @@ def open_directories(settings: BrokerSettings) -> tuple[list[DataDirectory], lis
 
 
 def keep_freed_memory() -> None:
-    """Do not hand back what frames took: the next ones take it again."""
-    keep_freed(KEPT_BYTES)
+    """Have malloc keep freed memory for the next frames, instead of returning it to the system."""
+    keep_freed(FREED_BYTES)
 
 
 def tune_interpreter() -> None:
-    """Have the interpreter do as suits a process that holds thousands of replicas, and one busy thread beside others.
+    """Tune the interpreter for thousands of replicas, and for one busy thread beside others.
 
-    Objects that hold each other in circles are looked for seldom: nearly all that is made stays or is freed at once,
-    and to look through it takes tenths of a second, at a failover of all times. A thread that comes back from the disk
-    or the store waits for the event loop no longer than SWITCH_S, for one transaction comes back hundreds of times.
+    Cyclic garbage is rare, and a collection takes tenths of a second, mostly during failovers: collect seldom. A thread
+    that returns from the disk or the store waits for the GIL for at most SWITCH_INTERVAL_S, since a transaction of the
+    store returns hundreds of times.
     """
-    gc.set_threshold(*COLLECT_AFTER)
-    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def freeze_heap() -> None:
@@ -92,21 +92,21 @@ def max_replicas_of(settings: BrokerSettings, files: OpenFiles) -> int:
     return _clamped("max.broker.partitions", settings.max_broker_partitions, files.replicas, files)
 
 
-def _clamped(name: str, wanted: int, most: int, files: OpenFiles) -> int:
-    if wanted > most:
-        _log.info("%s = %d is lowered to %d by the limit on open files, %d", name, wanted, most, files.limit)
-    return min(wanted, most)
+def _clamped(name: str, value: int, maximum: int, files: OpenFiles) -> int:
+    if value > maximum:
+        _log.info("%s = %d is lowered to %d by the limit on open files, %d", name, value, maximum, files.limit)
+    return min(value, maximum)
 
 
 class RecoveryProgress:
-    """Tells how far the opening of all replicas is: the last of them, and meanwhile every few seconds."""
+    """Logs the progress of recovery, at most every PROGRESS_INTERVAL_S, and its end."""
 
     def __init__(self) -> None:
-        self._began = self._told = monotonic()
+        self._began = self._logged_at = monotonic()
 
     def __call__(self, done: int, total: int, checked: int) -> None:
-        """So many of so many replicas are open; `checked` bytes were read for it, none where they were closed."""
+        """done: replicas opened, of `total`. checked: bytes read; replicas that were closed cleanly need none."""
         now = monotonic()
-        if done == total or now - self._told >= TOLD_EVERY_S:
-            self._told = now
+        if done == total or now - self._logged_at >= PROGRESS_INTERVAL_S:
+            self._logged_at = now
             _log.info("recovery: %d of %d replicas, %d bytes checked, %.1f s", done, total, checked, now - self._began)

@@ -1,8 +1,7 @@
-"""StoreLink: a broker's way to the coordination store, one session after the other.
+"""StoreLink: a broker's connection to the coordination store, one session after the other.
 
-Calls block, so they run in threads; whatever comes back, answers, watches and the end of a session, comes back on the
-event loop. A session that has ended is told once, and then another is begun, after a pause that differs from broker to
-broker.
+Calls block, so they run in threads; results, watches and the end of a session arrive on the event loop. After a session
+has ended, another is begun after a random pause.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _log = logging.getLogger("kreplog.server")
 
 RECONNECT_S = 0.3
 
-PATIENCE_S = 10.0
-"""How long what a client asked for waits for a session: one follows the other much sooner, where the store is there."""
+SESSION_WAIT_S = 10.0
+"""How long a client's request waits for the next session; while the store is up it follows much sooner."""
 
-SHARED_OPERATIONS = 500
-"""The most operations of submitted multis that share a transaction."""
+MAX_SHARED_OPERATIONS = 500
+"""Maximum of operations of the submitted multis that share a transaction."""
 
 T = TypeVar("T")
 OnWatch = Callable[[WatchEvent], None]
@@ -41,7 +40,7 @@ Done = Callable[[Sequence[Any] | None, CoordinationError | None], None]
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """What is to be written, or else read, in the session that there was when it was asked for."""
+    """A multi, or a read of `paths`, for the session of the time of submission."""
 
     session: Session | None
     operations: tuple[StoreOperation, ...]
@@ -69,9 +68,9 @@ def make_store(coordination: str) -> CoordinationStore:
 
 
 class StoreLink:
-    """on_session is given every new session's id, on_lost is called when one has ended; both on the event loop.
+    """on_session: called with the id of every new session. on_lost: called when one has ended; both on the event loop.
 
-    Its methods are for the event loop alone, but for `abandon`.
+    All methods but `abandon` are for the event loop alone.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class StoreLink:
         self._session: Session | None = None
         self._watches: dict[OnWatch, Watch] = {}
         self._lost = asyncio.Event()
-        self._there = asyncio.Event()
+        self._connected = asyncio.Event()
         self._closing = False
         self._submitted: deque[_Submission] = deque()
         self._submitting: asyncio.Task[None] | None = None
@@ -111,29 +110,29 @@ class StoreLink:
                 _log.warning("no session with the coordination store: %s", error)
             else:
                 self._session, self._watches = session, {}
-                self._there.set()
+                self._connected.set()
                 self._on_session(session.id)
                 self.check()
                 await self._lost.wait()
-            await asyncio.sleep(RECONNECT_S * random.random())  # not all brokers at once, and not in a tight loop
+            await asyncio.sleep(RECONNECT_S * random.random())  # random, so that not all brokers connect at once
 
     def _ended(self) -> None:
         """Called on a thread of the session, perhaps before connect() has returned it."""
         self._loop.call_soon_threadsafe(self.check)
 
     def check(self) -> None:
-        """Tell of the end of the session now, if it has ended: a process that has not run for a while may be about to
-        serve what others serve since, and its session's thread comes too late to keep it from that."""
+        """Report the end of the session now, if it has ended: after a pause of the process other brokers may lead its
+        partitions, and the session's thread may report that too late."""
         session = self._session
         if session is not None and session.expired:
             self._session, self._watches = None, {}
-            self._there.clear()
+            self._connected.clear()
             self._lost.set()
             if not self._closing:
                 self._on_lost()
 
     def abandon(self) -> None:
-        """End the session, from any thread: for a broker that can do so no more. It is told when it can be again."""
+        """End the session, from any thread, for an event loop that hangs; on_lost is called once that runs again."""
         session = self._session
         if session is not None:
             session.close()
@@ -142,82 +141,82 @@ class StoreLink:
     # Calls
 
     async def call(self, function: Callable[[Session], T]) -> T:
-        """`function` of the session, in a thread. Raises what it raises; SessionExpiredError where there is none."""
+        """Call `function` with the session, in a thread. Raises what it raises, and SessionExpiredError."""
         return await self._run(self._pool, function, self._session)
 
     def submit_multi(self, operations: Sequence[StoreOperation], done: Done) -> None:
-        """As `multi`, one after the other in the order given; `done` is told the results or the error.
+        """As `multi`, in the order of submission; `done` is called with the results or the error.
 
-        Those that wait for others share a transaction, so that thousands of changes take few. Where one of them is
-        refused none is applied, and then each is tried on its own: no one fails for another.
+        Waiting submissions share a transaction, so that thousands of changes need few. If an operation of it is
+        refused, none is applied, and each submission is run on its own.
         """
         self._submit(_Submission(self._session, tuple(operations), (), done))
 
     def submit_read(self, paths: Sequence[str], done: Done) -> None:
-        """As `get_nodes`, in order with what else was submitted."""
+        """As `get_nodes`, in the order of submission."""
         self._submit(_Submission(self._session, (), tuple(paths), done))
 
     def _submit(self, submission: _Submission) -> None:
         self._submitted.append(submission)
         if self._submitting is None:
-            self._submitting = self._loop.create_task(self._work_off())
+            self._submitting = self._loop.create_task(self._run_submissions())
 
-    async def _work_off(self) -> None:
+    async def _run_submissions(self) -> None:
         while self._submitted:
-            some = self._next_submissions()
-            if len(some) == 1 or not await self._together(some):
-                for one in some:
-                    await self._alone(one)
+            batch = self._next_submissions()
+            if len(batch) == 1 or not await self._run_shared(batch):
+                for submission in batch:
+                    await self._run_single(submission)
         self._submitting = None
 
     def _next_submissions(self) -> list[_Submission]:
-        """The first, and those after it that may share its transaction."""
+        """The first submission, and those after it that can share its transaction."""
         waiting = self._submitted
-        some = [waiting.popleft()]
-        room = SHARED_OPERATIONS - len(some[0].operations)
-        while waiting and some[0].operations and waiting[0].operations and waiting[0].session is some[0].session:
+        batch = [waiting.popleft()]
+        room = MAX_SHARED_OPERATIONS - len(batch[0].operations)
+        while waiting and batch[0].operations and waiting[0].operations and waiting[0].session is batch[0].session:
             room -= len(waiting[0].operations)
             if room < 0:
                 break
-            some.append(waiting.popleft())
-        return some
+            batch.append(waiting.popleft())
+        return batch
 
-    async def _together(self, some: Sequence[_Submission]) -> bool:
-        """All in one multi; False where one of its operations was refused, and nothing was applied."""
-        operations = [operation for one in some for operation in one.operations]
+    async def _run_shared(self, batch: Sequence[_Submission]) -> bool:
+        """Run submissions in one multi; False if an operation was refused, and nothing was applied."""
+        operations = [operation for submission in batch for operation in submission.operations]
         try:
-            results = await self._run(self._in_order, lambda session: session.multi(operations), some[0].session)
+            results = await self._run(self._in_order, lambda session: session.multi(operations), batch[0].session)
         except CoordinationError as error:
             if error.index is not None:
                 return False
-            for one in some:
-                one.done(None, error)
+            for submission in batch:
+                submission.done(None, error)
         else:
             start = 0
-            for one in some:
-                end = start + len(one.operations)
-                one.done(results[start:end], None)
+            for submission in batch:
+                end = start + len(submission.operations)
+                submission.done(results[start:end], None)
                 start = end
         return True
 
-    async def _alone(self, one: _Submission) -> None:
+    async def _run_single(self, submission: _Submission) -> None:
         try:
-            results = await self._run(self._in_order, one.carry_out, one.session)
+            results = await self._run(self._in_order, submission.carry_out, submission.session)
         except CoordinationError as error:
-            one.done(None, error)
+            submission.done(None, error)
         else:
-            one.done(results, None)
+            submission.done(results, None)
 
     async def _run(self, pool: ThreadPoolExecutor, function: Callable[[Session], T], session: Session | None) -> T:
         if session is None:
-            raise SessionExpiredError("there is no session with the coordination store at the moment")
+            raise SessionExpiredError("there is no session with the coordination store")
         try:
             return await self._loop.run_in_executor(pool, function, session)
         except SessionExpiredError:
             if self._session is session:
                 self.check()
             raise
-        except RuntimeError as error:  # the pool was shut down under it
+        except RuntimeError as error:  # the pool has been shut down
             raise ConnectionLossError(f"the broker is stopping: {error}") from error
 
     async def multi(self, operations: Sequence[StoreOperation]) -> tuple[Any, ...]:
@@ -225,17 +224,17 @@ class StoreLink:
         return tuple(await self.call(lambda session: session.multi(operations)))
 
     async def get_nodes(self, paths: Sequence[str], on_watch: OnWatch | None = None) -> list[Node | None]:
-        """The nodes at `paths`, None where there is none; on_watch: left on each of them, existing or not."""
+        """The nodes at `paths`, None for those that do not exist; on_watch: set on each of them in either case."""
         watch = self._watch(on_watch)
         return await self.call(lambda session: _get_nodes(session, paths, watch))
 
     async def get_children(self, path: str, on_watch: OnWatch | None = None) -> list[str] | None:
-        """Sorted names; None where there is no such node, and then on_watch waits for it."""
+        """Sorted names; None if there is no such node, and on_watch then waits for it."""
         watch = self._watch(on_watch)
         return await self.call(lambda session: _get_children(session, path, watch))
 
     def _watch(self, on_watch: OnWatch | None) -> Watch | None:
-        """What is called on a thread of the session; the same for each `on_watch`, so that it counts once."""
+        """The callback for the session's thread; the same for each `on_watch`, so that the store keeps one."""
         if on_watch is None:
             return None
         watch = self._watches.get(on_watch)
@@ -253,14 +252,14 @@ class StoreLink:
             on_watch(event)
 
     async def until_connected(self) -> None:
-        """Return when there is a session."""
-        await self._there.wait()
+        """Wait for a session."""
+        await self._connected.wait()
 
     async def close(self) -> None:
-        """End the session, and wait for the threads."""
+        """End the session."""
         self._closing = True
         session, self._session = self._session, None
-        self._there.clear()
+        self._connected.clear()
         if session is not None:
             await self._loop.run_in_executor(self._pool, session.close)
         await self._loop.run_in_executor(None, self._store.close)
@@ -269,29 +268,29 @@ class StoreLink:
 
 
 class AnySession:
-    """The store for what clients ask for, to whom sessions mean nothing: in one that has ended nothing was done, so the
-    next one is waited for and asked, for PATIENCE_S at most."""
+    """The store for requests of clients, which may use any session: a call that fails with the end of a session was not
+    applied, so it is repeated in the next, for at most SESSION_WAIT_S."""
 
     def __init__(self, link: StoreLink) -> None:
         self._link = link
 
     async def multi(self, operations: Sequence[StoreOperation]) -> tuple[Any, ...]:
         """As StoreLink.multi."""
-        return await self._ask(lambda: self._link.multi(operations))
+        return await self._retry(lambda: self._link.multi(operations))
 
     async def get_nodes(self, paths: Sequence[str]) -> list[Node | None]:
         """As StoreLink.get_nodes."""
-        return await self._ask(lambda: self._link.get_nodes(paths))
+        return await self._retry(lambda: self._link.get_nodes(paths))
 
-    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
-        patient_until = loop.time() + PATIENCE_S
+        deadline = loop.time() + SESSION_WAIT_S
         while True:
             try:
-                return await ask()
+                return await call()
             except SessionExpiredError as error:
                 try:
-                    async with asyncio.timeout_at(patient_until):
+                    async with asyncio.timeout_at(deadline):
                         await self._link.until_connected()
                 except TimeoutError:
                     raise error from None
@@ -300,7 +299,7 @@ class AnySession:
 def _get_nodes(session: Session, paths: Sequence[str], watch: Watch | None) -> list[Node | None]:
     if watch is not None:
         for path in paths:
-            session.exists(path, watch)  # before the nodes are read, so that nothing after the reading is missed
+            session.exists(path, watch)  # before the read, so that no later change is missed
     return session.get_many(paths)
 
 

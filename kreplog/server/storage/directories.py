@@ -1,13 +1,13 @@
-"""DataDirectory: one log directory of a broker, apart from the logs in it: lock, marks of earlier lives, checkpoints.
+"""DataDirectory: a log directory of a broker: its lock, its shutdown marks, its checkpoints, and the names in it.
 
-meta.properties                     whose it is: broker.id and directory.id, as in Kafka (KIP-858)
-.kafka_cleanshutdown                the last life ended cleanly; read and deleted before anything is loaded (F35)
-kreplog.boot                        the boot of the host in which all that may be lost by a crash was known to be safe
-*-offset-checkpoint                 of every replica on disk, open or not (F31)
+meta.properties                     owner: broker.id and directory.id, as in Kafka (KIP-858)
+.kafka_cleanshutdown                mark of a clean shutdown; read and deleted before logs are loaded (F35)
+kreplog.boot                        boot id of the host; if another boot follows a crash, unsynced data may be lost
+*-offset-checkpoint                 offsets of every replica on disk, open or not (F31)
 <topic>-<partition>/                a replica
-<topic>-<partition>.<hex>-delete    one that is being deleted; removed at the next start at the latest
-<topic>-<partition>.<hex>-stray     one that a controller did not name any more; kept for log.stray.retention.ms
-<topic>-<partition>.<hex>-aside     one without a topic id where a replica is to be; kept for its owner to look at
+<topic>-<partition>.<hex>-delete    a deleted replica; its files are deleted by the next start at the latest
+<topic>-<partition>.<hex>-stray     a replica that is not assigned any more; deleted after log.stray.retention.ms
+<topic>-<partition>.<hex>-aside     a directory without topic id that had the name of a replica; never deleted
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _DELETABLE = re.compile(rf".+\.[0-9a-f]+{_DELETED}")
 _STRAYED = re.compile(rf".+-([0-9]+)\.[0-9a-f]+{_STRAY}")
 
 NAME_MAX = 255
-"""Bytes of a file's name, at the most; a topic's name has 249, all of them ASCII."""
+"""Maximum bytes of a file name; a topic name has up to 249, all ASCII."""
 
 Offsets = tuple[int, int, int]
-"""Recovery point, high watermark, log start offset: one for each of CHECKPOINTS."""
+"""Recovery point, high watermark and log start offset, in the order of CHECKPOINTS."""
 
 
 class Stray(NamedTuple):
-    """A replica that was set aside. partition: its number. since_ms: wall clock."""
+    """A stray replica. partition: its number. since_ms: when it was renamed, wall clock."""
 
     path: Path
     topic_id: str
@@ -64,12 +64,12 @@ class Stray(NamedTuple):
 
 
 class DataDirectory:
-    """`path`, locked for this process, with all logs in it that it owns, from `__init__` to `close`.
+    """A log directory, locked for this process with all logs in it, from `__init__` to `close`. Thread-safe.
 
-    id: of the directory, never another's. was_clean: the last life ended cleanly, or there was none. unclean: it did
-    not, and the host has been booted since, so what was not fsynced may be lost. is_new: nobody knows of a former life,
-    so what was here may be lost with a disk. failed: set by the owner, who then asks for no more. is_full: set by the
-    owner where something failed for want of room. Thread-safe.
+    id: unique id of the directory. was_clean: the last shutdown was clean, or there was none. unclean: it was not, and
+    the host has booted since, so that unsynced data may be lost. is_new: it has no mark of an earlier start, so its
+    data may be lost with a disk. failed: set by the caller, which then makes no other call but `close`. is_full: set by
+    the caller after an error for want of disk space.
     Raises UsageError (in use, or another broker's) and StorageError.
     """
 
@@ -115,15 +115,15 @@ class DataDirectory:
         self._checkpoints = [OffsetCheckpoint(str(self.path / name)) for name in CHECKPOINTS]
 
     def _check_mode(self, group: str | None) -> None:
-        """Warn where others than the owner, and the group that is to read, may enter: what exists is left as it is."""
+        """Warn if other users than the owner, and the group of log.dir.group, have access; modes are not changed."""
         status, path = self.path.stat(), self.path
         mode = stat.S_IMODE(status.st_mode)
         if group is None and mode & 0o077:
-            _log.warning("the log directory %s has mode %04o: chmod 700 closes it to other users", path, mode)
+            _log.warning("the log directory %s has mode %04o: `chmod 700` closes it to other users", path, mode)
         elif group is not None and (status.st_gid != group_number(group) or mode != 0o2750):
             _log.warning(
-                "the log directory %s has mode %04o, and was made before log.dir.group = %s: chgrp -R, and chmod 2750 "
-                "for directories and 640 for files, open it to the group",
+                "the log directory %s has mode %04o, and was created before log.dir.group = %s: `chgrp -R` "
+                "and `chmod` (2750 for directories, 640 for files) open it to the group",
                 path,
                 mode,
                 group,
@@ -136,7 +136,7 @@ class DataDirectory:
         owner = found.get("broker.id", "") if text is not None else str(broker_id)
         if owner != str(broker_id):
             raise UsageError(
-                f"the log directory {self.path} is that of broker {owner or '(unknown)'}, not of {broker_id}: "
+                f"the log directory {self.path} belongs to broker {owner or '(unknown)'}, not to {broker_id}: "
                 "give each broker directories of its own",
                 path=str(self.path),
             )
@@ -151,7 +151,7 @@ class DataDirectory:
         try:
             return checkpoint.latest()
         except CorruptCheckpointError as error:
-            _log.warning("%s; it is written anew", error)
+            _log.warning("%s; it is rewritten", error)
             return {}
 
     def _read(self, name: str) -> str | None:
@@ -161,13 +161,13 @@ class DataDirectory:
             return None
 
     def clear_unclean(self) -> None:
-        """What a crash of the host may have taken is dealt with: from now on only another boot makes this unclean."""
+        """Write the boot mark: any loss of data is handled, and only a crash of the host makes it unclean again."""
         atomic_write(str(self.path / BOOT_MARK), f"{self._boot}\n".encode())
 
     # Replicas
 
     def replicas(self) -> dict[TopicPartition, str | None]:
-        """Topic id of every replica here, None for one whose making was interrupted before it got one."""
+        """Topic id of every replica here, None for one whose creation was interrupted before it got one."""
         found: dict[TopicPartition, str | None] = {}
         for name in os.listdir(self.path):
             try:
@@ -175,7 +175,7 @@ class DataDirectory:
             except InvalidTopicError:
                 continue
             if (self.path / name).is_symlink():
-                _log.error("%s is a symbolic link, so no replica: move the directory itself here", self.path / name)
+                _log.error("%s is a symbolic link, and ignored: move the directory itself here", self.path / name)
                 continue
             if not (self.path / name).is_dir():
                 continue
@@ -183,11 +183,11 @@ class DataDirectory:
         return found
 
     def folder(self, partition: TopicPartition) -> Path:
-        """Where that replica is, or would be: in this directory and nowhere else. Raises InvalidTopicError."""
+        """The directory of a replica, whether it exists or not. Raises InvalidTopicError."""
         return self.path / str(check_partition(partition))
 
     def make(self, partition: TopicPartition, topic_id: str) -> Path:
-        """A folder for a new replica, which the checkpoints do not know; durable once its log's files are synced.
+        """Create the directory of a new replica, without checkpoints; durable once its log's files are synced.
 
         Raises InvalidTopicError, StorageError.
         """
@@ -199,18 +199,18 @@ class DataDirectory:
         return folder
 
     def set_aside(self, partition: TopicPartition) -> Path:
-        """Move what is no replica, for want of a topic id, out of the way of one. Raises StorageError."""
+        """Rename a directory without topic id, whose name a replica needs. Raises StorageError."""
         return self._move(partition, _ASIDE)
 
     def set_stray(self, partition: TopicPartition) -> Path:
-        """Move a replica out of the way, for `restore` or, after a while, `remove`. Raises StorageError."""
+        """Rename a replica as a stray, for `restore` or `mark_stray_deleted`. Raises StorageError."""
         moved = self._move(partition, _STRAY)
-        with suppress(OSError):  # then its time runs from when it last got a file
+        with suppress(OSError):  # then its age counts from its last change
             os.utime(moved)
         return moved
 
     def strays(self) -> list[Stray]:
-        """Those that can be taken back, oldest first."""
+        """Strays that can be restored, oldest first."""
         found = []
         for name in os.listdir(self.path):
             strayed, path = _STRAYED.fullmatch(name), self.path / name
@@ -220,7 +220,7 @@ class DataDirectory:
         return sorted(found, key=lambda stray: stray.since_ms)
 
     def restore(self, stray: Stray, partition: TopicPartition) -> Path:
-        """Move a stray back to where its replica was; the checkpoints do not know it. Raises StorageError."""
+        """Rename a stray back to its replica, without checkpoints. Raises StorageError."""
         self.forget(partition)
         folder = self._own_folder(partition)
         if os.path.lexists(folder):
@@ -229,11 +229,11 @@ class DataDirectory:
         return folder
 
     def mark_deleted(self, partition: TopicPartition) -> Path:
-        """Move a replica out of the way for `remove`. Raises StorageError."""
+        """Rename a replica for `remove`. Raises StorageError."""
         return self._move(partition, _DELETED)
 
     def mark_stray_deleted(self, stray: Stray) -> Path:
-        """Rename a stray for `remove`: half deleted it must not be taken back. Raises StorageError."""
+        """Rename a stray for `remove`: a half deleted one must not be restored. Raises StorageError."""
         target = stray.path.with_name(stray.path.name.removesuffix(_STRAY) + _DELETED)
         _rename(stray.path, target)
         return target
@@ -242,7 +242,7 @@ class DataDirectory:
         folder = self.folder(partition)
         if folder.is_symlink():
             raise StorageError(
-                f"{folder} is a symbolic link, and what it leads to may be anybody's: move the directory itself here",
+                f"{folder} is a symbolic link, whose target may belong to another user: move the directory itself here",
                 partition=str(partition),
                 path=str(folder),
             )
@@ -255,12 +255,12 @@ class DataDirectory:
         return target
 
     def remove(self, moved: Path) -> None:
-        """Delete what was marked for it, and nothing else; the next start tries again what cannot be deleted now."""
+        """Delete a directory that is marked for deletion, and no other; the next start retries what fails."""
         if moved.parent == self.path and _DELETABLE.fullmatch(moved.name) and not moved.is_symlink():
             shutil.rmtree(moved, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
-        """Deletions that an earlier life did not finish."""
+        """Finish the deletions that were interrupted by the end of the process."""
         for name in os.listdir(self.path):
             if name.endswith(_DELETED):
                 self.remove(self.path / name)
@@ -268,43 +268,47 @@ class DataDirectory:
     # Checkpoints
 
     def forget(self, partition: TopicPartition) -> None:
-        """No checkpoint speaks of it any more, on disk: a log made anew in its place would believe it."""
+        """Remove a partition from the checkpoint files: a new log in its place must not use them."""
         with self._lock:
             for checkpoint in self._checkpoints:
                 checkpoint.update(partition, None)
 
     def write_checkpoints(self, offsets: Callable[[], Mapping[TopicPartition, Offsets]]) -> None:
-        """`offsets()` of the open replicas; of others that have a folder what was there before (F31).
+        """Write `offsets()` of the open replicas, and keep the entries of others that have a directory (F31).
 
-        offsets: called with the lock held, so that no replica that is forgotten meanwhile comes back. Raises
+        offsets: called with the lock held, so that a replica that is forgotten meanwhile does not return. Raises
         StorageError.
         """
         with self._lock:
-            now = offsets()
+            current = offsets()
             for index, checkpoint in enumerate(self._checkpoints):
                 before = self._load(checkpoint)
-                others = {one: at for one, at in before.items() if one not in now and self.folder(one).is_dir()}
-                after = others | {one: three[index] for one, three in now.items()}
+                others = {
+                    partition: offset
+                    for partition, offset in before.items()
+                    if partition not in current and self.folder(partition).is_dir()
+                }
+                after = others | {partition: entry[index] for partition, entry in current.items()}
                 if after != before:
                     checkpoint.write(after)
 
     # End
 
     def close(self, clean: bool) -> None:
-        """Let go of it. clean: every log in it was closed and nothing is lost."""
+        """Unlock the directory. clean: write the clean shutdown mark, since every log in it was closed."""
         if clean and not self.failed:
             try:
                 self.clear_unclean()
                 atomic_write(str(self.path / CLEAN_MARK), b'{"version":0}')
             except (OSError, StorageError) as error:
-                _log.error("the log directory %s is not marked as closed cleanly: %s", self.path, error)
-        fcntl.flock(self._file, fcntl.LOCK_UN)  # which closing is not, while a child between fork and exec has it too
+                _log.error("the log directory %s cannot get its clean shutdown mark: %s", self.path, error)
+        fcntl.flock(self._file, fcntl.LOCK_UN)  # closing does not unlock while a forked child has the descriptor
         os.close(self._file)
 
 
 def read_topic_id(folder: Path) -> str | None:
-    """The topic id in a partition directory, None where there is none that can be read. Raises StorageError where the
-    process has no descriptors, which says nothing about it."""
+    """The topic id in a partition directory, None if it cannot be read. Raises StorageError if the process is out of
+    descriptors."""
     try:
         lines = (folder / "partition.metadata").read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -316,9 +320,9 @@ def read_topic_id(folder: Path) -> str | None:
 
 
 def _suffixed(partition: TopicPartition, suffix: str) -> str:
-    """A new directory name for a replica that is moved out of the way. The topic's name is shortened where a file
-    system has no room for all of it, with the longest suffix too, as a stray gets that when it is deleted. Source:
-    Kafka, UnifiedLog.logDirNameWithSuffixCappedLength."""
+    """A new directory name for a replica that is deleted or set aside. A topic name is shortened to the limit of the
+    file system, with the longest suffix, which a stray gets when it is deleted. Source: Kafka,
+    UnifiedLog.logDirNameWithSuffixCappedLength."""
     ending = f"-{partition.partition}.{secrets.token_hex(16)}"
     return partition.topic[: NAME_MAX - len(ending) - len(_DELETED)] + ending + suffix
 
@@ -331,7 +335,7 @@ def _rename(folder: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Fsync a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -51,7 +51,8 @@ class Strays:
         hold a shortened topic name."""
         key = topic_id, partition.partition
         return sorted(
-            (one for one in self._strays if (one[1].topic_id, one[1].partition) == key), key=lambda one: one[1].since_ms
+            (found for found in self._strays if (found[1].topic_id, found[1].partition) == key),
+            key=lambda found: found[1].since_ms,
         )
 
     def restore(self, found: Found, partition: TopicPartition) -> Path:

@@ -58,7 +58,7 @@ def with_unreached(root: Path, work: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "QUERY_WAITS_S", 0.01)
+    monkeypatch.setattr(api, "QUERY_WAIT_S", 0.01)
     monkeypatch.setattr(stored_metadata, "FRESH_S", 0.0)
 
 

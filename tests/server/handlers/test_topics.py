@@ -17,7 +17,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
 )
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.server.handlers.topics import Topics
+from kreplog.server.handlers.topics import TopicViews
 from kreplog.types import LeaderAndIsr, TopicPartition
 
 A = TopicPartition("a", 0)
@@ -43,8 +43,8 @@ class World:
         self.replicas = Counted()
         self.topics = self.view()
 
-    def view(self) -> Topics:
-        return Topics(cast(Any, SimpleNamespace(metadata=self.metadata, partitions=self.replicas)))
+    def view(self) -> TopicViews:
+        return TopicViews(cast(Any, SimpleNamespace(metadata=self.metadata, partitions=self.replicas)))
 
     def tell(self, request: ControlRequest) -> None:
         if isinstance(request, UpdateMetadataRequest):

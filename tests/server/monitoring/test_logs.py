@@ -25,7 +25,7 @@ from kreplog.core.messages import (
 from kreplog.errors import ErrorCode
 from kreplog.server.monitoring.logs import (
     DRAIN_S,
-    ROWS_AT_ONCE,
+    MAX_ROWS,
     STATE_CHANGES,
     LogSettings,
     log_applied,
@@ -157,7 +157,7 @@ def test_many_decisions_are_written_a_few_at_a_time_and_in_order(tmp_path: Path)
         while sizes[-1] < 3002:
             await asyncio.sleep(0)
             sizes.append(path.read_text().count("\n"))
-        assert max(b - a for a, b in itertools.pairwise(sizes)) <= ROWS_AT_ONCE
+        assert max(b - a for a, b in itertools.pairwise(sizes)) <= MAX_ROWS
         log_state_change("info", "late")
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ from kreplog.core.effects import Send
 from kreplog.errors import ErrorCode, UsageError
 from kreplog.server.broker import Broker
 from kreplog.server.monitoring.counters import Requests
-from kreplog.server.monitoring.exporter import AT_ONCE
+from kreplog.server.monitoring.exporter import MAX_CONNECTIONS
 from kreplog.server.monitoring.health import readiness
 from kreplog.server.monitoring.metrics import request_name
 from kreplog.server.settings import load
@@ -207,10 +207,10 @@ def test_who_asks_for_something_else_and_who_asks_badly(tmp_path: Path) -> None:
             for hostile in (b"\x16\x03\x01\0\xf1\r\n\r\n", b"GET /metrics" + b"x" * 100_000):
                 assert b"200 OK" not in await ask(broker, hostile)
             address = broker.metrics.address
-            slow = [await asyncio.open_connection(address.host, address.port) for _ in range(AT_ONCE)]
+            slow = [await asyncio.open_connection(address.host, address.port) for _ in range(MAX_CONNECTIONS)]
             for _, writer in slow:
                 writer.write(b"GET /met")
-            for _ in range(AT_ONCE):
+            for _ in range(MAX_CONNECTIONS):
                 assert await _answers(broker), "who is slow makes room"
             for reader, _ in slow:
                 assert await reader.read() == b"", "no more than a handful at once"
@@ -256,5 +256,5 @@ def test_every_request_has_a_name_and_every_time_a_class() -> None:
     requests = Requests()
     for began in (0.0, float("inf")):
         requests.answered(ApiKey.PRODUCE, False, began)
-    assert requests.times[ApiKey.PRODUCE, False].classes[0] == 1
-    assert requests.times[ApiKey.PRODUCE, False].classes[-1] == 1
+    assert requests.times[ApiKey.PRODUCE, False].buckets[0] == 1
+    assert requests.times[ApiKey.PRODUCE, False].buckets[-1] == 1

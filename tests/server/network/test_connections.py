@@ -75,11 +75,11 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
         with echo.connect() as sock:
             sock.sendall(request(1) + request(2) + request(3))
             await until(lambda: len(echo.seen) == 3)
-            echo.seen[2].answer([b"three"])
-            echo.seen[1].answer([])  # acks=0: nothing is said
+            echo.seen[2].respond([b"three"])
+            echo.seen[1].respond([])  # acks=0: nothing is said
             await asyncio.sleep(0.01)
-            echo.seen[0].answer([b"o", memoryview(b"ne")])
-            echo.seen[0].answer([b"again"])
+            echo.seen[0].respond([b"o", memoryview(b"ne")])
+            echo.seen[0].respond([b"again"])
             assert await receive(sock, 8) == b"onethree"
         await until(lambda: echo.server.connections == 0)
         echo.server.close()
@@ -111,7 +111,7 @@ def test_who_has_too_much_under_way_is_not_read_from() -> None:
             assert len(echo.seen) == 3
             for number in range(10):
                 await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
-                echo.seen[number].answer([b"%d" % number])
+                echo.seen[number].respond([b"%d" % number])
             assert await receive(sock, 10) == b"0123456789"
         echo.server.close()
 
@@ -126,12 +126,12 @@ def test_what_came_with_too_much_waits_too() -> None:
             for number in range(10):
                 await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
                 assert len(echo.seen) <= number + 3
-                echo.seen[number].answer([b"%d" % number])
+                echo.seen[number].respond([b"%d" % number])
             assert await receive(sock, 10) == b"0123456789"
             sock.sendall(b"".join(request(number) for number in range(9)) + request(9, b"refuse") + request(10))
             for number in range(10, 19):
                 await until(lambda so_far=number: len(echo.seen) > so_far)  # type: ignore[misc]
-                echo.seen[number].answer([b"%d" % (number - 10)])
+                echo.seen[number].respond([b"%d" % (number - 10)])
             received = await receive(sock, 10)
             assert b"012345678".startswith(received), "refused, and closed with what was not sent yet"
             assert len(echo.seen) == 19
@@ -141,7 +141,7 @@ def test_what_came_with_too_much_waits_too() -> None:
 
 
 def test_requests_that_take_long_are_handled_in_turn_with_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "TURN_S", -1.0)
+    monkeypatch.setattr(network, "DELIVERY_S", -1.0)
 
     async def work() -> None:
         echo = Echo()
@@ -155,7 +155,7 @@ def test_requests_that_take_long_are_handled_in_turn_with_those_of_others(monkey
             numbers = [exchange.header.correlation_id for exchange in echo.seen]
             assert numbers == [100, 200, 101, 201, 102, 202, 103, 203, 104, 204]
             for exchange in echo.seen:
-                exchange.answer([b"fine"])
+                exchange.respond([b"fine"])
             assert await receive(one, 20) == await receive(two, 20) == b"fine" * 5
         echo.server.close()
 
@@ -171,13 +171,13 @@ def test_who_does_not_read_its_answers_is_not_read_from() -> None:
                 sock.sendall(request(number))
                 await asyncio.sleep(0.002)
                 for exchange in echo.seen:
-                    exchange.answer([memoryview(answer)])
+                    exchange.respond([memoryview(answer)])
             assert len(echo.seen) < 50, "the others wait in the kernel"
             received = 0
             while received < 50 << 20:
                 received += len(await asyncio.get_running_loop().sock_recv(sock, 1 << 20))
                 for exchange in echo.seen:
-                    exchange.answer([memoryview(answer)])
+                    exchange.respond([memoryview(answer)])
         echo.server.close()
 
     run(work)
@@ -206,7 +206,7 @@ def test_a_hostile_frame_costs_its_own_connection(hostile: bytes) -> None:
             assert await receive(sock, 1) == b""
             sound.sendall(request(1))
             await until(lambda: len(echo.seen) == 1)
-            echo.seen[0].answer([b"fine"])
+            echo.seen[0].respond([b"fine"])
             assert await receive(sound, 4) == b"fine"
         echo.server.close()
 
@@ -260,7 +260,7 @@ def test_unix_sockets(tmp_path: Path) -> None:
         ListeningSocket(Listener(path=str(path)), accepted.append).close()  # as after a kill: the old one is replaced
         listening.close()
         path.write_text("something else")
-        with pytest.raises(StorageError, match="is no socket"):
+        with pytest.raises(StorageError, match="is not a socket"):
             ListeningSocket(Listener(path=str(path)), accepted.append)
 
     run(work)
@@ -274,7 +274,7 @@ def test_a_peer_calls_and_calls_anew_after_a_loss() -> None:
 
         async def answer(body: bytes) -> None:
             await until(lambda: bool(echo.seen))
-            echo.seen.pop().answer([framed(body)])
+            echo.seen.pop().respond([framed(body)])
 
         called = asyncio.create_task(peer.call(address, [request(1)], 5))
         await answer(b"one")
@@ -401,7 +401,7 @@ async def is_served(sock: socket.socket, echo: Echo, number: int) -> None:
     count = len(echo.seen)
     sock.sendall(request(number))
     await until(lambda: len(echo.seen) > count)
-    echo.seen[-1].answer([b"fine"])
+    echo.seen[-1].respond([b"fine"])
     assert await receive(sock, 4) == b"fine"
 
 
@@ -444,7 +444,7 @@ def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) ->
                 sock.sendall(request(number) * 8)
                 await until(lambda: len(echo.seen) == 8)
                 while echo.seen:
-                    echo.seen.pop(0).answer([bytes(1 << 20)])
+                    echo.seen.pop(0).respond([bytes(1 << 20)])
                 await asyncio.sleep(0)
             await is_served(sound, echo, 2)
             grown = resident_bytes() - before
@@ -490,12 +490,12 @@ def test_answers_behind_a_request_that_waits_are_bounded() -> None:
             for number in range(1, 5):
                 sock.sendall(request(number))
                 await until(lambda number=number: len(echo.seen) > number)  # type: ignore[misc]
-                echo.seen[number].answer([bytes(1 << 20)])
+                echo.seen[number].respond([bytes(1 << 20)])
             sock.sendall(request(5) + request(6))
             await is_served(other, echo, 1)
             assert {exchange.header.correlation_id for exchange in echo.seen} == {0, 1, 2, 3, 4, 5}
             assert 4 << 20 <= echo.server.memory.held < 5 << 20
-            echo.seen[0].answer([b"first"])
+            echo.seen[0].respond([b"first"])
             assert await receive(sock, 5 + (4 << 20)) == b"first" + bytes(4 << 20)
             await until(lambda: echo.seen[-1].header.correlation_id == 6)
             assert echo.server.memory.held == 0
@@ -504,7 +504,7 @@ def test_answers_behind_a_request_that_waits_are_bounded() -> None:
                 echo.seen.clear()
                 stack.enter_context(contextlib.closing(echo.connect())).sendall(request(1) + request(2))
                 await until(lambda: len(echo.seen) == 2)
-                echo.seen[1].answer([bytes(4 << 20)])
+                echo.seen[1].respond([bytes(4 << 20)])
                 assert echo.server.memory.held <= limit
             await until(lambda: echo.server.connections == 4)
         await until(lambda: echo.server.connections == 0)
@@ -522,7 +522,7 @@ def test_records_of_segments_count_as_nobodys_memory(tmp_path: Path) -> None:
             with echo.connect() as sock:
                 sock.sendall(request(1))
                 await until(lambda: len(echo.seen) == 1)
-                echo.seen[0].answer([b"head", memoryview(mapped)])
+                echo.seen[0].respond([b"head", memoryview(mapped)])
                 assert len(await receive(sock, 4 + (8 << 20))) == 4 + (8 << 20)
             await until(lambda: echo.server.connections == 0)
             del echo.seen[:]
@@ -562,7 +562,7 @@ def test_where_all_have_asked_the_one_idle_for_longest_goes() -> None:
             with echo.connect() as late:
                 await is_served(late, echo, 3)
             assert await receive(idle, 1) == b""
-            echo.seen[0].answer([b"late"])
+            echo.seen[0].respond([b"late"])
             assert await receive(waiting, 4) == b"late"
             await is_served(lively, echo, 4)
         echo.server.close()
@@ -578,12 +578,12 @@ def test_idle_connections_are_closed_and_those_who_wait_for_an_answer_are_not() 
                 sock.sendall(request(1))
             await until(lambda: len(echo.seen) == 2)
             (slows,) = (one for one in echo.seen if one.client.peer.endswith(f":{slow.getsockname()[1]}"))
-            slows.answer([memoryview(bytes(32 << 20))])
+            slows.respond([memoryview(bytes(32 << 20))])
             assert await receive(silent, 1) == b""
             await until(lambda: slows.client.closed)
             assert echo.server.connections == 1
             (waitings,) = (one for one in echo.seen if one is not slows)
-            waitings.answer([b"fine"])
+            waitings.respond([b"fine"])
             assert await receive(waiting, 4) == b"fine"
             assert await receive(waiting, 1) == b"", "idle from now on"
         echo.server.close()
@@ -598,7 +598,7 @@ def test_requests_are_counted_with_their_times() -> None:
             for number in range(3):
                 await is_served(sock, echo, number)
         (((key, follower), times),) = echo.server.requests.times.items()
-        assert (key, follower, sum(times.classes)) == (ApiKey.METADATA, False, 3)
+        assert (key, follower, sum(times.buckets)) == (ApiKey.METADATA, False, 3)
         assert 0 < times.total_s < 20
         echo.server.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from kreplog.errors import BadVersionError, SessionExpiredError, UsageError
 from kreplog.server.runtime import store
-from kreplog.server.runtime.store import SHARED_OPERATIONS, AnySession, StoreLink, make_store
+from kreplog.server.runtime.store import MAX_SHARED_OPERATIONS, AnySession, StoreLink, make_store
 from kreplog.types import Create, SetData, StoreOperation, WatchEvent
 from tests.server.loop import run
 
@@ -94,7 +94,7 @@ def test_what_clients_ask_for_waits_for_the_next_session(tmp_path: Path, monkeyp
         running.cancel()
         link.abandon()
         link.check()
-        monkeypatch.setattr(store, "PATIENCE_S", 0.01)
+        monkeypatch.setattr(store, "SESSION_WAIT_S", 0.01)
         with pytest.raises(SessionExpiredError):
             await patient.multi((Create("/b"),))
         await link.close()
@@ -134,9 +134,11 @@ def test_what_is_submitted_together_shares_a_transaction_and_no_failure(tmp_path
         stats = await replies_to((SetData("/1", b"y", 1),), (SetData("/2", b"y", 7), Create("/no")), (Create("/yes"),))
         assert stats[0][0].version == 2 and stats[2] == ["/yes"]
         assert isinstance(stats[1], BadVersionError) and stats[1].index == 0
-        many = await replies_to(*((Create(f"/many{n}"),) for n in range(SHARED_OPERATIONS + 1)))
-        assert [path for (path,) in many] == [f"/many{n}" for n in range(SHARED_OPERATIONS + 1)]
-        assert await made_by("/many0") == await made_by(f"/many{SHARED_OPERATIONS - 1}") != await made_by(many[-1][0])
+        many = await replies_to(*((Create(f"/many{n}"),) for n in range(MAX_SHARED_OPERATIONS + 1)))
+        assert [path for (path,) in many] == [f"/many{n}" for n in range(MAX_SHARED_OPERATIONS + 1)]
+        assert (
+            await made_by("/many0") == await made_by(f"/many{MAX_SHARED_OPERATIONS - 1}") != await made_by(many[-1][0])
+        )
         await link.call(lambda session: session.close())
         assert [type(one) for one in await replies_to((Create("/late"),), (Create("/later"),))] == [
             SessionExpiredError

@@ -54,7 +54,7 @@ def test_directories_have_one_owner(life: Life, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="in use by another broker process"):
         DataDirectory(str(tmp_path / "data"), 1, "boot")
     life.crash()
-    with pytest.raises(UsageError, match="is that of broker 1, not of 2"):
+    with pytest.raises(UsageError, match="belongs to broker 1, not to 2"):
         DataDirectory(str(tmp_path / "data"), 2, "boot")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot make"):
