@@ -1,4 +1,4 @@
-"""A process without descriptors or memory fails no log: what was refused is done again, and nothing counts as lost."""
+"""Exhaustion of descriptors or memory fails no log: refused operations are retried, and no replica counts as lost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def later(shell: Shell) -> None:
 
 
 def produced(shell: Shell, value: str) -> Any:
-    """What is answered at once to a produce under acks=1."""
+    """The immediate response to a produce with acks=1."""
     return shell.response_to(ProduceRequest(1, 1000, (ProducePartition(TP, batch(value)),))).partitions[0]
 
 
@@ -88,7 +88,7 @@ def test_a_leader_without_descriptors_refuses_appends_and_leads_on() -> None:
     assert produced(shell, "a").error is ErrorCode.KAFKA_STORAGE_ERROR
     assert role(shell) is Role.LEADER and not reported(shell)
     assert shell.partition.sequence_gap_grace.applies(shell.now_ms), (
-        "what the producer sent after it must not come before it"
+        "later batches of the producer must not overtake it"
     )
     assert produced(shell, "a").error is ErrorCode.NONE
     assert shell.content() == ["a"]

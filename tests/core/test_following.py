@@ -1,5 +1,5 @@
-"""Followers and their leaders together: fetching, reconciling, truncating. F-numbers name known flaws of the design
-that this must not have; b1, b2 and b3 are shells whose messages the test delivers, or does not."""
+"""Followers and their leaders together: fetching, reconciling, truncating. F-numbers name known flaws of the base
+design that must not come back; b1, b2 and b3 are shells whose messages the test delivers, or loses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.core.shell import TP, Shell, batch
 
 
 class Brokers:
-    """Some of b1 to b3, and the fetches under way between them."""
+    """The brokers b1 to b3, or those of `ids`, and the fetches in flight between them."""
 
     def __init__(self, *ids: int, config: ReplicationConfig | None = None) -> None:
         self.shells = {broker: Shell(broker, config) for broker in ids}
@@ -60,7 +60,7 @@ class Brokers:
             self[leader].request(ProduceRequest(1, 1000, (ProducePartition(TP, batch(name)),)))
 
     def fetch(self, broker: int) -> FetchedPartition | None:
-        """One round of a follower: its outstanding fetch is answered; what the leader said of TP."""
+        """Deliver the fetch of a follower in flight and its response; returns the part about TP."""
         shell = self[broker]
         send = [sent for sent in shell.effects if isinstance(sent, Send)][-1]
         response = self.response(send)
@@ -84,7 +84,7 @@ class Brokers:
                 self.fetch(broker)
 
     def wait(self, broker: int) -> None:
-        """Until what was delayed is fetched again."""
+        """Until the delayed partition is fetched again."""
         self[broker].now_ms += 1000
         self[broker].step(Tick())
 
@@ -135,7 +135,7 @@ def test_a_debugging_fetch_reads_the_replica_leader_or_not() -> None:
 
 
 def test_f1_truncating_by_epoch_retains_acknowledged_records() -> None:
-    """KIP-101, scenario 1: b2 holds m2, which b1 acknowledged, but its own watermark stands before it."""
+    """KIP-101, scenario 1: b2 holds m2, which b1 acknowledged, but its own high watermark is below it."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers.write(1, "m1", "m2")
@@ -226,7 +226,7 @@ def test_f7_a_response_of_an_earlier_epoch_is_dropped() -> None:
 
 
 def test_f8_a_diverging_response_does_not_move_the_watermark() -> None:
-    """KAFKA-14704: the leader says "parted at 1, watermark 3" to one that holds three records."""
+    """KAFKA-14704: the leader responds "diverging at 1, watermark 3" to a follower with three records."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1,))
     brokers.write(1, "a", "x", "y")
@@ -272,7 +272,7 @@ ONE_BY_ONE = ReplicationConfig(replica_fetch_backoff_ms=100, replica_lag_time_ma
 
 
 def behind(isr: tuple[int, ...], *names: str, **more: Any) -> Brokers:
-    """b2, whose every fetch is answered with one record, is about to fetch all of them from b1."""
+    """b2, which gets one record with each response, is about to fetch all of them from b1."""
     brokers = Brokers(1, 2, config=ONE_BY_ONE)
     brokers.leader_and_isr(1, 1, isr, **more)
     brokers.write(1, *names)
@@ -291,7 +291,7 @@ def order(effects: Iterable[Any]) -> list[tuple[str, int]]:
 
 
 def test_a_follower_that_is_behind_pipelines_fetches_below_the_watermark_it_received() -> None:
-    """What it has not appended it may call its own only where that lets it neither commit nor join."""
+    """It may fetch past its log end only where that neither commits records nor brings it into the ISR."""
     brokers = behind((1,), "a", "b", "c")
     shell = brokers[2]
     del shell.effects[:-1]
@@ -309,7 +309,7 @@ def test_a_follower_that_is_behind_pipelines_fetches_below_the_watermark_it_rece
 
 
 def test_an_in_sync_follower_fetches_from_its_log_end() -> None:
-    """There its word counts."""
+    """Its fetch offset counts for the high watermark."""
     brokers = behind((1, 2), "a", "b")
     del brokers[2].effects[:-1]
     brokers.fetch(2)
@@ -390,7 +390,7 @@ def test_with_flush_messages_1_a_follower_fetches_again_once_it_has_fsynced() ->
 
 
 def test_a_follower_ahead_after_an_unclean_election_truncates_and_logs_the_loss() -> None:
-    """F19: the watermark steps back only then, and one lineage is left."""
+    """F19: only then the watermark moves back, and the logs converge."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers.write(1, "a", "b")
@@ -463,7 +463,7 @@ def test_a_leader_that_wrote_nothing_follows_one_whose_records_are_of_an_older_e
 
 
 def test_f16_before_its_registration_a_process_applies_no_control_request() -> None:
-    """What is meant for its former life would have it lead with the hole that its crash left."""
+    """A request for its former process would have it lead without the records that its crash lost."""
     brokers = Brokers(1, 2)
     manager = ReplicaManager(1, brokers[1].config, {})
     brokers[1].manager = manager
@@ -494,7 +494,7 @@ def test_leader_and_isr_updates_the_metadata_of_known_partitions() -> None:
 
 
 def test_a_late_copy_of_a_control_request_undoes_nothing() -> None:
-    """It was sent again on a new connection, answered, and the first copy comes out of a slow broker's buffer now."""
+    """It was sent again on a new connection and applied; now the first copy comes out of a slow broker's buffer."""
     shell = Shell()
     init = LeaderAndIsrRequest(9, 1, 1, (), True, sequence=1)
     metadata = UpdateMetadataRequest(9, 1, 1, (), sequence=2)
@@ -603,7 +603,7 @@ def test_a_missing_replica_is_not_recreated_empty_while_it_is_in_sync() -> None:
 
 
 def test_a_broker_on_its_first_registration_has_lost_nothing() -> None:
-    """Its first partitions may reach it late, no longer as new ones, while a leader counts it as in sync."""
+    """Its first LeaderAndIsr may come late, with is_new unset, while a leader has it in the ISR."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers[2].topic_ids.clear()
@@ -660,7 +660,7 @@ def test_flush_messages_1_ends_for_a_follower_with_the_leader_epoch() -> None:
 
 @pytest.mark.parametrize("fetchers", [1, 2, 3])
 def test_the_partitions_of_a_leader_are_distributed_over_its_fetchers(fetchers: int) -> None:
-    """num.replica.fetchers: each has requests of its own, and its partitions in all of them."""
+    """num.replica.fetchers: each fetcher sends its own requests, with its own partitions."""
     shell = Shell(config=ReplicationConfig(num_replica_fetchers=fetchers))
     shell.update_metadata(1, 2)
     places = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(6)]

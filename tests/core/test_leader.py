@@ -1,5 +1,5 @@
-"""A leader: what it appends, acknowledges, commits and shows, and how it changes the ISR. F-numbers name known flaws of
-the design that this must not have; KIPs, the sources of the rules."""
+"""A leader: appends, acknowledgements, commits, reads, and changes of the ISR. F-numbers name known flaws of the base
+design that must not come back; KIPs, the sources of the rules."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def leader(epoch: int = 1, isr: tuple[int, ...] = (1, 2, 3), config: TopicConfig
 
 
 def next_leader(isr: tuple[int, ...], records: ModelRecords | None = None) -> Shell:
-    """Leads in epoch 2, over records of epoch 1 (by default two) none of which it knows to be committed."""
+    """Leads in epoch 2, with records of epoch 1 (by default two) above its high watermark."""
     shell = Shell()
     shell.leader_and_isr(2, 1)
     (written,) = (records or batch("a", "b")).batches
@@ -84,7 +84,7 @@ def fetched(shell: Shell, *args: Any, **kwargs: Any) -> Any:
 
 
 def answers(shell: Shell) -> list[ProducedPartition]:
-    """Of all produces so far."""
+    """The responses to all produces so far."""
     responses = [effect.response for effect in shell.effects if isinstance(effect, Reply)]
     return [
         response_partition
@@ -405,7 +405,7 @@ def test_f13_a_pending_member_holds_the_watermark_and_counts_for_nothing_else() 
 
 
 def test_an_isr_change_alone_retries_no_delayed_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands may change at once, each waking a fetch that has thousands of partitions to look at."""
+    """Thousands may change at once, each waking a fetch that has thousands of partitions to read."""
     shell = leader(isr=(1, 2))
     looks: list[int] = []
     evaluate = FetchContext.evaluate
@@ -424,7 +424,7 @@ def test_an_isr_change_alone_retries_no_delayed_fetch(monkeypatch: pytest.Monkey
 
 
 def test_f16_joining_is_conditional_on_the_registration_that_fetched() -> None:
-    """KIP-903: and a message of an earlier life counts no more."""
+    """KIP-903: and a fetch of an earlier process is refused."""
     shell = leader(isr=(1, 2))
     fetched(shell, 3, 0)
     write = wrote(shell)
@@ -539,7 +539,7 @@ def test_an_init_sets_aside_replicas_that_it_does_not_name() -> None:
 
 
 def test_a_fetch_under_a_registration_unknown_to_the_leader_is_refused() -> None:
-    """Neither does it count what such a follower holds, nor does it keep the one out that is registered."""
+    """Its position does not count, and the registered follower is not kept out by it."""
     shell = leader(isr=(1, 2))
     assert fetched(shell, 3, 0, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
     assert fetched(shell, 4, 0, broker_epoch=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -562,7 +562,7 @@ def test_a_follower_that_registered_again_is_accepted_once_the_leader_knows() ->
 
 @pytest.mark.parametrize("kind", [LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest])
 def test_a_controller_epoch_without_an_election_is_refused(kind: Any) -> None:
-    """And what the real controller sends after it is not."""
+    """And the requests of the real controller after it are not."""
     shell = leader()
     shell.elected = 1
     assert shell.response_to(kind(9, 7, shell.epoch, ())).error is ErrorCode.STALE_CONTROLLER_EPOCH
@@ -610,7 +610,7 @@ def test_without_the_stores_response_the_controller_has_to_retry(answer: Any) ->
 
 
 def received(shell: Shell, reply_to: Any, request: Any) -> list[Effect]:
-    """What the manager does first, with nothing answered yet."""
+    """The effects of a request before any response of the store."""
     return list(shell.manager.step(Received(reply_to, request), shell.now_ms))
 
 
@@ -619,7 +619,8 @@ def epoch_node(epoch: int) -> Node:
 
 
 def test_a_replica_that_would_leave_again_at_once_does_not_join() -> None:
-    """While the ISR is too small the watermark stands, so a hung follower seems caught up by its last fetch."""
+    """While the ISR is too small the watermark does not advance, so a hung follower seems caught up by its last
+    fetch."""
     shell = leader(config=MIN2)
     for broker in (2, 3):
         fetched(shell, broker, 0)
@@ -637,8 +638,8 @@ def test_a_replica_that_would_leave_again_at_once_does_not_join() -> None:
 
 
 def test_nothing_is_committed_while_the_store_has_an_elr() -> None:
-    """The minimum was lowered while a shrink under the old one was on its way: 2 is eligible in the store, and would be
-    elected were the minimum raised again."""
+    """min.insync.replicas was lowered while a shrink under the old value was in flight: 2 is in the ELR of the store,
+    and could be elected if the value were raised again."""
     shell = leader(isr=(1,), config=MIN2)
     fetched(shell, 2, 0)
     shell.leader_and_isr(1, 2, (1, 2), version=1, config=MIN2)
@@ -680,7 +681,8 @@ def test_catching_up_and_reassigned_replicas() -> None:
 
 
 def test_completed_requests_are_dropped_before_their_deadlines() -> None:
-    """Which are the clients': a produce may have weeks, and is answered in milliseconds; a fetch a minute."""
+    """Clients choose the deadlines: a produce may have weeks and complete in milliseconds; a fetch may have a
+    minute."""
     shell = leader(isr=(1, 2))
     for number in range(2500):
         shell.step(Received("consumer", fetch(-1, number, max_wait_ms=60_000)))

@@ -1,4 +1,4 @@
-"""Log starts that move: DeleteRecords and retention on leaders, what followers make of it, and when it is answered.
+"""Log starts that move: DeleteRecords and retention on leaders, how followers apply them, and when requests complete.
 
 Source: KIP-107; F39 of the reliability notes.
 """
@@ -43,11 +43,11 @@ from tests.core.shell import TP, Shell, batch, only
 from tests.core.test_following import Brokers
 
 LONG_MS = 10**9
-"""Longer than Brokers.answer lets pass."""
+"""Longer than Brokers.response waits."""
 
 
 def running(*ids: int) -> Brokers:
-    """The first leads; a, b, c and d are committed, and everybody knows it."""
+    """The first broker leads; a, b, c and d are committed, and all replicas have that high watermark."""
     brokers = Brokers(*ids)
     brokers.leader_and_isr(ids[0], 1, ids)
     brokers.write(ids[0], "a", "b", "c", "d")
@@ -56,7 +56,7 @@ def running(*ids: int) -> Brokers:
 
 
 def delete(shell: Shell, offset: int, timeout_ms: int = LONG_MS, where: TopicPartition = TP) -> list[Any]:
-    """The answers there are at once."""
+    """The immediate responses."""
     requested = DeleteRecordsRequest(timeout_ms, (DeleteRecordsPartition(where, offset),))
     return answers(shell.request(requested, "deleter"))
 

@@ -36,7 +36,7 @@ class Scripted:
     topic_id: str = "id"
     awaits_flush: bool = False
     looks: int = 0
-    ahead: FetchPosition | None = None
+    pipelined: FetchPosition | None = None
     taken: list[tuple[FetchPartition, FetchedPartition]] = field(default_factory=list)
 
     @property
@@ -49,7 +49,7 @@ class Scripted:
 
     def pipelined_fetch_position(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
         yield from ()
-        return self.ahead
+        return self.pipelined
 
     def take_fetched(self, request: FetchPartition, data: FetchedPartition, now_ms: int) -> Steps[FetchOutcome]:
         self.taken.append((request, data))
@@ -426,15 +426,15 @@ def test_a_partition_removed_while_it_applies_its_response() -> None:
     assert (forgotten(request), list(shell.fetcher.partitions)) == ([0], [tp(1)])
 
 
-# --- asking ahead ---------------------------------------------------------------------------------------------------
+# --- pipelined fetches ---------------------------------------------------------------------------------------
 
 
-def ahead(offset: int) -> FetchPosition:
+def pipelined(offset: int) -> FetchPosition:
     return FetchPosition(offset, 1, 0)
 
 
 def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
-    partition = Scripted(0, [FetchOutcome.PROGRESS, FetchOutcome.PROGRESS], ahead=ahead(6))
+    partition = Scripted(0, [FetchOutcome.PROGRESS, FetchOutcome.PROGRESS], pipelined=pipelined(6))
     shell = Shell(partition, Scripted(1))
     shell.poll()
     shell.effects.clear()
@@ -443,7 +443,7 @@ def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
     assert second is not None
     assert [(listed.partition, listed.fetch_offset) for listed in second.partitions] == [(tp(0), 6)]
     assert session(second) == (9, 1)
-    partition.ahead = None  # near the end it fetches from its log end
+    partition.pipelined = None  # near the end it fetches from its log end
     third = shell.answer(data(0, b"y"))
     assert [requested.fetch_offset for requested, _ in partition.taken] == [5, 6]
     assert third is not None
@@ -451,7 +451,7 @@ def test_the_next_request_is_sent_before_fetched_records_are_applied() -> None:
 
 
 def test_a_leader_without_sessions_gets_full_pipelined_requests() -> None:
-    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), Scripted(1))
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], pipelined=pipelined(6)), Scripted(1))
     shell.poll()
     request = shell.answer(data(0, b"x"), session=0)
     assert isinstance(shell.effects[-2], Send)
@@ -471,7 +471,7 @@ def test_partitions_that_cannot_be_pipelined_are_applied_first(
     other: FetchedPartition, outcome: FetchOutcome, offsets: dict[int, int]
 ) -> None:
     """So that the request lists its new position: a session repeats what is not listed again."""
-    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), Scripted(1, [outcome]))
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], pipelined=pipelined(6)), Scripted(1, [outcome]))
     shell.poll()
     shell.effects.clear()
     request = shell.answer(data(0, b"x"), other)
@@ -484,7 +484,7 @@ def test_partitions_that_cannot_be_pipelined_are_applied_first(
 
 @pytest.mark.parametrize("refused", [{"error": ErrorCode.UNKNOWN_SERVER_ERROR}, {"diverging": EpochEndOffset(0, 3)}])
 def test_a_refusal_is_never_pipelined(refused: Any) -> None:
-    shell = Shell(Scripted(0, [FetchOutcome.TRUNCATED], ahead=ahead(6)))
+    shell = Shell(Scripted(0, [FetchOutcome.TRUNCATED], pipelined=pipelined(6)))
     shell.poll()
     request = shell.answer(replace(data(0, b"x"), **refused))
     assert request is not None
@@ -492,7 +492,7 @@ def test_a_refusal_is_never_pipelined(refused: Any) -> None:
 
 
 def test_f7_a_pipelined_response_after_a_failed_append_is_dropped() -> None:
-    partition = Scripted(0, [FetchOutcome.BACK_OFF], ahead=ahead(6))
+    partition = Scripted(0, [FetchOutcome.BACK_OFF], pipelined=pipelined(6))
     shell = Shell(partition)
     shell.poll()
     assert shell.answer(data(0, b"x")) is not None
@@ -504,7 +504,7 @@ def test_f7_a_pipelined_response_after_a_failed_append_is_dropped() -> None:
 
 
 def test_f7_a_partition_added_again_during_a_pipelined_fetch_gets_no_response() -> None:
-    partition = Scripted(0, [FetchOutcome.BACK_OFF], ahead=ahead(6))
+    partition = Scripted(0, [FetchOutcome.BACK_OFF], pipelined=pipelined(6))
     shell = Shell(partition)
     shell.poll()
     shell.answer(data(0, b"x"))
@@ -517,7 +517,7 @@ def test_f7_a_partition_added_again_during_a_pipelined_fetch_gets_no_response() 
 def test_a_partition_first_listed_in_a_pipelined_request_waits_for_its_response() -> None:
     """An answer to the request before it may name the partition as well: as it was before it was added again."""
     old, new = Scripted(1), Scripted(1)
-    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(6)), old)
+    shell = Shell(Scripted(0, [FetchOutcome.PROGRESS], pipelined=pipelined(6)), old)
     shell.poll()
     shell.fetcher.add(new, shell.now_ms)
     assert set(listed(shell.answer(data(0, b"x"), data(1)))) == {0, 1}
@@ -527,11 +527,11 @@ def test_a_partition_first_listed_in_a_pipelined_request_waits_for_its_response(
 
 
 def test_an_unexpected_position_after_an_append_is_listed_next() -> None:
-    partition = Scripted(0, [FetchOutcome.PROGRESS], ahead=ahead(9))
+    partition = Scripted(0, [FetchOutcome.PROGRESS], pipelined=pipelined(9))
     shell = Shell(partition)
     shell.poll()
     shell.answer(data(0, b"x"))
-    partition.ahead = None
+    partition.pipelined = None
     request = shell.answer()
     assert request is not None
     assert [listed.fetch_offset for listed in request.partitions] == [6]
