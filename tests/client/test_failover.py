@@ -46,6 +46,9 @@ class Writer(threading.Thread):
         self.calls = 0
         self.error: BaseException | None = None
 
+    def wait_for(self, calls: int) -> None:
+        clusters.eventually(lambda: self.calls >= calls or self.error, "the producer is stuck", 60)
+
     def run(self) -> None:
         try:
             with Producer(self.topic.cluster.bootstrap(), batch_bytes=4000, request_timeout_s=5) as producer:
@@ -65,8 +68,7 @@ def test_killed_leaders_neither_double_nor_reorder_nor_lose_what_a_producer_writ
     writer = Writer(topic)
     writer.start()
     for turn in range(KILLS):
-        done = (turn + 1) * CALLS // (KILLS + 2)
-        clusters.eventually(lambda done=done: writer.calls >= done or writer.error, "the producer is stuck", 60)
+        writer.wait_for((turn + 1) * CALLS // (KILLS + 2))
         victim = leader_of(topic, topic.partitions[turn])
         clusters.kill(own_cluster, victim)
         own_cluster.start([victim])

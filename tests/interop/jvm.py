@@ -20,6 +20,9 @@ from kreplog.errors import UsageError
 from pyspark_kreplog.session import java_home
 
 POM = Path(__file__).parent / "pom.xml"
+NEWEST = "4.4.0"
+"""The newest release of Kafka on Maven Central when this was written; pom.xml has the last that knew ZooKeeper."""
+
 RESOLVE_S = 900
 TOOL_S = 120
 START_S = 90
@@ -98,11 +101,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kreplog")
 
 
-def classpath(pom: Path = POM) -> str:
-    """The class path of `pom`, by default Kafka's and its tools'; the first time jars are downloaded. Raises
-    Unavailable."""
+def classpath(pom: Path = POM, version: str | None = None) -> str:
+    """The class path of `pom`, by default Kafka's and its tools'; the first time jars are downloaded. version: of
+    Kafka, where not what the pom says. Raises Unavailable."""
     cache = cache_folder()
-    known = cache / f"interop-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}.classpath"
+    state = hashlib.sha256(pom.read_bytes() + (version or "").encode()).hexdigest()
+    known = cache / f"interop-{state[:16]}.classpath"
     if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(os.pathsep)):
         return known.read_text()
     maven = shutil.which("mvn")
@@ -111,6 +115,7 @@ def classpath(pom: Path = POM) -> str:
     cache.mkdir(parents=True, exist_ok=True)
     fresh = known.with_suffix(f".{os.getpid()}")
     command = [maven, "-B", "-q", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"]
+    command += [f"-Dkafka.version={version}"] if version else []
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cache, timeout=RESOLVE_S
@@ -125,11 +130,13 @@ def classpath(pom: Path = POM) -> str:
 
 
 class Kafka:
-    """Kafka's programs. `run` and `start` are java with Kafka's class path and a small heap."""
+    """Kafka's programs. `run` and `start` are java with Kafka's class path and a small heap.
 
-    def __init__(self, folder: Path) -> None:
+    version: where not the one of pom.xml."""
+
+    def __init__(self, folder: Path, version: str | None = None) -> None:
         self._folder = folder
-        self._classpath = classpath()
+        self._classpath = classpath(version=version)
         self._java = java()
         folder.joinpath("log4j.properties").write_text(_LOG4J)
 
