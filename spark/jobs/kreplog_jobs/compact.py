@@ -1,10 +1,12 @@
-"""Job `compact`: the newest value of each key of a topic, as Parquet; a null value (a tombstone) removes its key.
+"""Job `compact`: the newest value of each key of a topic, as Parquet or into another topic; a null value (a tombstone)
+removes its key.
 
     python -m kreplog_jobs.compact data --topic accounts --output accounts.parquet
+    python -m kreplog_jobs.compact data --topic accounts --into compacted --into-topic accounts
 
-The rows are key binary, value binary, partition int, offset long, timestamp timestamp. Newest is the highest offset
-within a partition, as in Kafka's log compaction: a key that producers have sent to several partitions has a row in
-each. Nothing is written unless everything is: Spark commits the directory at its end.
+The rows of Parquet are key binary, value binary, partition int, offset long, timestamp timestamp. Newest is the highest
+offset within a partition, as in Kafka's log compaction: a key that producers have sent to several partitions has a row
+in each. In a topic they are records with key and value. Nothing is written unless everything is.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ class NullKeys(StrEnum):
 def main(
     path: job.Source,
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to compact.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Parquet directory to write; it must not exist yet.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Parquet directory to write; it must not exist yet.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="Directory with the topic to write into, instead of Parquet.")
+    ] = None,
+    into_topic: Annotated[str | None, typer.Option(help="The topic to write into [default: the same name].")] = None,
     keep_tombstones: Annotated[
         bool, typer.Option("--keep-tombstones", help="Keep keys whose newest value is null.")
     ] = False,
@@ -44,8 +52,12 @@ def main(
     ] = NullKeys.fail,
     master: job.Master = None,
 ) -> None:
-    """Write the newest value of each key of a topic to Parquet; keys whose newest value is null are left out."""
-    if output.exists():
+    """Write the newest value of each key of a topic; keys whose newest value is null are left out."""
+    if (output is None) == (into is None):
+        raise UsageError("write to one of --output, a Parquet directory, and --into, a directory with a topic")
+    if into is not None and (into / (into_topic or topic)).resolve() == (path / topic).resolve():
+        raise UsageError(f"{topic} in {path} is what is read: choose another --into or --into-topic")
+    if output is not None and output.exists():
         raise UsageError(f"{output} exists: give another --output, or delete it first", path=str(output))
     with job.session("compact", master) as spark:
         rows = job.records(spark, path, topic, _SCHEMA)
@@ -58,9 +70,14 @@ def main(
                     partition=f"{topic}-{first[0].partition}",
                     offset=first[0].offset,
                 )
+        newest = newest_by_key(rows, keep_tombstones)
         with job.progress(spark, "compact"):
-            newest_by_key(rows, keep_tombstones).write.parquet(str(output), mode="error")
-        print(f"{output}: {spark.read.parquet(str(output)).count():,} keys of {topic}")
+            if output is not None:
+                newest.write.parquet(str(output), mode="error")
+            else:
+                sink = newest.select("key", "value").write.format("kreplog").mode("append")
+                sink.options(path=str(into), topic=into_topic or topic).save()
+    print(f"{topic}: the newest values are in {output or into}")
 
 
 def newest_by_key(rows: DataFrame, keep_tombstones: bool) -> DataFrame:

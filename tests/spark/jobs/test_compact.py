@@ -53,6 +53,17 @@ def test_a_tombstone_removes_its_key(spark: SparkSession, tmp_path: Path) -> Non
     assert rows(tmp_path / "with tombstones") == sorted([*alive, (b"a", None, 0, 2)], key=lambda row: (row[2], row[3]))
 
 
+def test_into_another_topic(spark: SparkSession, tmp_path: Path) -> None:
+    keyed(tmp_path / "data", (b"a", b"1"), (b"b", b"2"), (b"a", None), (b"b", b"3"))
+    compact.main(tmp_path / "data", "t", into=tmp_path / "compacted", keep_tombstones=True)
+    with kreplog.Log.open(tmp_path / "compacted" / "t-0", read_only=True) as log:
+        assert sorted((record.key or b"", record.value) for record in log.read()) == [(b"a", None), (b"b", b"3")]
+    with pytest.raises(UsageError, match=r"t in .* is what is read"):
+        compact.main(tmp_path / "data", "t", into=tmp_path / "data")
+    with pytest.raises(UsageError, match="one of --output"):
+        compact.main(tmp_path / "data", "t")
+
+
 def test_a_record_without_a_key_is_named(spark: SparkSession, tmp_path: Path) -> None:
     keyed(tmp_path, (b"a", b"1"), (None, b"2"))
     with pytest.raises(UsageError, match="t-0: the record at offset 1 has no key"):

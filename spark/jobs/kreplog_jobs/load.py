@@ -1,0 +1,100 @@
+"""Job `load`: rows of Parquet, CSV or JSON files into a topic, all of them or none, partitioned by key.
+
+    python -m kreplog_jobs.load flights.csv data --topic flights --key carrier --partitions 4
+
+A row becomes a record: its key is the text of the column that --key names (none without it), its value the text or
+bytes of the column that --value names, or the whole row as a JSON object. A row whose key is null has no key; a null
+value is a tombstone. The rows are in the topic once the job has succeeded: a job that was killed leaves none, so that
+it can be run again. CSV files need a header line; types are inferred.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType
+
+from kreplog.errors import UsageError
+from kreplog_jobs import job
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+class Format(StrEnum):
+    """Of the input files."""
+
+    parquet = "parquet"
+    csv = "csv"
+    json = "json"
+
+
+class Codec(StrEnum):
+    """What record batches are compressed with."""
+
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
+def main(
+    files: Annotated[str, typer.Argument(help="A file, a directory of files, or a pattern such as day-*.csv.")],
+    path: Annotated[
+        Path, typer.Argument(help="The directory that holds, or will hold, the <topic>-<partition> folders.")
+    ],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to load into.")],
+    key: Annotated[str | None, typer.Option(help="Column whose text is the key.")] = None,
+    value: Annotated[str | None, typer.Option(help="Column that is the value [default: the row as JSON].")] = None,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="Of the files [default: by the name's ending].")
+    ] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Of a topic that is created.")] = None,
+    compression: Annotated[Codec, typer.Option(help="What record batches are compressed with.")] = Codec.lz4,
+    master: job.Master = None,
+) -> None:
+    """Load Parquet, CSV or JSON files into a topic, by key; all rows or none."""
+    kind = file_format or _format_of(files)
+    with job.session("load", master) as spark:
+        reader = spark.read
+        if kind is Format.csv:
+            reader = reader.options(header="true", inferSchema="true")
+        rows = to_records(reader.format(kind.value).load(files), key, value)
+        with job.progress(spark, "load"):
+            options = {"numPartitions": str(partitions)} if partitions is not None else {}
+            sink = rows.write.format("kreplog").mode("append").options(path=str(path), topic=topic, **options)
+            sink.option("kafka.compression.type", compression.value).save()
+    print(f"{files}: loaded into {topic} in {path}")
+
+
+def to_records(rows: DataFrame, key: str | None, value: str | None) -> DataFrame:
+    """The columns key, where one is named, and value. Raises UsageError for a column that is not there."""
+    for option, name in (("--key", key), ("--value", value)):
+        if name is not None and name not in rows.columns:
+            raise UsageError(f"{option} {name}: there is no such column; the files have {', '.join(rows.columns)}")
+    whole = sf.to_json(sf.struct(*(sf.col(f"`{name}`") for name in rows.columns)), {"ignoreNullFields": "false"})
+    columns = [(whole if value is None else _bytes_or_text(rows, value)).alias("value")]
+    if key is not None:
+        columns.append(_bytes_or_text(rows, key).alias("key"))
+    return rows.select(*columns)
+
+
+def _bytes_or_text(rows: DataFrame, name: str) -> Column:
+    column = sf.col(f"`{name}`")
+    return column if isinstance(rows.schema[name].dataType, BinaryType) else column.cast("string")
+
+
+def _format_of(files: str) -> Format:
+    for suffix in reversed(Path(files).suffixes):  # the last may be of a compression, as in .csv.gz
+        if suffix.removeprefix(".") in list(Format):
+            return Format(suffix.removeprefix("."))
+    raise UsageError(f"{files}: its name ends in none of {', '.join(Format)}; say what it is with --format")
+
+
+if __name__ == "__main__":
+    job.run(main)
