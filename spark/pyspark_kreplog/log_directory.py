@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import kreplog
@@ -33,11 +32,6 @@ class PartitionState:
     start_offset: int
     end_offset: int
     topic_id: str | None
-
-    @classmethod
-    def of(cls, log: kreplog.Log) -> PartitionState:
-        end = log.high_watermark
-        return cls(min(log.log_start_offset, end), end, topic_id_of(log))
 
 
 def topic_id_of(log: kreplog.Log) -> str | None:
@@ -133,17 +127,6 @@ def open_log(path: str) -> kreplog.Log | None:
         if _holds_segment(path):
             raise
         return None
-
-
-def read_states(options: Options, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionState]:
-    """The state of each partition, except of those that open_log does not find. Raises StorageError as that."""
-    states = {}
-    for partition in partitions:
-        log = open_log(partition_path(options, partition))
-        if log is not None:
-            with log:
-                states[partition] = PartitionState.of(log)
-    return states
 
 
 def _holds_segment(path: str) -> bool:

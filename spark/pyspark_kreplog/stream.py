@@ -71,3 +71,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition.value, self._columns)
+
+    def stop(self) -> None:
+        self._planner.close()

@@ -23,12 +23,11 @@ from pyspark_kreplog.log_directory import (
     PartitionState,
     await_high_watermark,
     find_subscribed,
-    open_log,
     partition_path,
-    read_states,
     require_same_topic,
     topic_id_of,
 )
+from pyspark_kreplog.open_logs import OpenLogs
 from pyspark_kreplog.options import Options
 from pyspark_kreplog.plan import PartitionRange, Task, cut
 from pyspark_kreplog.rate_limits import end_within_bytes, limit_bytes, limit_records, waits_for_more
@@ -54,6 +53,7 @@ class StreamPlanner:
 
     def __init__(self, options: Options, now_s: Callable[[], float] = time.monotonic) -> None:
         self._options = options
+        self._logs = OpenLogs(options)
         self._now_s = now_s
         self._last_batch_s: float | None = None
         self._initial: StreamOffset | None = None
@@ -61,6 +61,9 @@ class StreamPlanner:
         self._latest: Offsets = {}
         self._position: Offsets = {}
         self._reported: set[tuple[str, str]] = set()
+
+    def close(self) -> None:
+        self._logs.close()
 
     def freeze(self) -> None:
         """Fix the end of the run at what is committed now: records and partitions that come later are not read."""
@@ -133,17 +136,18 @@ class StreamPlanner:
             if (name, "missing") not in self._reported:
                 self._reported.add((name, "missing"))
                 _log.warning("there is no %s in %s yet; it is read once it exists", name, self._options.path)
-        return read_states(self._options, partitions)
+        return self._logs.states(partitions)
 
     def _resolve_start(self, states: States) -> StreamOffset:
         """The offsets for which the starting options stand, as of `states`."""
         require_every_partition(self._options.starting, states)
         offsets = {}
         for partition, state in states.items():
-            with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
-                offsets[partition] = resolve(
-                    log, partition, self._options, self._options.starting, state.start_offset, state.end_offset
-                )
+            with self._logs.use(partition) as log:
+                if log is not None:
+                    offsets[partition] = resolve(
+                        log, partition, self._options, self._options.starting, state.start_offset, state.end_offset
+                    )
         return StreamOffset(offsets, started_at=offsets)
 
     def _check(self, start: StreamOffset, states: States) -> States:
@@ -165,8 +169,8 @@ class StreamPlanner:
 
     def _await_end(self, partition: TopicPartition, state: PartitionState, offset: int) -> PartitionState:
         """The state of a partition whose end fell below `offset`, once that had time to come back; or data loss."""
-        with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
-            end = await_high_watermark(log, offset)
+        with self._logs.use(partition) as log:
+            end = 0 if log is None else await_high_watermark(log, offset)
         if end < offset:
             self._lost(partition, offset, f"the log now ends at offset {end}, below offset {offset}, read already")
         return replace(state, end_offset=min(end, offset))
@@ -192,15 +196,16 @@ class StreamPlanner:
         """The end of each partition with a backlog such that the batch has about `limit` bytes."""
         sizes = {}
         for partition, stop in end.items():
-            if stop > start[partition]:
-                with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
+            with self._logs.use(partition) as log:
+                if log is not None and stop > start[partition]:
                     sizes[partition] = max(1, _size(log, start[partition], stop))
         limited = {}
         for partition, share in limit_bytes(limit, sizes).items():
-            with kreplog.Log.open(partition_path(self._options, partition), read_only=True) as log:
-                first, stop = start[partition], end[partition]
-                boundary = partial(_first_boundary, log, first, share)
-                limited[partition] = end_within_bytes(share, first, stop, sizes[partition], boundary)
+            with self._logs.use(partition) as log:
+                if log is not None:
+                    first, stop = start[partition], end[partition]
+                    boundary = partial(_first_boundary, log, first, share)
+                    limited[partition] = end_within_bytes(share, first, stop, sizes[partition], boundary)
         return limited
 
     def _range(
@@ -210,11 +215,10 @@ class StreamPlanner:
         if start is not None and start > stop:
             self._lost(partition, start, f"the log ended at offset {stop}, below offset {start}, read already")
             return None
-        log = open_log(partition_path(self._options, partition))
-        if log is None:
-            self._lost(partition, stop, f"offsets {start or 0} to {stop} are gone: the partition no longer exists")
-            return None
-        with log:
+        with self._logs.use(partition) as log:
+            if log is None:
+                self._lost(partition, stop, f"offsets {start or 0} to {stop} are gone: the partition no longer exists")
+                return None
             expected = topic_ids.get(partition)
             if expected is not None:
                 require_same_topic(partition, expected, topic_id_of(log), stream=True)

@@ -411,6 +411,7 @@ def test_a_log_that_cannot_be_read_is_no_data_loss(tmp_path: Path, monkeypatch: 
     def fail(*arguments: object, **keywords: object) -> None:
         raise StorageError("t-0 keeps changing")
 
+    stream.restart()
     monkeypatch.setattr(kreplog.Log, "open", fail)
     with pytest.raises(StorageError, match="t-0 keeps changing"):
         stream.end(end)
