@@ -27,11 +27,15 @@ _log = logging.getLogger("pyspark_kreplog")
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition at one moment: committed records of [start_offset, end_offset), under this topic id."""
+    """A partition at one moment: committed records of [start_offset, end_offset), under this topic id.
+
+    leader_epochs: (leader epoch, start offset) of those that the log knows, oldest first.
+    """
 
     start_offset: int
     end_offset: int
     topic_id: str | None
+    leader_epochs: tuple[tuple[int, int], ...]
 
 
 def topic_id_of(log: kreplog.Log) -> str | None:

@@ -20,6 +20,7 @@ from pyspark_kreplog.options import Options
 MAX_OPEN_LOGS = 1000
 
 _Identity = tuple[int, ...]
+_Epochs = tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class _OpenLog:
     state_file: _Identity
     metadata_file: _Identity | None
     topic_id: str | None
+    leader_epoch: int
+    leader_epochs: _Epochs
 
 
 class OpenLogs:
@@ -60,11 +63,18 @@ class OpenLogs:
         for partition in partitions:
             with self.use(partition) as log:
                 if log is not None:
-                    end = log.high_watermark
-                    entry = self._open.get(partition)
-                    topic_id = topic_id_of(log) if entry is None else entry.topic_id
-                    states[partition] = PartitionState(min(log.log_start_offset, end), end, topic_id)
+                    states[partition] = self._state(log, self._open.get(partition))
         return states
+
+    def _state(self, log: kreplog.Log, entry: _OpenLog | None) -> PartitionState:
+        """entry: that of `log` if it stays open; it holds what is read from files, which seldom changes."""
+        end = log.high_watermark
+        start = min(log.log_start_offset, end)
+        if entry is None:
+            return PartitionState(start, end, topic_id_of(log), tuple(log.leader_epochs))
+        if log.leader_epoch != entry.leader_epoch:
+            entry.leader_epoch, entry.leader_epochs = log.leader_epoch, tuple(log.leader_epochs)
+        return PartitionState(start, end, entry.topic_id, entry.leader_epochs)
 
     @contextmanager
     def use(self, partition: TopicPartition) -> Iterator[kreplog.Log | None]:
@@ -86,7 +96,9 @@ class OpenLogs:
                 if log is not None:
                     log.close()
             return
-        self._open[partition] = _OpenLog(log, state_file, metadata_file, topic_id_of(log))
+        self._open[partition] = _OpenLog(
+            log, state_file, metadata_file, topic_id_of(log), log.leader_epoch, tuple(log.leader_epochs)
+        )
         yield log
 
 

@@ -1,10 +1,11 @@
 """The offset of a streaming query, as Spark keeps it in the checkpoint: Kafka's JSON, and a key of kreplog's own.
 
-    {"flights": {"0": 23, "1": 7}, "@kreplog": {"topicIds": {"flights": "4b1f..."}}}
+    {"flights": {"0": 23, "1": 7}, "@kreplog": {"topicIds": {"flights": "4b1f..."}, "leaderEpochs": {"flights": 5}}}
 
 Each number is the offset of the next record to read. The key's "@" is legal in no topic name. Below it stand
 - topicIds: by topic, so that a topic which was deleted and created again is noticed (KIP-516); an object by partition
   where the partitions of a topic differ, since embedded logs have ids of their own;
+- leaderEpochs: likewise, the epoch of the last record that was read, so that a truncation is noticed (KIP-320);
 - startedAt: in the end of batch 0 alone, the offsets at which that batch starts. Spark writes the end of a batch to the
   checkpoint before it plans the batch, but the start of batch 0 nowhere: "latest" is pinned by this;
 - initial: true in the start of batch 0, which holds nothing else.
@@ -16,12 +17,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog.types import TopicPartition, check_partition
 
 RESERVED_KEY = "@kreplog"
+
+_Value = TypeVar("_Value", str, int)
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -35,6 +38,7 @@ class StreamOffset:
 
     offsets: Offsets
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     started_at: Offsets | None = None
     initial: bool = False
 
@@ -42,7 +46,10 @@ class StreamOffset:
         """Plain dicts in a fixed order, since Spark compares offsets by their text."""
         if self.initial:
             return {RESERVED_KEY: {"initial": True}}
-        added: dict[str, Any] = {"topicIds": _topic_ids_to_json(self.topic_ids, self.offsets)}
+        added: dict[str, Any] = {
+            "topicIds": _by_topic(self.topic_ids, self.offsets),
+            "leaderEpochs": _by_topic(self.leader_epochs, self.offsets),
+        }
         if self.started_at is not None:
             added["startedAt"] = offsets_to_json(self.started_at)
         return offsets_to_json(self.offsets) | {RESERVED_KEY: added}
@@ -59,7 +66,8 @@ class StreamOffset:
         started_at = added.get("startedAt")
         return cls(
             offsets,
-            topic_ids=_topic_ids_from_json(added.get("topicIds", {}), offsets),
+            topic_ids=_by_partition(added.get("topicIds", {}), offsets, str),
+            leader_epochs=_by_partition(added.get("leaderEpochs", {}), offsets, int),
             started_at=None if started_at is None else offsets_from_json(started_at),
             initial=added.get("initial") is True,
         )
@@ -109,30 +117,33 @@ def behind_latest(position: Offsets, latest: Offsets) -> dict[str, dict[str, flo
     }
 
 
-def _topic_ids_to_json(topic_ids: Mapping[TopicPartition, str], offsets: Offsets) -> dict[str, Any]:
-    """The id of a topic where all its partitions in `offsets` have the same, else ids by partition."""
+def _by_topic(values: Mapping[TopicPartition, Any], offsets: Offsets) -> dict[str, Any]:
+    """The value of a topic where all its partitions in `offsets` have the same, else values by partition."""
     document: dict[str, Any] = {}
-    for partition in sorted(topic_ids):
-        document.setdefault(partition.topic, {})[str(partition.partition)] = topic_ids[partition]
+    for partition in sorted(values):
+        document.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]
     partitions = Counter(partition.topic for partition in offsets)
     return {
-        topic: next(iter(ids.values())) if len(ids) == partitions[topic] and len(set(ids.values())) == 1 else ids
-        for topic, ids in document.items()
+        topic: next(iter(found.values()))
+        if len(found) == partitions[topic] and len(set(found.values())) == 1
+        else found
+        for topic, found in document.items()
     }
 
 
-def _topic_ids_from_json(document: Any, offsets: Offsets) -> dict[TopicPartition, str]:
+def _by_partition(document: Any, offsets: Offsets, kind: type[_Value]) -> dict[TopicPartition, _Value]:
+    """The reverse of _by_topic. Raises UsageError for a value of another type than `kind`."""
     if not isinstance(document, dict):
         raise _malformed(document)
-    topic_ids = {}
+    values = {}
     for partition in offsets:
-        ids = document.get(partition.topic)
-        topic_id = ids.get(str(partition.partition)) if isinstance(ids, dict) else ids
-        if topic_id is not None:
-            if not isinstance(topic_id, str):
+        found = document.get(partition.topic)
+        value = found.get(str(partition.partition)) if isinstance(found, dict) else found
+        if value is not None:
+            if not isinstance(value, kind):
                 raise _malformed(document)
-            topic_ids[partition] = topic_id
-    return topic_ids
+            values[partition] = value
+    return values
 
 
 def _malformed(document: Any) -> UsageError:

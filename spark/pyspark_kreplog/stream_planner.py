@@ -19,6 +19,7 @@ from kreplog.errors import KreplogError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import require_every_partition, resolve
 from pyspark_kreplog.data_loss import report_data_loss
+from pyspark_kreplog.leader_epochs import end_of_shared_log, epoch_before
 from pyspark_kreplog.log_directory import (
     PartitionState,
     await_high_watermark,
@@ -99,8 +100,14 @@ class StreamPlanner:
         self._position = end
         vanished = {partition: offset for partition, offset in start.offsets.items() if partition not in end}
         ids = {partition: state.topic_id for partition, state in states.items() if state.topic_id is not None}
-        following = StreamOffset(vanished | end, {**start.topic_ids, **ids}, start.offsets if is_first else None)
-        if not is_first and (following.offsets, following.topic_ids) == (start.offsets, start.topic_ids):
+        epochs = {partition: epoch_before(states[partition].leader_epochs, offset) for partition, offset in end.items()}
+        following = StreamOffset(
+            vanished | end,
+            {**start.topic_ids, **ids},
+            {**start.leader_epochs, **{partition: epoch for partition, epoch in epochs.items() if epoch is not None}},
+            started_at=start.offsets if is_first else None,
+        )
+        if not is_first and replace(following, started_at=start.started_at) == start:
             return start.to_json()
         return following.to_json()
 
@@ -119,7 +126,7 @@ class StreamPlanner:
             )
         offsets = end.started_at if start.initial and end.started_at is not None else start.offsets
         ranges = [
-            self._range(partition, offsets.get(partition), stop, end.topic_ids)
+            self._range(partition, offsets.get(partition), stop, end)
             for partition, stop in end.offsets.items()
             if offsets.get(partition) != stop
         ]
@@ -161,8 +168,17 @@ class StreamPlanner:
             if expected is not None:
                 require_same_topic(partition, expected, state.topic_id, stream=True)
             read_up_to = start.offsets.get(partition)
+            epoch = start.leader_epochs.get(partition)
             if read_up_to is not None and state.end_offset < read_up_to:
                 checked[partition] = self._await_end(partition, state, read_up_to)
+            elif (
+                read_up_to is not None
+                and epoch is not None
+                and ((shared := end_of_shared_log(state.leader_epochs, epoch, read_up_to)) < read_up_to)
+            ):
+                loss = f"offsets {shared} to {read_up_to}, which were read, have been truncated and replaced by others"
+                self._lost(partition, shared, loss)
+                checked[partition] = replace(state, end_offset=shared)
             elif state.start_offset > (read_up_to or 0):
                 self._lost_to_retention(partition, read_up_to, state.start_offset)
         return checked
@@ -209,7 +225,7 @@ class StreamPlanner:
         return limited
 
     def _range(
-        self, partition: TopicPartition, start: int | None, stop: int, topic_ids: Mapping[TopicPartition, str]
+        self, partition: TopicPartition, start: int | None, stop: int, batch_end: StreamOffset
     ) -> PartitionRange | None:
         """What is left of [start, stop), start None for a new partition; None where nothing is."""
         if start is not None and start > stop:
@@ -219,13 +235,16 @@ class StreamPlanner:
             if log is None:
                 self._lost(partition, stop, f"offsets {start or 0} to {stop} are gone: the partition no longer exists")
                 return None
-            expected = topic_ids.get(partition)
+            expected = batch_end.topic_ids.get(partition)
             if expected is not None:
                 require_same_topic(partition, expected, topic_id_of(log), stream=True)
             first = log.log_start_offset
             if first > (start or 0):
                 self._lost_to_retention(partition, start, first)
             end = await_high_watermark(log, stop)
+            epoch = batch_end.leader_epochs.get(partition)
+            if epoch is not None:
+                end = min(end, end_of_shared_log(log.leader_epochs, epoch, stop))
             if end < stop:
                 self._lost(partition, end, f"offsets {end} to {stop}, committed when the batch began, no longer exist")
             return PartitionRange.of(log, partition, max(first, start or 0), min(end, stop), self._options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,11 @@ def append(path: Path, count: int) -> None:
     """`count` more records, the value of each its offset."""
     with kreplog.Log.open(path) as log:
         log.append_many([b"%d" % offset for offset in range(log.log_end_offset, log.log_end_offset + count)])
+
+
+def end_of(path: Path) -> int:
+    with kreplog.Log.open(path, read_only=True) as log:
+        return log.high_watermark
 
 
 class Query:
@@ -143,12 +149,18 @@ def test_a_batch_that_failed_is_repeated_with_the_same_rows(query: Query, tmp_pa
     assert set(query.batches()[1:-1]) == {7}
 
 
-def drive(tmp_path: Path, kill_in_batch: int, **options: str) -> int:
+def drive(tmp_path: Path, kill_in_batch: int, *, kill_after_s: float | None = None, **options: str) -> int:
     """Run a driver of its own over the topic t; return its exit status."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])}
     arguments = [str(tmp_path), str(tmp_path / "output"), str(kill_in_batch), json.dumps({"subscribe": "t"} | options)]
     driver = [sys.executable, str(Path(__file__).with_name("stream_driver.py")), *arguments]
-    return subprocess.run(driver, env=environment, timeout=5 * WITHIN_S).returncode
+    process = subprocess.Popen(driver, env=environment, start_new_session=True)
+    try:
+        return process.wait(5 * WITHIN_S if kill_after_s is None else kill_after_s)
+    except subprocess.TimeoutExpired:
+        assert kill_after_s is not None
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 def attempts(tmp_path: Path) -> dict[int, list[list[list[int]]]]:
@@ -177,6 +189,28 @@ def test_a_killed_driver(tmp_path: Path) -> None:
     assert found[2][0] == found[2][1]
     rows = sorted(row for tries in found.values() for row in tries[-1])
     assert rows == [[0, n] for n in range(40, 100)] + [[1, n] for n in range(40, 100)] + [[2, n] for n in range(10)]
+
+
+@pytest.mark.long
+def test_drivers_killed_at_random(tmp_path: Path) -> None:
+    """Every batch has the same rows in each attempt, and every record is in one batch."""
+    rng = random.Random(7)
+    append(tmp_path / "t-0", 10)
+    append(tmp_path / "t-1", 10)
+    kills = 0
+    while kills < 20:
+        append(tmp_path / f"t-{rng.randrange(3)}", rng.randrange(1, 300))
+        options = {"maxOffsetsPerTrigger": "20", "startingOffsets": "earliest"}
+        kills += drive(tmp_path, -1, kill_after_s=rng.uniform(4, 20), **options) == -signal.SIGKILL
+    assert drive(tmp_path, -1) == 0
+    found = attempts(tmp_path)
+    assert sorted(found) == list(range(len(found)))
+    for tries in found.values():
+        assert all(rows == tries[0] for rows in tries)
+    ends = {number: end_of(tmp_path / f"t-{number}") for number in range(3)}
+    rows = sorted(row for tries in found.values() for row in tries[-1])
+    assert rows == [[number, offset] for number, end in ends.items() for offset in range(end)]
+    assert any(len(tries) > 1 for tries in found.values())
 
 
 # Partitions and records that come and go

@@ -13,6 +13,7 @@ import pytest
 
 import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError, UsageError
+from pyspark_kreplog.leader_epochs import end_of_shared_log, epoch_before
 from pyspark_kreplog.options import parse_stream
 from pyspark_kreplog.stream_planner import StreamPlanner
 
@@ -80,7 +81,7 @@ def test_offsets_are_those_of_kafka_and_topic_ids(tmp_path: Path) -> None:
     end, ranges = Stream(tmp_path, startingOffsets="earliest").first()
     assert json.loads(end) == {
         "t": {"0": 20, "1": 10},
-        "@kreplog": {"topicIds": {"t": UUIDS[0]}, "startedAt": {"t": {"0": 0, "1": 0}}},
+        "@kreplog": {"topicIds": {"t": UUIDS[0]}, "leaderEpochs": {"t": 0}, "startedAt": {"t": {"0": 0, "1": 0}}},
     }
     assert ranges == [("t-0", 0, 20), ("t-1", 0, 10)]
 
@@ -193,7 +194,7 @@ def test_an_offset_of_the_kafka_source_is_taken_over(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     end, ranges = stream.following('{"t": {"0": 23}}')
     assert ranges == [("t-0", 23, 30)]
-    assert json.loads(end) == {"t": {"0": 30}, "@kreplog": {"topicIds": {"t": UUIDS[0]}}}
+    assert json.loads(end) == {"t": {"0": 30}, "@kreplog": {"topicIds": {"t": UUIDS[0]}, "leaderEpochs": {"t": 0}}}
 
 
 @pytest.mark.parametrize(
@@ -370,6 +371,77 @@ def test_an_end_that_fell(tmp_path: Path, caplog: pytest.LogCaptureFixture, monk
         assert "the log now ends at offset 30" in caplog.text
         log.append_many([b"y"] * 5)
         assert stream.following(later)[1] == [("t-0", 30, 35)]
+
+
+def elect(log: kreplog.Log, epoch: int, count: int) -> None:
+    """A leader of the epoch appends `count` records, which are committed."""
+    log.assign_leader_epoch(epoch)
+    log.append_many([b"epoch %d" % epoch] * count)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def test_a_truncated_log_that_grew_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Past the position, as after an unclean election between two batches: the leader epochs reveal it (KIP-320)."""
+    with replicated(tmp_path / "t-0", 0, 0) as log:
+        elect(log, 3, 10)
+        elect(log, 5, 10)
+        stream = Stream(tmp_path, startingOffsets="earliest")
+        end, ranges = stream.first()
+        assert json.loads(end)["@kreplog"]["leaderEpochs"] == {"t": 5}
+        elect(log, 6, 10)
+        later, _ = stream.following(end)
+        assert json.loads(later)["@kreplog"]["leaderEpochs"] == {"t": 6}
+        log.truncate_to(10)
+        elect(log, 7, 40)
+        for position in (end, later):
+            with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offsets 10 to .0, which were read, have been trunc"):
+                stream.end(position)
+        with pytest.raises(OffsetOutOfRangeError, match="t-0: offsets 10 to 20, committed when the batch began, no"):
+            stream.ranges(stream.initial(), end)
+        stream.restart(failOnDataLoss="false")
+        assert stream.ranges(stream.initial(), end) == [("t-0", 0, 10)]
+        back, ranges = stream.following(later)
+        assert (offsets(back), ranges) == ({"t": {"0": 10}}, [])
+        assert json.loads(back)["@kreplog"]["leaderEpochs"] == {"t": 3}
+        assert stream.following(back)[1] == [("t-0", 10, 50)]
+        assert "t-0: offsets 10 to 30, which were read, have been truncated and replaced by others" in caplog.text
+
+
+def test_leader_epochs_of_records_that_retention_deleted(tmp_path: Path) -> None:
+    """A new leader, and no record of the epoch that was read left: no truncation."""
+    with replicated(tmp_path / "t-0", 0, 0) as log:
+        elect(log, 3, 10)
+        stream = Stream(tmp_path, startingOffsets="earliest")
+        end, _ = stream.first()
+        elect(log, 4, 10)
+        assert stream.following(end)[1] == [("t-0", 10, 20)]
+        log.roll()
+        elect(log, 5, 10)
+        log.delete_records_before(10)
+        assert stream.following(end)[1] == [("t-0", 10, 30)]
+        log.delete_records_before(20)
+        stream.restart(failOnDataLoss="false")
+        assert stream.following(end)[1] == [("t-0", 20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "epoch", "offset", "expected"),
+    [
+        ((), 5, 10, 10),
+        (((0, 0),), 0, 10, 10),
+        (((0, 0), (1, 10)), 0, 10, 10),
+        (((0, 0), (1, 7)), 0, 10, 7),
+        (((0, 0), (2, 7)), 1, 10, 7),
+        (((0, 0), (1, 5), (2, 7)), 1, 10, 7),
+        (((0, 0), (1, 5), (2, 7)), 0, 10, 5),
+        (((6, 3),), 5, 10, 10),
+    ],
+)
+def test_end_of_shared_log(entries: tuple[tuple[int, int], ...], epoch: int, offset: int, expected: int) -> None:
+    assert end_of_shared_log(entries, epoch, offset) == expected
+    assert epoch_before(((0, 0), (2, 10)), 10) == 0
+    assert epoch_before(((0, 0), (2, 10)), 11) == 2
+    assert epoch_before(((0, 5),), 5) is None
 
 
 @pytest.mark.parametrize("frozen", [False, True])
