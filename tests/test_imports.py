@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,22 +80,26 @@ Imported = tuple[str, tuple[str, ...]]
 """What an import statement names: a module (leading dots kept) and the names taken from it, if any."""
 
 
-def python_imports(text: str) -> Iterator[Imported]:
+@cache
+def python_imports(text: str) -> tuple[Imported, ...]:
+    found: list[Imported] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, ()
+            found += [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or ""), tuple(alias.name for alias in node.names)
+            found.append(("." * node.level + (node.module or ""), tuple(alias.name for alias in node.names)))
+    return tuple(found)
 
 
-def cython_imports(text: str) -> Iterator[Imported]:
+@cache
+def cython_imports(text: str) -> tuple[Imported, ...]:
+    found: list[Imported] = []
     code = _STRING_OR_COMMENT.sub('""', text).replace("\\\n", " ")
     for module, names in _CYTHON_FROM.findall(code):
-        yield module, _names(names.strip("() \n"))
+        found.append((module, _names(names.strip("() \n"))))
     for modules in _CYTHON_IMPORT.findall(code):
-        for module in _names(modules):
-            yield module, ()
+        found += [(module, ()) for module in _names(modules)]
+    return tuple(found)
 
 
 def _names(clause: str) -> tuple[str, ...]:
