@@ -1,12 +1,12 @@
-"""The embedded store's SQLite database: schema, transactions, and errors in the store's own terms.
+"""The embedded store's SQLite database: schema, transactions, and translation of errors.
 
     meta       one row: the number of the last transaction that changed the tree
     nodes      the tree; columns as tree.NodeRecord, and the parent's path
-    sessions   those that have not ended; ids are never used again
-    changes    the events of the latest transactions, for watches in other processes: one letter and path a line. The
-               oldest are dropped; who is further behind compares its watches with the tree
+    sessions   sessions that have not ended; ids are never reused
+    changes    the events of the latest transactions, for watches in other processes: a letter and a path per line. The
+               oldest are dropped; a session that is further behind compares its watches with the tree
 
-WAL, synchronous=FULL: what is committed survives a power cut. One connection belongs to one thread at a time.
+WAL, synchronous=FULL: commits survive a power failure. One connection belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ INSERT INTO nodes VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0);
 _RECORD = "data, version, created, modified, owner, children, creates, children_modified"
 _LETTERS = {"created": "c", "changed": "m", "deleted": "d", "children": "k"}
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
-_KEPT_CHANGES = 256
-_KEPT_LARGE_CHANGES = 8
+_MAX_CHANGES = 256
+_MAX_LARGE_CHANGES = 8
 _LARGE = 65536
 _CHUNK = 500
 
@@ -92,7 +92,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What is read inside is of one moment."""
+        """Reads inside are one snapshot."""
         with self._translated():
             self._connection.execute("BEGIN")
             try:
@@ -102,7 +102,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What is written inside is committed and synced at the end, or, on any exception, none of it."""
+        """Writes inside are committed and synced at the end, or rolled back on any exception."""
         with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -114,26 +114,26 @@ class Database:
 
     def last_transaction(self) -> int:
         """Number of the last transaction that changed the tree."""
-        return int(self._one("SELECT last FROM meta")[0])
+        return int(self._fetch_row("SELECT last FROM meta")[0])
 
     def sessions(self) -> dict[int, SessionRow]:
-        """Those that have not ended, by id."""
+        """Sessions that have not ended, by id."""
         rows = self._connection.execute("SELECT id, token, timeout_ms, boot FROM sessions ORDER BY id")
         return {row[0]: SessionRow(*row) for row in rows}
 
     def has_session(self, id: int) -> bool:
-        """Whether that session has not ended."""
+        """Whether the session has not ended."""
         return self._connection.execute("SELECT 1 FROM sessions WHERE id = ?", (id,)).fetchone() is not None
 
     def add_session(self, token: str, timeout_ms: int, boot: str) -> int:
-        """Its id. Inside writing()."""
+        """Add a session and return its id. Inside writing()."""
         row = (token, timeout_ms, boot)
         cursor = self._connection.execute("INSERT INTO sessions (token, timeout_ms, boot) VALUES (?, ?, ?)", row)
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
     def end_session(self, id: int) -> None:
-        """Remove it and its ephemeral nodes. Inside writing()."""
+        """Remove a session and its ephemeral nodes. Inside writing()."""
         owned = self._connection.execute("SELECT path FROM nodes WHERE owner = ? AND owner <> 0 ORDER BY path", (id,))
         transaction = self.begin(id)
         transaction.remove([path for (path,) in owned.fetchall()])
@@ -141,9 +141,9 @@ class Database:
         self._connection.execute("DELETE FROM sessions WHERE id = ?", (id,))
 
     def read(self, session: int, path: str) -> tuple[bool, NodeRecord | None]:
-        """Whether the session has not ended, and the node, both of one moment."""
+        """Whether the session has not ended, and the node, in one snapshot."""
         with self._translated():
-            row = self._one(
+            row = self._fetch_row(
                 f"SELECT sessions.id, {_RECORD} FROM meta LEFT JOIN sessions ON sessions.id = ? "
                 "LEFT JOIN nodes ON nodes.path = ?",
                 (session, path),
@@ -151,12 +151,12 @@ class Database:
         return row[0] is not None, None if row[1] is None else NodeRecord(*row[1:])
 
     def load(self, path: str) -> NodeRecord | None:
-        """The node, None where there is none. Inside reading() or writing(), as all below."""
+        """The node, None if it does not exist. Inside reading() or writing(), as all below."""
         row = self._connection.execute(f"SELECT {_RECORD} FROM nodes WHERE path = ?", (path,)).fetchone()
         return None if row is None else NodeRecord(*row)
 
     def load_many(self, paths: Iterable[str]) -> dict[str, NodeRecord | None]:
-        """The nodes by path, None where there is none."""
+        """The nodes by path, None for those that do not exist."""
         found: dict[str, NodeRecord | None] = dict.fromkeys(paths)
         for chunk in _chunks(list(found)):
             marks = ", ".join("?" * len(chunk))
@@ -174,7 +174,7 @@ class Database:
         return Transaction(self.last_transaction() + 1, session, load or self.load)
 
     def put(self, transaction: Transaction) -> None:
-        """Write what it changed, and its events. Inside writing()."""
+        """Write the changes of a transaction and its events. Inside writing()."""
         if transaction.touches_nothing():
             return
         execute_many = self._connection.executemany
@@ -203,20 +203,20 @@ class Database:
         self._connection.execute("UPDATE meta SET last = ?", (transaction.id,))
         events = "\n".join([_LETTERS[event.kind] + event.path for event in transaction.events])
         self._connection.execute("INSERT INTO changes VALUES (?, ?, ?)", (transaction.id, len(events), events))
-        self._connection.execute("DELETE FROM changes WHERE id <= ?", (transaction.id - _KEPT_CHANGES,))
+        self._connection.execute("DELETE FROM changes WHERE id <= ?", (transaction.id - _MAX_CHANGES,))
         if len(events) > _LARGE:
-            bound = (transaction.id - _KEPT_LARGE_CHANGES, _LARGE)
+            bound = (transaction.id - _MAX_LARGE_CHANGES, _LARGE)
             self._connection.execute("DELETE FROM changes WHERE id <= ? AND size > ?", bound)
 
     def changes(self, after: int) -> Iterator[tuple[int, list[WatchEvent]]]:
-        """The transactions after number `after` whose events are still kept, in order, with these."""
+        """The transactions after number `after` whose events are still stored, in order, with their events."""
         for id, events in self._connection.execute("SELECT id, events FROM changes WHERE id > ? ORDER BY id", (after,)):
             yield id, [WatchEvent(line[1:], _KINDS[line[0]]) for line in events.split("\n")]
 
-    def _one(self, statement: str, parameters: Sequence[object] = ()) -> tuple[Any, ...]:
+    def _fetch_row(self, statement: str, parameters: Sequence[object] = ()) -> tuple[Any, ...]:
         row: tuple[Any, ...] | None = self._connection.execute(statement, parameters).fetchone()
         if row is None:
-            raise StoreFailedError(f"{self._path} is no coordination store, or damaged", path=str(self._path))
+            raise StoreFailedError(f"{self._path} is not a coordination store, or is damaged", path=str(self._path))
         return row
 
     def _prepare(self) -> None:
@@ -228,17 +228,17 @@ class Database:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                     raise
-                time.sleep(0.005)  # SQLite's own busy timeout does not hold while another process does the same
+                time.sleep(0.005)  # SQLite's own busy timeout does not apply here while another process does the same
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA journal_size_limit = 16777216")
-        if self._one("PRAGMA user_version")[0] == 0:
+        if self._fetch_row("PRAGMA user_version")[0] == 0:
             sync_names_above(self._path)
             with self.writing():
-                if self._one("PRAGMA user_version")[0] == 0:
+                if self._fetch_row("PRAGMA user_version")[0] == 0:
                     for statement in _SCHEMA.split(";\n"):
                         self._connection.execute(statement)
                     self._connection.execute(f"PRAGMA user_version = {_VERSION}")
-        found = self._one("PRAGMA user_version")[0]
+        found = self._fetch_row("PRAGMA user_version")[0]
         if found != _VERSION:
             raise StoreFailedError(
                 f"{self._path} has format {found}, this kreplog knows {_VERSION}: use the kreplog that wrote it",
@@ -254,26 +254,26 @@ class Database:
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise ConnectionLossError(
                     f"{self._path} is being written by another process, for more than {self._busy_ms} ms ({error}): "
-                    "nothing was applied; try again, and look for a stopped process if this goes on",
+                    "nothing was applied; retry, and look for a stopped process if this persists",
                     path=str(self._path),
                 ) from error
             raise StoreFailedError(
                 f"{self._path} cannot be read or written ({error}): free space, check the permissions and the disk, "
-                "then read before trying again",
+                "then read before a retry",
                 path=str(self._path),
             ) from error
 
 
 def make_folder(path: Path) -> None:
-    """Make a directory for its owner only, whatever the umask, unless it is there."""
+    """Create a directory with mode 0700, whatever the umask, unless it exists."""
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.chmod(0o700)
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file for its owner only, whatever the umask, unless it is there; SQLite gives its other files the
-    same permissions."""
+    """Create an empty file with mode 0600, whatever the umask, unless it exists; SQLite gives its other files the same
+    permissions."""
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.fchmod(file, 0o600)
@@ -281,12 +281,13 @@ def make_file(path: Path) -> None:
 
 
 def sync_names_above(path: Path) -> None:
-    """Make durable that `path` is there: its name, and those of all directories that it is in.
+    """Make the name of `path` durable, and those of all directories that contain it.
 
-    For a first use, whoever made which of them: who did may have been killed before it synced them. Raises OSError.
+    For the first use of a database: the process that created any of them may have been killed before it synced them.
+    Raises OSError.
     """
     for folder in path.absolute().parents:
-        with suppress(PermissionError):  # then this user has made nothing in it
+        with suppress(PermissionError):  # then this user has created nothing in it
             file = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(file)

@@ -1,4 +1,5 @@
-"""One thread that calls a session's watches, so that a slow one delays neither heartbeats nor other calls."""
+"""Deliveries: a thread that calls a session's watches, so that a slow watch delays neither heartbeats nor other
+calls."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Deliveries:
-    """Calls what it is given one at a time, in order, on its own daemon thread. What a call raises is logged."""
+    """Runs calls one at a time, in order, on its own daemon thread. Exceptions are logged."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -20,11 +21,11 @@ class Deliveries:
         self._thread.start()
 
     def put(self, call: Callable[[], None]) -> None:
-        """Have `call` called after those before it. Never waits; thread-safe."""
+        """Queue `call`. Never waits; thread-safe."""
         self._calls.put(call)
 
     def stop(self) -> None:
-        """Drop what has not been called yet; a call that is running ends in its own time, and is not waited for."""
+        """Drop queued calls; a running call is not waited for."""
         self._stopped = True
         self._calls.put(None)
 
@@ -34,7 +35,7 @@ class Deliveries:
 
 
 def run_logged(call: Callable[[], None]) -> None:
-    """Call it; log what it raises, since nobody is there to take it."""
+    """Run `call` and log its exception, since it has no caller."""
     try:
         call()
     except Exception:

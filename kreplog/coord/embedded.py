@@ -1,17 +1,17 @@
 """The coordination store for the processes of one host: a SQLite database in a directory that they share.
 
-A session is a row in that database and three files beside it (see `liveness`). Whoever notices that another session's
-process has died, or has not run for the session's timeout, ends it: deletes its row and its ephemeral nodes in one
-transaction. Every write looks for the row of its own session in its own transaction, so an ended session writes
-nothing, whatever it believes.
+A session is a row in that database and three files beside it (see `liveness`). A process that notices that the process
+of another session has ended, or has not run for the session's timeout, ends it: it deletes its row and its ephemeral
+nodes in one transaction. Every write checks the row of its own session in its transaction, so an ended session writes
+nothing.
 
-Each session has two threads. The keeper beats, waits for its bell and for the death of others, reads what changed and
-finds the watches to call; the other one calls them. Both sleep while nothing happens; the keeper wakes four times per
-timeout, but at least once a second, to beat and to see who has stopped beating.
+Each session has two threads. The keeper writes heartbeats, waits for its bell and for the end of other processes, reads
+changes and finds the watches to call; the other thread calls them. Both sleep while there is nothing to do; the keeper
+wakes four times per timeout, but at least once a second, for its heartbeat and to check those of others.
 
-A process that is stopped (SIGSTOP) in the middle of a commit keeps SQLite's lock until it goes on or dies: others then
-get ConnectionLossError. The directory must be on a local file system. A session is not to be used in a forked child: it
-refuses, and its parent's death is still noticed.
+A process that is stopped (SIGSTOP) in the middle of a commit keeps SQLite's lock until it continues or ends: others
+then get ConnectionLossError. The directory must be on a local file system. A session cannot be used in a forked child:
+it refuses, and the end of its parent is still noticed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _LONGEST_SLEEP_MS = 1000
 _RETRY_MS = 3
 _COMPLAINTS_MS = 60_000
 _PREFETCHED = 8
-"""A multi of more operations than this reads its nodes beforehand, many at a time."""
+"""A multi of more operations reads its nodes beforehand, in batches."""
 
 
 class EmbeddedStore:
-    """A CoordinationStore in `directory`, which is made when it is not there, for its owner only.
+    """A CoordinationStore in `directory`, which is created if missing, with access for its owner only.
 
     busy_timeout_ms: how long a call waits for other processes' writes before it raises ConnectionLossError.
     Thread-safe.
@@ -69,7 +69,7 @@ class EmbeddedStore:
         self._sessions = OpenSessions[EmbeddedSession]()
 
     def connect(self, timeout_ms: int, on_expired: Callable[[], None] | None = None) -> EmbeddedSession:
-        """As CoordinationStore.connect. Ends the sessions of processes that died while nobody was there to notice.
+        """As CoordinationStore.connect. Ends the sessions of processes that ended unnoticed.
 
         on_expired is called on the session's keeper thread. Raises StoreFailedError where the directory or the database
         cannot be opened.
@@ -84,12 +84,12 @@ class EmbeddedStore:
         return self._sessions.add(EmbeddedSession(self.directory, timeout_ms, on_expired, self._busy_ms))
 
     def close(self) -> None:
-        """Close the sessions made here."""
+        """Close all sessions of this object."""
         self._sessions.close()
 
 
 class EmbeddedSession(SingleWrites):
-    """A Session of an EmbeddedStore; made by its connect(). Thread-safe; get_many is of one moment."""
+    """A Session of an EmbeddedStore; made by its connect(). Thread-safe; get_many returns one snapshot."""
 
     def __init__(
         self, directory: Path, timeout_ms: int, on_expired: Callable[[], None] | None, busy_timeout_ms: int
@@ -105,17 +105,17 @@ class EmbeddedSession(SingleWrites):
         self._interval_ms = max(1, min(timeout_ms // 4, _LONGEST_SLEEP_MS))
         self._watches = Watches()
         self._peers: dict[int, PeerSession] = {}
-        # A lock for each connection; the reader's also guards the watches and the number up to which they were told.
+        # A lock for each connection; the reader's also guards the watches and the last transaction applied to them.
         self._read_lock, self._write_lock = threading.Lock(), threading.Lock()
         path = directory / "coordination.db"
         self._reader, self._writer = Database(path, busy_timeout_ms), Database(path, busy_timeout_ms)
-        self._own = Database(path, 0)  # the keeper's, which must never wait for a lock
+        self._own = Database(path, 0)  # the keeper's, which never waits for a lock
         try:
             self._register()
         except BaseException:
             self._close_databases()
             raise
-        self._told = self._reader.last_transaction()
+        self._applied = self._reader.last_transaction()
         self._deliveries = Deliveries(f"kreplog-watches-{self.id}")
         self._keeper = threading.Thread(target=self._keep, name=f"kreplog-session-{self.id}", daemon=True)
         _unforkable.add(self)
@@ -125,7 +125,7 @@ class EmbeddedSession(SingleWrites):
     def expired(self) -> bool:
         """As Session.expired; also when this process has not run for the timeout, whether or not others noticed yet."""
         if not self._ended and (os.getpid() != self._pid or not self._alive_at(monotonic_ms())):
-            self._ended = True  # for ever, even if the keeper beats at this very moment
+            self._ended = True  # forever, even if the keeper writes a heartbeat now
             self._wake()
         return self._ended
 
@@ -149,7 +149,7 @@ class EmbeddedSession(SingleWrites):
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """As Session.children."""
         check_path(path)
-        with self._moment():
+        with self._snapshot():
             if self._reader.load(path) is None:
                 raise no_node(path)
             names = sorted(name_of(child) for child in self._reader.children(path))
@@ -159,16 +159,17 @@ class EmbeddedSession(SingleWrites):
         return names
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """As Session.get_many; all of one moment."""
+        """As Session.get_many; one snapshot."""
         for path in paths:
             check_path(path)
-        with self._moment():
+        with self._snapshot():
             found = self._reader.load_many(paths)
         records = [found[path] for path in paths]
         return [None if record is None else record.node for record in records]
 
     def close(self) -> None:
-        """As Session.close. When the database cannot be written, the others end the session as that of a dead one."""
+        """As Session.close. If the database cannot be written, other processes end the session as one of a dead
+        process."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -191,7 +192,7 @@ class EmbeddedSession(SingleWrites):
                 if not alive:
                     self._refuse()
             return record
-        with self._moment():
+        with self._snapshot():
             record = self._reader.load(path)
             if record is not None or missing:
                 self._catch_up(self._reader)
@@ -199,7 +200,7 @@ class EmbeddedSession(SingleWrites):
         return record
 
     @contextmanager
-    def _moment(self) -> Iterator[None]:
+    def _snapshot(self) -> Iterator[None]:
         with self._running(self._read_lock), self._reader.reading():
             if not self._reader.has_session(self.id):
                 self._refuse()
@@ -207,7 +208,7 @@ class EmbeddedSession(SingleWrites):
 
     # Writing
 
-    def _write_one(self, operation: StoreOperation) -> Result:
+    def _write_single(self, operation: StoreOperation) -> Result:
         check_operation(operation)
         return self._write((operation,), single=True)[0]
 
@@ -231,7 +232,7 @@ class EmbeddedSession(SingleWrites):
         for row in sessions.values():
             liveness.ring(self._files, row.token)
 
-    # Living and dying
+    # Liveness
 
     def _alive_at(self, now_ms: int) -> bool:
         return not self._ended and now_ms - self._beat_ms < self.timeout_ms
@@ -249,12 +250,12 @@ class EmbeddedSession(SingleWrites):
         self._ended = True
         self._wake()
         raise SessionExpiredError(
-            f"session {self.id} has ended, its ephemeral nodes are gone: connect again for a new one"
+            f"session {self.id} has ended, its ephemeral nodes are deleted: connect again for a new session"
         )
 
     def _register(self) -> None:
         with self._writer.writing():
-            now = monotonic_ms()  # after waiting for the others to write, or the session would begin expired
+            now = monotonic_ms()  # after waiting for other writers, or the session would begin expired
             sessions = self._writer.sessions()
             dead = [row.id for row in sessions.values() if self._is_dead(row, now)]
             for id in dead:
@@ -276,10 +277,10 @@ class EmbeddedSession(SingleWrites):
 
     def _is_dead(self, row: SessionRow, now_ms: int) -> bool:
         with PeerSession(self._files, row.token) as peer:
-            return row.boot != self._boot or peer.gone() or now_ms - peer.beat_ms() >= row.timeout_ms
+            return row.boot != self._boot or peer.is_closed() or now_ms - peer.beat_ms() >= row.timeout_ms
 
     def _end_sessions(self, database: Database, ids: Sequence[int]) -> None:
-        """End those of `ids` that have not ended, if they are dead or one's own. Never waits with the keeper's own."""
+        """End the sessions of `ids` that are dead, or its own. Never waits on the keeper's connection."""
         with database.writing():
             sessions = database.sessions()
             now = monotonic_ms()
@@ -313,10 +314,10 @@ class EmbeddedSession(SingleWrites):
                 self._beat_ms = now
             wait_ms = self._interval_ms
             try:
-                sessions = self._look()
+                sessions = self._read_changes()
                 if self.id not in sessions:
                     break
-                suspects |= self._meet(sessions, poller)
+                suspects |= self._update_peers(sessions, poller)
                 if now - looked_ms >= self._interval_ms // 2:
                     looked_ms = now
                     suspects |= {
@@ -326,11 +327,11 @@ class EmbeddedSession(SingleWrites):
                     self._end_sessions(self._own, sorted(suspects))
                     suspects = set()
                     continue
-            except StoreFailedError as error:  # goes on beating: the store may be back before the session must end
+            except StoreFailedError as error:  # heartbeats continue: the store may be back before the session must end
                 if now - complained_ms > _COMPLAINTS_MS:
                     complained_ms = now
                     _log.warning("coordination session %s: %s", self.id, error)
-            except CoordinationError:  # somebody is writing
+            except CoordinationError:  # another process is writing
                 wait_ms = _RETRY_MS
             for fd, _ in poller.poll(wait_ms):
                 if fd == self._pulse.bell:
@@ -339,56 +340,56 @@ class EmbeddedSession(SingleWrites):
                     poller.unregister(fd)
                     suspects |= {id for id, peer in self._peers.items() if peer.alive == fd}
 
-    def _look(self) -> dict[int, SessionRow]:
+    def _read_changes(self) -> dict[int, SessionRow]:
         with self._read_lock, self._own.reading():
             self._catch_up(self._own)
             return self._own.sessions()
 
-    def _meet(self, sessions: dict[int, SessionRow], poller: select.poll) -> set[int]:
-        """Watch the sessions that are new, forget those that have ended; who of the new is dead already."""
+    def _update_peers(self, sessions: dict[int, SessionRow], poller: select.poll) -> set[int]:
+        """Observe new sessions and drop those that have ended; return the new ones that are dead already."""
         for id in self._peers.keys() - sessions.keys():
             peer = self._peers.pop(id)
-            with suppress(KeyError, ValueError):  # one whose death was seen is not watched, nor one without files
+            with suppress(KeyError, ValueError):  # dead peers, and those without files, are not registered
                 poller.unregister(peer.alive)
             peer.close()
-        gone = set()
+        dead = set()
         for id in sessions.keys() - self._peers.keys() - {self.id}:
             peer = self._peers[id] = PeerSession(self._files, sessions[id].token)
-            if peer.gone() or sessions[id].boot != self._boot:
-                gone.add(id)
+            if peer.is_closed() or sessions[id].boot != self._boot:
+                dead.add(id)
             else:
                 poller.register(peer.alive, select.POLLIN)
-        return gone
+        return dead
 
     def _catch_up(self, database: Database) -> None:
-        """Hand over the watches fired since last time. Caller holds the read lock, inside reading()."""
+        """Queue the watches fired by transactions since the last call. Caller holds the read lock, inside reading()."""
         last = database.last_transaction()
         if self._watches:
-            for id, events in database.changes(self._told):
-                if id != self._told + 1:
+            for id, events in database.changes(self._applied):
+                if id != self._applied + 1:
                     break
                 for event in events:
                     self._fire(event)
-                self._told = id
-            if self._told < last:
+                self._applied = id
+            if self._applied < last:
                 self._compare(database)
-        self._told = last
+        self._applied = last
 
     def _compare(self, database: Database) -> None:
-        """Fire the watches whose nodes differ from when they were left: the changes between are no longer kept."""
+        """Fire the watches whose nodes differ from when they were left, since the changes between were dropped."""
         found = database.load_many({*self._watches.data, *self._watches.children})
         events = []
         for path, watches in self._watches.data.items():
             record, existed = found[path], any(watches.values())
             if record is None and existed:
                 events.append((0, WatchEvent(path, "deleted")))
-            elif record is not None and record.modified > self._told:
+            elif record is not None and record.modified > self._applied:
                 events.append((record.modified, WatchEvent(path, "changed" if existed else "created")))
         for path in self._watches.children:
             record = found[path]
             if record is None:
                 events.append((0, WatchEvent(path, "deleted")))
-            elif record.children_modified > self._told:
+            elif record.children_modified > self._applied:
                 events.append((record.children_modified, WatchEvent(path, "children")))
         for _, event in sorted(events, key=lambda item: item[0]):
             self._fire(event)
@@ -405,7 +406,7 @@ class EmbeddedSession(SingleWrites):
         self._pulse.ring()
 
     def _finish(self) -> None:
-        """The session has ended: let go of everything, so that the others see it, and tell whoever wants to know."""
+        """The session has ended: release everything, so that other processes see it, and call on_expired."""
         self._ended = True
         with suppress(CoordinationError):
             self._end_sessions(self._own, [self.id])
@@ -426,13 +427,13 @@ class EmbeddedSession(SingleWrites):
             database.close()
 
     def after_fork(self) -> None:
-        """For the child of a fork: the session is its parent's, whose death must not be hidden by the child's life."""
-        self._pulse.let_go()
-        _kept.append(self)  # closing the parent's connections in the child could harm the parent's
+        """In the child of a fork: close the parent's files, so that the child does not hide the end of the parent."""
+        self._pulse.close_files()
+        _inherited.append(self)  # closing the parent's connections in the child could harm the parent's
 
 
 _unforkable: weakref.WeakSet[EmbeddedSession] = weakref.WeakSet()
-_kept: list[EmbeddedSession] = []
+_inherited: list[EmbeddedSession] = []
 
 
 def _after_fork_in_child() -> None:

@@ -1,18 +1,18 @@
 """A session with a ZooKeeper ensemble: kazoo's client, and three things that it leaves to its user.
 
-**Fencing.** kazoo says that a session is lost only when it reaches a server again, so one that is cut off would believe
-in itself for as long as the cut lasts. Here a session knows when it last heard from the ensemble: when the last request
-that was answered was sent. A timeout after that it has ended, for ever, whatever kazoo finds out later; no new session
-takes its place. To hear often enough a keeper thread asks for '/' five times per timeout. Safety does not rest on that
-clock: the versions and epochs that writes are conditional on are what fences.
+**Fencing.** kazoo reports a lost session only when it reaches a server again, so a session without connection would
+seem alive for as long as that lasts. Here a session records when it sent the last request that got a response. A
+timeout later it has ended, forever, whatever kazoo reports later; no new session takes its place. A keeper thread reads
+'/' five times per timeout as a heartbeat. Safety does not depend on that clock: writes are conditional on versions and
+epochs.
 
-**Watches.** kazoo drops all watches when it loses a connection. The keeper leaves them again on the next one, and calls
-those whose node is no longer what it was.
+**Watches.** kazoo drops all watches when it loses a connection. The keeper leaves them again on the next connection,
+and calls those whose node has changed.
 
-**Errors.** The results of a multi are looked at one by one: kazoo's commit() does not raise.
+**Errors.** Each result of a multi is checked: kazoo's commit() does not raise.
 
-A write under way when the connection breaks raises ConnectionLossError; calls made while there is no connection wait
-for one, until the session has ended.
+A write under way when the connection breaks raises ConnectionLossError; calls without a connection wait for one, until
+the session has ended.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 _HEARTBEATS_PER_TIMEOUT = 5
 _SHORTEST_PATIENCE_S = 0.5
 _PIPELINED = 500
-"""Requests that may be under way together, so that a heartbeat behind them is still answered in time."""
+"""Maximum of requests in flight, so that a heartbeat behind them still gets its response in time."""
 
 _CREATE_BYTES, _OTHER_BYTES = 64, 32
-"""What an operation takes in a packet besides path and data, at most."""
+"""Maximum size of an operation in a packet without path and data."""
 
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
-"""kazoo's own way is to wait twice as long each time: sessions would end though the servers are back."""
+"""kazoo's default doubles the delay without limit: sessions would expire although the servers are back."""
 
 _KINDS = {
     EventType.CREATED: "created",
@@ -68,9 +68,9 @@ _KINDS = {
 
 
 class ZooKeeperSession:
-    """A Session of a ZooKeeperStore; made by its connect(). Thread-safe. get_many's nodes are of different moments.
+    """A Session of a ZooKeeperStore; made by its connect(). Thread-safe. get_many is not a snapshot.
 
-    timeout_ms: what the ensemble agreed to.
+    timeout_ms: as negotiated with the ensemble.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class ZooKeeperSession:
         self._max_multi_bytes = max_multi_bytes
         self._ended = self._closed = False
         self._begun = False
-        self._heard = time.monotonic()
+        self._last_response = time.monotonic()
         self._connected = threading.Event()
-        self._agreed = threading.Event()
+        self._negotiated = threading.Event()
         self._wake = threading.Event()
         self._heartbeat: Any = None
         self._watch_lock = threading.Lock()
         self._orphans: deque[_Watch] = deque()
         self._event: Any = None
-        self._told: set[Watch] = set()
+        self._called: set[Watch] = set()
         self._client = KazooClient(
             hosts=hosts, timeout=timeout_ms / 1000, handler=_Handler(self), connection_retry=_RECONNECT
         )
@@ -105,7 +105,7 @@ class ZooKeeperSession:
         self._listen_for_timeout()
         try:
             self._client.start(timeout=connect_timeout_ms / 1000)
-            if not self._agreed.wait(connect_timeout_ms / 1000):
+            if not self._negotiated.wait(connect_timeout_ms / 1000):
                 raise zk.ConnectionLoss
             names = self._root.split("/")
             for depth in range(2, len(names) + 1):
@@ -115,7 +115,7 @@ class ZooKeeperSession:
             self._ended = True
             self._stop_client()
             raise ConnectionLossError(
-                f"no ZooKeeper server at {hosts} answered within {connect_timeout_ms} ms: look whether one runs there"
+                f"no ZooKeeper server at {hosts} responded within {connect_timeout_ms} ms: check that it runs"
             ) from error
         self._begun = True
         known = self._client.client_id
@@ -123,14 +123,14 @@ class ZooKeeperSession:
         if not known:
             self._ended = True
             self._stop_client()
-            raise ConnectionLossError(f"the connection to {hosts} broke at once; try again")
+            raise ConnectionLossError(f"the connection to {hosts} broke at once; retry")
         self._deliveries = Deliveries(f"kreplog-watches-{self.id:x}")
         self._keeper = threading.Thread(target=self._keep, name=f"kreplog-session-{self.id:x}", daemon=True)
         self._keeper.start()
 
     @property
     def expired(self) -> bool:
-        """As Session.expired; on this host's monotonic clock, whether or not the ensemble can be reached."""
+        """As Session.expired; by this host's monotonic clock, whether or not the ensemble is reachable."""
         if not self._ended and self._remaining() <= 0:
             self._ended = True
             self._wake.set()
@@ -143,22 +143,22 @@ class ZooKeeperSession:
         if path == "/":
             raise _translate(zk.NodeExistsError(), operation)
         send = partial(self._client.create_async, self._full(path), data, ephemeral=ephemeral, sequence=sequential)
-        return self._short(self._ask(send, operation))
+        return self._short(self._request(send, operation))
 
     def set_data(self, path: str, data: bytes, version: int = -1) -> NodeStat:
         """As Session.set_data."""
         operation = SetData(path, data, version)
         check_operation(operation)
-        return _stat(self._ask(partial(self._client.set_async, self._full(path), data, version), operation))
+        return _stat(self._request(partial(self._client.set_async, self._full(path), data, version), operation))
 
     def delete(self, path: str, version: int = -1) -> None:
         """As Session.delete."""
         operation = Delete(path, version)
         check_operation(operation)
-        self._ask(partial(self._client.delete_async, self._full(path), version), operation)
+        self._request(partial(self._client.delete_async, self._full(path), version), operation)
 
     def multi(self, operations: Sequence[StoreOperation]) -> list[Result]:
-        """As Session.multi. UsageError when it is larger than the servers take in one packet."""
+        """As Session.multi. UsageError when it exceeds the packet size of the servers."""
         check_operations(operations)
         if not operations:
             self._check_alive()
@@ -166,15 +166,15 @@ class ZooKeeperSession:
         size = sum(self._size(operation) for operation in operations)
         if size > self._max_multi_bytes:
             raise UsageError(
-                f"{len(operations)} operations of about {size} bytes are too much for one multi: the servers take "
-                f"{self._max_multi_bytes}; make several of it, or raise their jute.maxbuffer and max_multi_bytes"
+                f"{len(operations)} operations of about {size} bytes are too much for one multi: the servers accept "
+                f"{self._max_multi_bytes}; split it, or raise their jute.maxbuffer and max_multi_bytes"
             )
-        results = self._ask(partial(self._send_multi, operations), operations[0])
+        results = self._request(partial(self._send_multi, operations), operations[0])
         for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
             if isinstance(result, Exception) and not isinstance(result, zk.RolledBackError | zk.RuntimeInconsistency):
                 raise same_failure(_translate(result, operation), index)
         if any(isinstance(result, Exception) for result in results):
-            raise CoordinationError("ZooKeeper refused the multi without saying which operation; read, then try again")
+            raise CoordinationError("ZooKeeper refused the multi without the failed operation; read, then retry")
         return [self._result(operation, result) for operation, result in zip(operations, results, strict=True)]
 
     def get(self, path: str, watch: Watch | None = None) -> Node:
@@ -192,7 +192,7 @@ class ZooKeeperSession:
         return sorted(names)
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """As Session.get_many; many requests are sent before the first answer is waited for."""
+        """As Session.get_many; requests are pipelined."""
         for path in paths:
             check_path(path)
         self._check_alive()
@@ -201,8 +201,8 @@ class ZooKeeperSession:
             batch = paths[start : start + _PIPELINED]
             self._await_connection()
             sent = time.monotonic()
-            asked = [self._client.get_async(self._full(path)) for path in batch]
-            for path, result in zip(batch, asked, strict=True):
+            results = [self._client.get_async(self._full(path)) for path in batch]
+            for path, result in zip(batch, results, strict=True):
                 try:
                     nodes.append(_node(self._answer(result, sent, path)))
                 except NoNode:
@@ -210,15 +210,16 @@ class ZooKeeperSession:
         return nodes
 
     def close(self) -> None:
-        """As Session.close. When no server can be reached the ephemeral nodes go when the session times out there."""
+        """As Session.close. If no server is reachable the ephemeral nodes are deleted when the session times out
+        there."""
         if self._closed:
             return
         self._closed = self._ended = True
         self._wake.set()
         if threading.current_thread() is not self._keeper:
-            self._keeper.join(self.timeout_ms / 1000)  # kazoo takes long where nobody answers
+            self._keeper.join(self.timeout_ms / 1000)  # kazoo takes long without a server
 
-    # Asking
+    # Requests
 
     def _full(self, path: str) -> str:
         return path if not self._root else self._root if path == "/" else self._root + path
@@ -251,7 +252,7 @@ class ZooKeeperSession:
             return self._short(result)
         return _stat(result) if isinstance(operation, SetData) else None
 
-    def _ask(self, send: Callable[[], Any], about: StoreOperation | str) -> Any:
+    def _request(self, send: Callable[[], Any], about: StoreOperation | str) -> Any:
         self._await_connection()
         sent = time.monotonic()
         return self._answer(send(), sent, about)
@@ -262,23 +263,23 @@ class ZooKeeperSession:
         except (zk.KazooException, SequentialThreadingHandler.timeout_exception) as error:
             translated = _translate(error, about)
             if not isinstance(translated, ConnectionLossError | SessionExpiredError):
-                self._heard_from(sent)
+                self._on_response(sent)
             if isinstance(translated, SessionExpiredError):
                 self._ended = True
                 self._wake.set()
             raise translated from None
-        self._heard_from(sent)
+        self._on_response(sent)
         return answer
 
-    def _read(self, kind: str, ask: Callable[..., Any], path: str, watch: Watch | None) -> Any:
+    def _read(self, kind: str, send: Callable[..., Any], path: str, watch: Watch | None) -> Any:
         check_path(path)
         if watch is None:
-            return self._ask(partial(ask, self._full(path)), path)
-        return self._ask(partial(self._leave, _Watch(self, kind, path, watch), ask), path)
+            return self._request(partial(send, self._full(path)), path)
+        return self._request(partial(self._leave, _Watch(self, kind, path, watch), send), path)
 
-    def _leave(self, left: _Watch, ask: Callable[..., Any]) -> Any:
-        with self._watch_lock:  # the watch may be called before this is through
-            left.result = ask(self._full(left.path), left)
+    def _leave(self, left: _Watch, send: Callable[..., Any]) -> Any:
+        with self._watch_lock:  # the watch may be called before this returns
+            left.result = send(self._full(left.path), left)
         return left.result
 
     def _await_connection(self) -> None:
@@ -292,19 +293,19 @@ class ZooKeeperSession:
         if self.expired:
             raise _expired(self.id)
 
-    # Living and dying
+    # Liveness
 
     def _remaining(self) -> float:
-        """Seconds until the session has to be taken for ended."""
+        """Seconds until the session must be considered ended."""
         timeout = self.timeout_ms / 1000
-        return self._heard + timeout - time.monotonic() if self._begun else timeout
+        return self._last_response + timeout - time.monotonic() if self._begun else timeout
 
-    def _heard_from(self, sent: float) -> None:
-        """The ensemble answered what was asked at `sent`."""
+    def _on_response(self, sent: float) -> None:
+        """The ensemble responded to a request sent at `sent`."""
         if not self.expired:
-            self._heard = max(self._heard, sent)
+            self._last_response = max(self._last_response, sent)
 
-    def _on_state(self, state: str) -> None:  # on kazoo's connection thread, which must not wait
+    def _on_state(self, state: str) -> None:  # on kazoo's connection thread, which must not block
         if state == KazooState.CONNECTED:
             self._connected.set()
         else:
@@ -314,25 +315,25 @@ class ZooKeeperSession:
         self._wake.set()
 
     def patience(self, timeout: float | None) -> float | None:
-        """For _Handler: how long to wait for a server, given how long kazoo would, in seconds."""
+        """For _Handler: the time-out of a connection attempt, given kazoo's, in seconds."""
         if timeout is None or not self._begun or self._connected.is_set():
             return timeout
         return min(timeout, max(_SHORTEST_PATIENCE_S, self.timeout_ms / 1000 / _HEARTBEATS_PER_TIMEOUT))
 
     def _listen_for_timeout(self) -> None:
-        """Learn what timeout the servers agree to: kazoo keeps it to itself, but for two thirds of it."""
+        """Record the negotiated timeout, of which kazoo only reports two thirds."""
         connection = self._client._connection
         connect = connection._connect
 
-        def connect_and_tell(*arguments: Any) -> Any:
-            asked = time.monotonic()
+        def connect_and_record(*arguments: Any) -> Any:
+            sent = time.monotonic()
             read_timeout, connect_timeout = connect(*arguments)
             self.timeout_ms = round(read_timeout * 3 / 2)
-            self._heard = max(self._heard, asked)
-            self._agreed.set()
+            self._last_response = max(self._last_response, sent)
+            self._negotiated.set()
             return read_timeout, connect_timeout
 
-        connection._connect = connect_and_tell
+        connection._connect = connect_and_record
 
     def _keep(self) -> None:
         try:
@@ -342,7 +343,7 @@ class ZooKeeperSession:
                     self._beat()
                     if self._orphans:
                         self._leave_again()
-                        self._wake.set()  # a heartbeat, then the next of them
+                        self._wake.set()  # a heartbeat, then the next batch
                 self._wake.wait(max(0.001, min(pause, self._remaining())))
                 self._wake.clear()
         except Exception:
@@ -358,7 +359,7 @@ class ZooKeeperSession:
             return
         sent = time.monotonic()
         self._heartbeat = self._client.exists_async("/")
-        self._heartbeat.rawlink(lambda result: self._heard_from(sent) if result.successful() else None)
+        self._heartbeat.rawlink(lambda result: self._on_response(sent) if result.successful() else None)
 
     def _stop_client(self) -> None:
         try:
@@ -370,7 +371,7 @@ class ZooKeeperSession:
     # Watches
 
     def on_event(self, left: _Watch, event: Any) -> None:
-        """For _Watch: kazoo called it, on its own thread for watches, in order."""
+        """For _Watch: called by kazoo, on its thread for watches, in order."""
         with self._watch_lock:
             if left.done:
                 return
@@ -380,24 +381,24 @@ class ZooKeeperSession:
                 self._wake.set()
                 return
             if event is not self._event:
-                self._event, self._told = event, set()
-            if left.watch not in self._told:
-                self._told.add(left.watch)
+                self._event, self._called = event, set()
+            if left.watch not in self._called:
+                self._called.add(left.watch)
                 self._deliver(left.watch, WatchEvent(left.path, _KINDS[event.type]))
 
     def _leave_again(self) -> None:
-        """Leave the orphaned watches on the new connection; call those whose nodes have changed meanwhile."""
-        asked = []
+        """Leave orphaned watches again on the new connection; call those whose nodes have changed meanwhile."""
+        left_again = []
         for _ in range(min(len(self._orphans), _PIPELINED)):
             old = self._orphans.popleft()
             new = _Watch(self, old.kind, old.path, old.watch)
-            ask = self._client.exists_async
+            send = self._client.exists_async
             if old.kind == "children":
-                ask = partial(self._client.get_children_async, include_data=True)
-            self._leave(new, ask)
-            asked.append((old, new))
-        told = set()
-        for old, new in asked:
+                send = partial(self._client.get_children_async, include_data=True)
+            self._leave(new, send)
+            left_again.append((old, new))
+        called = set()
+        for old, new in left_again:
             try:
                 new.result.get(timeout=self.timeout_ms / 1000)
             except zk.NoNodeError:
@@ -410,8 +411,8 @@ class ZooKeeperSession:
                 if kind is not None:
                     new.done = True
                     event = WatchEvent(old.path, kind)
-                    if (event, old.watch) not in told:
-                        told.add((event, old.watch))
+                    if (event, old.watch) not in called:
+                        called.add((event, old.watch))
                         self._deliver(old.watch, event)
 
     def _deliver(self, watch: Watch, event: WatchEvent) -> None:
@@ -423,10 +424,11 @@ class ZooKeeperSession:
 
 
 class _Watch:
-    """A watch as given to kazoo: once for each read, so that it is known which answer it belongs to.
+    """A watch as passed to kazoo: a new object for each read, which links it to the read's result.
 
-    kind: "data" or "children". result: kazoo's, of the read. done: called, or to be left again. Both are guarded by the
-    session's lock for watches.
+    kind: "data" or "children". result: kazoo's, of the read. done: called, or orphaned. Both are guarded by the
+    session's lock for
+    watches.
     """
 
     __slots__ = ("done", "kind", "path", "result", "session", "watch")
@@ -440,7 +442,7 @@ class _Watch:
         self.session.on_event(self, event)
 
     def stat(self) -> Any:
-        """ZooKeeper's stat of the node when it was read, None where there was none."""
+        """ZooKeeper's stat of the node when it was read, None if it did not exist."""
         if self.result.exception is not None:
             return None
         value = self.result.value
@@ -448,8 +450,8 @@ class _Watch:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Makes no connection for a session that has ended: kazoo would begin a new one in its place. And does not spend a
-    whole session timeout on one server, which may be just starting and never answer.
+    """Refuses connections for a session that has ended, for which kazoo would begin a new session. And does not spend a
+    whole session timeout on one server, which may be starting and never respond.
     """
 
     def __init__(self, session: ZooKeeperSession) -> None:
@@ -466,7 +468,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 
 def _difference(old: _Watch, new: _Watch) -> str | None:
-    """The kind of event that turned what `old` saw into what `new` saw; None when nothing did."""
+    """The kind of the event between the reads of `old` and `new`; None if the node has not changed."""
     before, after = old.stat(), new.stat()
     if after is None:
         return None if before is None else "deleted"
@@ -487,11 +489,13 @@ def _node(answer: Any) -> Node:
 
 
 def _expired(id: int) -> SessionExpiredError:
-    return SessionExpiredError(f"session {id:x} has ended, its ephemeral nodes go: connect again for a new one")
+    return SessionExpiredError(
+        f"session {id:x} has ended, its ephemeral nodes are deleted: connect again for a new session"
+    )
 
 
 def _translate(error: Exception, about: StoreOperation | str) -> CoordinationError:
-    """kreplog's error for kazoo's; `about` is the operation, or the path that was read."""
+    """Translate an error of kazoo; `about` is the operation, or the path that was read."""
     path = about if isinstance(about, str) else about.path
     if isinstance(error, zk.NoNodeError):
         if isinstance(about, Create):
@@ -501,18 +505,20 @@ def _translate(error: Exception, about: StoreOperation | str) -> CoordinationErr
         return NodeExistsError(f"{path} exists already; read it, or write it with set_data", path=path)
     if isinstance(error, zk.BadVersionError):
         version = getattr(about, "version", -1)
-        return BadVersionError(f"{path} is not at version {version}: somebody else wrote it; read it again", path=path)
+        return BadVersionError(
+            f"{path} is not at version {version}: it was written meanwhile; read it again", path=path
+        )
     if isinstance(error, zk.NotEmptyError):
         return NotEmptyError(f"{path} has children: delete them first, in the same multi if need be", path=path)
     if isinstance(error, zk.NoChildrenForEphemeralsError):
         return ephemeral_parent(path, parent_of(path))
     if isinstance(error, zk.SessionExpiredError):
-        return SessionExpiredError(f"{path}: the session has ended; connect again for a new one", path=path)
+        return SessionExpiredError(f"{path}: the session has ended; connect again for a new session", path=path)
     lost = zk.ConnectionLoss | zk.OperationTimeoutError | zk.RequestTimeoutError | zk.SessionMovedError
     if isinstance(error, lost | SequentialThreadingHandler.timeout_exception):
         return ConnectionLossError(
-            f"{path}: the connection to ZooKeeper broke before it answered ({type(error).__name__}); read it before "
-            "trying again",
+            f"{path}: the connection to ZooKeeper broke before the response ({type(error).__name__}); read it before "
+            "a retry",
             path=path,
         )
     return CoordinationError(f"{path}: ZooKeeper refused ({type(error).__name__}: {error})", path=path)

@@ -1,11 +1,11 @@
-"""How the processes of one host see that a session lives, and how they wake each other: three files per session.
+"""Liveness of sessions between the processes of one host, and wake-ups: three files per session.
 
-    <token>.alive   FIFO that the session holds open for writing. The kernel closes it when the process dies, however it
-                    dies, and every reader's poll returns at once: POLLHUP.
-    <token>.beat    8 bytes, the monotonic clock in ms when the session was last known to run; for one that hangs.
-    <token>.bell    FIFO that the session reads: a byte in it says that the store has changed.
+    <token>.alive   FIFO that the session holds open for writing. The kernel closes it when the process ends, in any
+                    way, and every reader's poll returns at once: POLLHUP.
+    <token>.beat    8 bytes, the monotonic clock in ms when the session last ran; detects a process that hangs.
+    <token>.bell    FIFO that the session reads: a byte in it means that the store has changed.
 
-They say who lives; what is true is in the database. The monotonic clock is one for all processes since boot.
+The files only show liveness; the database is authoritative. All processes share the monotonic clock since boot.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BELL_FULL = 4096
 
 
 def monotonic_ms() -> int:
-    """Milliseconds since some moment before now, the same for all processes until the host is booted again."""
+    """Monotonic milliseconds, the same for all processes until the next boot."""
     return time.monotonic_ns() // 1_000_000
 
 
 def boot_id() -> str:
-    """Differs from boot to boot, where the system tells; else empty."""
+    """An id that differs for each boot, empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -37,7 +37,8 @@ def boot_id() -> str:
 
 
 class Pulse:
-    """The files of one's own session. Raises OSError where they cannot be made, as on a file system without FIFOs."""
+    """The files of this process's own session. Raises OSError if they cannot be created, as without support for
+    FIFOs."""
 
     def __init__(self, directory: Path, token: str, now_ms: int) -> None:
         self.bell = self._ringer = self._alive = self._beat = -1
@@ -50,10 +51,12 @@ class Pulse:
             self.beat(now_ms)
             _make_fifo(directory / f"{token}.bell")
             self.bell = os.open(directory / f"{token}.bell", os.O_RDONLY | os.O_NONBLOCK)
-            # Held open, or else the bell would be at its end, and poll return at once, whenever nobody else rings.
+            # Held open, or else the bell would be at its end of file, and poll return at once, without another writer.
             self._ringer = os.open(directory / f"{token}.bell", os.O_WRONLY | os.O_NONBLOCK)
             _make_fifo(directory / f"{token}.alive")
-            reader = os.open(directory / f"{token}.alive", os.O_RDONLY | os.O_NONBLOCK)  # without it the next waits
+            reader = os.open(
+                directory / f"{token}.alive", os.O_RDONLY | os.O_NONBLOCK
+            )  # without a reader the next open waits
             try:
                 self._alive = os.open(directory / f"{token}.alive", os.O_WRONLY | os.O_NONBLOCK)
             finally:
@@ -63,7 +66,7 @@ class Pulse:
             raise
 
     def beat(self, now_ms: int) -> None:
-        """The session runs at `now_ms`."""
+        """Write that the session runs at `now_ms`."""
         os.pwrite(self._beat, _BEAT.pack(now_ms), 0)
 
     def quieten(self) -> None:
@@ -73,19 +76,20 @@ class Pulse:
                 pass
 
     def ring(self) -> None:
-        """Ring one's own bell. Thread-safe; does nothing when closed."""
+        """Ring the own bell. Thread-safe; does nothing when closed."""
         with self._lock, suppress(OSError):
             if self._ringer >= 0:
                 os.write(self._ringer, b"!")
 
     def close(self) -> None:
-        """Let go of the files and remove them: to all others the session is dead."""
+        """Close and remove the files: other processes then see the session as dead."""
         with self._lock:
-            self.let_go()
+            self.close_files()
         remove(self._directory, self._token)
 
-    def let_go(self) -> None:
-        """Close the files and leave them. In the child of a fork, where a lock may be held by a thread that is not."""
+    def close_files(self) -> None:
+        """Close the files without removing them. For the child of a fork too, where a vanished thread may hold the
+        lock."""
         for fd in (self._alive, self._beat, self.bell, self._ringer):
             if fd >= 0:
                 os.close(fd)
@@ -93,7 +97,7 @@ class Pulse:
 
 
 class PeerSession:
-    """The files of somebody else's session, as its watcher sees them."""
+    """The files of another process's session, for observers."""
 
     def __init__(self, directory: Path, token: str) -> None:
         self.alive = self._beat = -1
@@ -101,8 +105,8 @@ class PeerSession:
             self._beat = os.open(directory / f"{token}.beat", os.O_RDONLY)
             self.alive = os.open(directory / f"{token}.alive", os.O_RDONLY | os.O_NONBLOCK)
 
-    def gone(self) -> bool:
-        """Whether nobody holds the session's files any more."""
+    def is_closed(self) -> bool:
+        """Whether no process holds the session's files any more."""
         if self.alive < 0:
             return True
         try:
@@ -111,12 +115,12 @@ class PeerSession:
             return False
 
     def beat_ms(self) -> int:
-        """When the session was last known to run."""
+        """When the session last ran."""
         data = os.pread(self._beat, _BEAT.size, 0) if self._beat >= 0 else b""
         return int(_BEAT.unpack(data)[0]) if len(data) == _BEAT.size else 0
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop observing."""
         for fd in (self.alive, self._beat):
             if fd >= 0:
                 os.close(fd)
@@ -130,7 +134,7 @@ class PeerSession:
 
 
 def ring(directory: Path, token: str) -> None:
-    """Wake the session; does nothing when it is gone, or has been rung and not answered yet."""
+    """Wake the session; does nothing if it has ended, or its bell is full."""
     with suppress(OSError):
         bell = os.open(directory / f"{token}.bell", os.O_WRONLY | os.O_NONBLOCK)
         try:
@@ -140,18 +144,18 @@ def ring(directory: Path, token: str) -> None:
 
 
 def remove(directory: Path, token: str) -> None:
-    """Remove the files of a session that has ended; some or all may be gone already."""
+    """Remove the files of a session that has ended; any of them may be missing."""
     for kind in _KINDS:
         with suppress(FileNotFoundError):
             os.unlink(directory / f"{token}.{kind}")
 
 
 def tokens(directory: Path) -> set[str]:
-    """Of all sessions that have files."""
+    """The tokens of all sessions with files."""
     return {path.name.partition(".")[0] for path in directory.iterdir()}
 
 
 def _make_fifo(path: Path) -> None:
-    """For its owner only, whatever the umask."""
+    """Create a FIFO with mode 0600, whatever the umask."""
     os.mkfifo(path, 0o600)
     path.chmod(0o600)

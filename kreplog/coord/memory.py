@@ -1,8 +1,8 @@
 """The coordination store in one process's memory: the reference for the others, and the simulator's store.
 
-Deterministic: no clock, thread, file or randomness. Time comes in through advance() and heartbeat(); watches are called
-by the operation that fired them, after it is done, in order; one that writes has its own events called after those
-before it. Owned by one thread.
+Deterministic: no clock, thread, file or randomness. Time is passed to advance() and heartbeat(); watches are called by
+the operation that fired them, after it is done, in order; the events of a watch that writes are called after earlier
+ones. Owned by one thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from kreplog.types import Node, NodeStat, StoreOperation, WatchEvent
 class MemoryStore:
     """A CoordinationStore whose sessions share this object.
 
-    What a watch or an on_expired raises comes out of the call that fired it, which is done by then; the events behind
-    it are called by the next operation, or by deliver().
+    An exception of a watch or of on_expired is raised by the call that fired it, which is done by then; later events
+    are
+    called by the next operation, or by deliver().
     """
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ class MemoryStore:
 
     @property
     def transaction(self) -> int:
-        """The number of the last transaction; the tree is unchanged as long as it is."""
+        """The number of the last transaction; while it is the same the tree is unchanged."""
         return self._transaction
 
     def connect(self, timeout_ms: int, on_expired: Callable[[], None] | None = None, now_ms: int = 0) -> MemorySession:
@@ -60,14 +61,16 @@ class MemoryStore:
         return session
 
     def advance(self, now_ms: int) -> None:
-        """End every session whose last heartbeat is more than its timeout before `now_ms`, in order of their ids."""
-        late = [session.id for session in self._sessions.values() if now_ms - session.heard_ms > session.timeout_ms]
+        """Expire every session whose last heartbeat is more than its timeout before `now_ms`, in order of their ids."""
+        late = [
+            session.id for session in self._sessions.values() if now_ms - session.last_heartbeat_ms > session.timeout_ms
+        ]
         for session_id in late:
             self._end(session_id, expired=True)
         self.deliver()
 
     def expire(self, session_id: int) -> None:
-        """End a session by force, as if it had not been heard of; does nothing when it has ended already."""
+        """Expire a session as if its timeout had passed; does nothing if it has ended already."""
         self._end(session_id, expired=True)
         self.deliver()
 
@@ -76,7 +79,7 @@ class MemoryStore:
         return {path: record.node for path, record in self._nodes.items()}
 
     def peek(self, path: str) -> Node | None:
-        """One node, without a session; None where there is none."""
+        """A node, without a session; None if it does not exist."""
         record = self._nodes.get(path)
         return None if record is None else record.node
 
@@ -112,7 +115,7 @@ class MemoryStore:
                 if old is not None:
                     del nodes[path], self._children[path]
                     siblings = self._children.get(parent_of(path))
-                    if siblings is not None:  # else the parent went in the same multi
+                    if siblings is not None:  # else the parent was deleted in the same multi
                         siblings.discard(name_of(path))
                 continue
             nodes[path] = new
@@ -147,7 +150,7 @@ class MemorySession(SingleWrites):
     ) -> None:
         self.id = id
         self.timeout_ms = timeout_ms
-        self.heard_ms = now_ms
+        self.last_heartbeat_ms = now_ms
         self.expired = False
         self._store = store
         self._on_expired = on_expired
@@ -156,7 +159,7 @@ class MemorySession(SingleWrites):
     def heartbeat(self, now_ms: int) -> None:
         """The session is alive at `now_ms`. Raises SessionExpiredError."""
         self._check_alive()
-        self.heard_ms = max(self.heard_ms, now_ms)
+        self.last_heartbeat_ms = max(self.last_heartbeat_ms, now_ms)
 
     def multi(self, operations: Sequence[StoreOperation]) -> list[Result]:
         """As Session.multi."""
@@ -193,7 +196,7 @@ class MemorySession(SingleWrites):
         return sorted(self._store._children[path])
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """As Session.get_many; all of one moment."""
+        """As Session.get_many; one snapshot."""
         records = [self._read(path) for path in paths]
         return [None if record is None else record.node for record in records]
 
@@ -203,12 +206,12 @@ class MemorySession(SingleWrites):
         self._store.deliver()
 
     def fire(self, event: WatchEvent) -> None:
-        """For the store: queue the watches that wait for `event`."""
+        """For the store: queue the watches that `event` fires."""
         for watch in self._watches.take(event):
             self._store._undelivered.append(partial(self._call, watch, event))
 
     def end(self) -> Callable[[], None] | None:
-        """For the store: the session has ended; what is to be called if it did not close itself."""
+        """For the store: end the session; return on_expired, to be called unless the session was closed."""
         self.expired = True
         self._watches.clear()
         return self._on_expired
@@ -217,7 +220,7 @@ class MemorySession(SingleWrites):
         if not self.expired:
             watch(event)
 
-    def _write_one(self, operation: StoreOperation) -> Result:
+    def _write_single(self, operation: StoreOperation) -> Result:
         check_operation(operation)
         self._check_alive()
         transaction = self._store._begin(self.id)
@@ -234,5 +237,5 @@ class MemorySession(SingleWrites):
     def _check_alive(self) -> None:
         if self.expired:
             raise SessionExpiredError(
-                f"session {self.id} has ended, its ephemeral nodes are gone: connect again for a new one"
+                f"session {self.id} has ended, its ephemeral nodes are deleted: connect again for a new session"
             )

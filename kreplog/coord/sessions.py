@@ -1,4 +1,4 @@
-"""What sessions, and the stores that make them, have in common."""
+"""Shared parts of sessions and of stores."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from kreplog.types import Create, Delete, NodeStat, SetData, StoreOperation
 
 
 class SingleWrites:
-    """The calls of a Session that write one node, for those that carry out every operation in the same way."""
+    """The calls of a Session that write a single node, by means of `_write_single`."""
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
         """As Session.create."""
-        created = self._write_one(Create(path, data, ephemeral, sequential))
+        created = self._write_single(Create(path, data, ephemeral, sequential))
         assert isinstance(created, str)
         return created
 
     def set_data(self, path: str, data: bytes, version: int = -1) -> NodeStat:
         """As Session.set_data."""
-        stat = self._write_one(SetData(path, data, version))
+        stat = self._write_single(SetData(path, data, version))
         assert isinstance(stat, NodeStat)
         return stat
 
     def delete(self, path: str, version: int = -1) -> None:
         """As Session.delete."""
-        self._write_one(Delete(path, version))
+        self._write_single(Delete(path, version))
 
-    def _write_one(self, operation: StoreOperation) -> Result:
-        """Check the operation and carry it out; the result as of a multi of it alone."""
+    def _write_single(self, operation: StoreOperation) -> Result:
+        """Check and apply the operation; return its result as in a multi."""
         raise NotImplementedError
 
 
@@ -37,7 +37,7 @@ AnySession = TypeVar("AnySession", bound=Session)
 
 
 class OpenSessions(Generic[AnySession]):
-    """Those that a store has made and that may still be open. Thread-safe."""
+    """The sessions of a store that may still be open. Thread-safe."""
 
     def __init__(self) -> None:
         self._sessions: set[AnySession] = set()

@@ -1,7 +1,7 @@
-"""What each operation does to the tree: the rules that `memory` and `embedded` share.
+"""Transactions on the tree of nodes: the semantics of all operations, shared by `memory` and `embedded`.
 
-A Transaction reads records through a function, keeps what it changes beside them, and leaves it to the store to put
-that in place, all at once, or to forget it. The order in which an operation's faults are looked for is ZooKeeper's.
+A Transaction reads records through a function and collects its changes beside them; the store applies these atomically,
+or drops them. An operation's errors are checked in ZooKeeper's order.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from kreplog.types import Create, Delete, Node, NodeStat, SetData, StoreOperatio
 
 
 class NodeRecord:
-    """A node as stored; never changed once made. Fields as in NodeStat, and two more.
+    """A node as stored, immutable. Fields as in NodeStat, and two more.
 
-    creates: how many children it was ever given. children_modified: the transaction that last changed which it has.
+    creates: children ever created under it. children_modified: the last transaction that changed its set of children.
     """
 
     __slots__ = ("_node", "children", "children_modified", "created", "creates", "data", "modified", "owner", "version")
@@ -44,7 +44,7 @@ class NodeRecord:
 
     @property
     def node(self) -> Node:
-        """What a reader gets."""
+        """The node as readers get it."""
         node = self._node
         if node is None:
             stat = NodeStat(self.version, self.created, self.modified, self.owner, self.children)
@@ -52,7 +52,7 @@ class NodeRecord:
         return node
 
     def with_children(self, change: int, transaction: int) -> NodeRecord:
-        """After one child more (1) or less (-1)."""
+        """The record after a child was added (1) or removed (-1)."""
         return NodeRecord(
             self.data,
             self.version,
@@ -66,8 +66,8 @@ class NodeRecord:
 
 
 def no_node(path: str) -> NoNodeError:
-    """The error of a read or write of `path`, which is not there."""
-    return NoNodeError(f"{path} does not exist; create it, or read its parent's children for what is there", path=path)
+    """The error of a read or write of a node that does not exist."""
+    return NoNodeError(f"{path} does not exist; create it, or list its parent's children", path=path)
 
 
 def same_failure(error: CoordinationError, index: int) -> CoordinationError:
@@ -76,9 +76,9 @@ def same_failure(error: CoordinationError, index: int) -> CoordinationError:
 
 
 class Transaction:
-    """One all-or-nothing change by one session, number `id`. Owned by one thread.
+    """An atomic change by one session, number `id`. Owned by one thread.
 
-    changed: the new record of every path touched, None where it was deleted. events: what watches are told, in order.
+    changed: the new record of every touched path, None if deleted. events: for watches, in order.
     """
 
     def __init__(self, id: int, session: int, load: Callable[[str], NodeRecord | None]) -> None:
@@ -89,7 +89,7 @@ class Transaction:
         self._load = load
 
     def apply(self, operation: StoreOperation) -> Result:
-        """Do one checked operation. Raises CoordinationError; this operation has changed nothing then."""
+        """Apply a checked operation. Raises CoordinationError, without any change by this operation."""
         if isinstance(operation, SetData):
             return self._set_data(operation)
         if isinstance(operation, Create):
@@ -101,7 +101,8 @@ class Transaction:
         return None
 
     def apply_all(self, operations: Sequence[StoreOperation]) -> list[Result]:
-        """Do all in order. Raises the error of the first that fails, with its index: the transaction is void then."""
+        """Apply all in order. Raises the error of the first that fails, with its index; then the transaction is
+        void."""
         results = []
         for index, operation in enumerate(operations):
             try:
@@ -111,12 +112,12 @@ class Transaction:
         return results
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Delete childless nodes that are there: the ephemeral ones of a session that has ended."""
+        """Delete existing nodes without children: the ephemeral ones of a session that has ended."""
         for path in paths:
             self._delete(Delete(path))
 
     def touches_nothing(self) -> bool:
-        """Whether the tree is as it was: only Checks were applied."""
+        """Whether the tree is unchanged, since only Checks were applied."""
         return not self.changed
 
     def _record(self, path: str) -> NodeRecord | None:
@@ -128,7 +129,7 @@ class Transaction:
             raise no_node(path)
         if version not in (-1, record.version):
             raise BadVersionError(
-                f"{path} is at version {record.version}, not {version}: somebody else wrote it; read it again",
+                f"{path} is at version {record.version}, not {version}: it was written meanwhile; read it again",
                 path=path,
             )
         return record
@@ -153,7 +154,7 @@ class Transaction:
     def _create(self, operation: Create) -> str:
         path = operation.path
         if path == "/":
-            raise NodeExistsError("the root '/' exists always; create a node below it", path=path)
+            raise NodeExistsError("the root '/' always exists; create a node below it", path=path)
         above = parent_of(path)
         parent = self._record(above)
         if parent is None:
@@ -189,5 +190,5 @@ class Transaction:
 def ephemeral_parent(path: str, parent: str) -> CoordinationError:
     """The error of a create below an ephemeral node."""
     return CoordinationError(
-        f"{path} cannot be created: {parent} is ephemeral and so may have no children; put it elsewhere", path=path
+        f"{path} cannot be created: {parent} is ephemeral and cannot have children; create it elsewhere", path=path
     )

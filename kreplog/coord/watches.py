@@ -1,4 +1,4 @@
-"""The watches that one session has left, by path: who is to be told of an event, once."""
+"""The watches of one session by path, each called once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kreplog.types import WatchEvent
 class Watches:
     """Watches of reads of a node (`data`) and of its children. The owner guards it against other threads.
 
-    data, children: by path, each watch once, in the order in which they were left. The value says whether the node was
-    there when it was read.
+    data, children: by path, each watch once, in the order in which they were left. The value: whether the node existed
+    when it was read.
     """
 
     __slots__ = ("children", "data")
@@ -20,15 +20,15 @@ class Watches:
         self.children: dict[str, dict[Watch, bool]] = {}
 
     def on_data(self, path: str, watch: Watch, existed: bool) -> None:
-        """Left by get or exists."""
+        """Add a watch of get or exists."""
         self.data.setdefault(path, {})[watch] = existed
 
     def on_children(self, path: str, watch: Watch) -> None:
-        """Left by children."""
+        """Add a watch of children."""
         self.children.setdefault(path, {})[watch] = True
 
     def take(self, event: WatchEvent) -> list[Watch]:
-        """Remove and return the watches that wait for `event`; one left on both kinds of read is told once."""
+        """Remove and return the watches that `event` fires; a watch left by both kinds of read is returned once."""
         if event.kind == "children":
             taken = self.children.pop(event.path, None)
             return list(taken) if taken else []

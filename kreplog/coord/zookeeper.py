@@ -1,6 +1,6 @@
-"""The coordination store on a ZooKeeper ensemble, through kazoo; the sessions are in `ensemble`.
+"""ZooKeeperStore: the coordination store on a ZooKeeper ensemble, by kazoo; its sessions are in `ensemble`.
 
-kazoo is imported when a store is made: pip install 'kreplog[zookeeper]'.
+kazoo is imported when a store is created: pip install 'kreplog[zookeeper]'.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from kreplog.coord.ensemble import ZooKeeperSession
 
 JUTE_MAX_BYTES = 0xFFFFF
-"""The largest packet that a ZooKeeper server takes unless its jute.maxbuffer says otherwise."""
+"""The default of jute.maxbuffer, the maximum packet size of ZooKeeper servers."""
 
 
 class ZooKeeperStore:
     """A CoordinationStore on the ensemble at `hosts`, as in 'zk1:2181,zk2:2181,zk3:2181/kreplog'. Thread-safe.
 
-    What follows the hosts, '/kreplog' here, is made when it is not there, and is the '/' that sessions see; without it
-    they see ZooKeeper's own '/zookeeper' among its children.
+    The path after the hosts, here '/kreplog', is created if missing, and is the root '/' of sessions; without it the
+    root
+    has ZooKeeper's own '/zookeeper' among its children.
 
-    connect_timeout_ms: how long connect() waits for the ensemble. max_multi_bytes: what the servers' jute.maxbuffer is
-    set to. A larger multi is refused, never split: with the default about 7,000 partition states go into one.
+    connect_timeout_ms: how long connect() waits for the ensemble. max_multi_bytes: the jute.maxbuffer of the
+    servers. A larger multi is refused, never split: with the default about 7,000 partition states go into one.
     """
 
     def __init__(self, hosts: str, *, connect_timeout_ms: int = 15_000, max_multi_bytes: int = JUTE_MAX_BYTES) -> None:
@@ -42,7 +43,7 @@ class ZooKeeperStore:
         self._sessions: OpenSessions[ZooKeeperSession] = OpenSessions()
 
     def connect(self, timeout_ms: int, on_expired: Callable[[], None] | None = None) -> ZooKeeperSession:
-        """As CoordinationStore.connect. The servers bound the timeout; session.timeout_ms is what they agreed to.
+        """As CoordinationStore.connect. The servers bound the timeout; session.timeout_ms is the negotiated one.
 
         on_expired is called on a thread of the session. Raises ConnectionLossError when no server answers in time.
         """
@@ -55,5 +56,5 @@ class ZooKeeperStore:
         return self._sessions.add(session)
 
     def close(self) -> None:
-        """Close the sessions made here."""
+        """Close all sessions of this object."""
         self._sessions.close()

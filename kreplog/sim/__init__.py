@@ -1,1 +1,1 @@
-"""A whole cluster in one process and in virtual time: the same cores, under seeded faults, judged from outside."""
+"""The simulator: a cluster in one process and in virtual time, with the same cores, seeded faults, and checkers."""

@@ -1,11 +1,11 @@
-"""The disk of each broker: replica logs that survive what their broker does not, and the ways in which disks fail.
+"""Simulated disks: replica logs that outlive the broker process, and disk failures.
 
-`Disks` is all disks of one run, on the model log or on the real one in a memory file system; use it as a context
-manager. A `Disk` hands out a `DiskLog` for each replica and keeps what a data directory keeps when the process is gone.
+`Disks` contains all disks of one run, on the model log or on the real one in a memory file system; it is a context
+manager. A `Disk` opens a `DiskLog` for each replica and keeps the content of a data directory without a process.
 
-What survives. A crash of the process (`crash(False, rng)`) loses nothing: appends are in the page cache and the high
-watermark in the mapped state page, so a log opens again with all it had. A power cut (`crash(True, rng)`) loses what
-came after the last fsync: each log ends at a batch boundary between what is durable and its end, drawn by `rng`, and
+Durability. A crash of the process (`crash(False, rng)`) loses nothing: appends are in the page cache and the high
+watermark in the mapped state page, so a log opens again with all records. A power failure (`crash(True, rng)`) loses
+records after the last fsync: each log ends at a batch boundary between what is durable and its end, drawn by `rng`, and
 its high watermark is at most the one of the last `checkpoint_high_watermarks` (truncations and deletions write it back,
 too). Every draw is made for either kind of log, so that a seed means the same with both.
 """
@@ -34,12 +34,13 @@ _HALF = 2  # of a batch is left behind the cut; see NativeLog.lose
 
 
 class ReplicaLog(Protocol):
-    """What a broker does with a replica's log: the answers are those of the log effects of `kreplog.core.effects`.
+    """The operations of a broker on a replica's log: the answers are those of the log effects of
+    `kreplog.core.effects`.
 
-    All that write raise LogFailedError once the disk or the log has failed; LogClosedError when this handle is no
-    longer the open one (its process is dead, the replica was stopped). While the process has no descriptors or memory
-    all but the high watermark's may raise ResourceExhaustedError, with nothing done; what takes records away may be
-    half done then, raises LogFailedError from it, and so does all that writes to the log until it is opened anew.
+    All writes raise LogFailedError once the disk or the log has failed; LogClosedError if this handle is no longer the
+    open one (its process has ended, the replica was stopped). While the process has no descriptors or memory, all
+    operations except for the high watermark's may raise ResourceExhaustedError, without effect; an operation that
+    removes records may be half done then and raises LogFailedError from it, as do all writes until a reopen.
     """
 
     @property
@@ -75,11 +76,11 @@ class ReplicaLog(Protocol):
     def advance_high_watermark(self, offset: int) -> None: ...
 
     def flush(self) -> int:
-        """Make durable all that has been appended; answer the recovery point."""
+        """Make all appended records durable; return the recovery point."""
 
 
 class _Files(Protocol):
-    """ModelLog or NativeLog: an open log, and its files while it is not."""
+    """ModelLog or NativeLog: an open log, and its files while it is closed."""
 
     @property
     def leo(self) -> int: ...
@@ -114,7 +115,7 @@ class _Files(Protocol):
 
 
 class Loss(NamedTuple):
-    """A power cut took the records [start, end) from a broker's replica."""
+    """A power failure took the records [start, end) from a broker's replica."""
 
     broker: int
     partition: TopicPartition
@@ -124,35 +125,37 @@ class Loss(NamedTuple):
 
 
 class Opened(NamedTuple):
+    """An opened replica: its log, the log's state and its high watermark."""
+
     log: DiskLog
     state: LogState
     high_watermark: int
 
 
 class Observer(Protocol):
-    """Told of what happens to logs, at once; for checkers."""
+    """Observes all changes of logs as they happen; for checkers."""
 
     def appended(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
         """Records from `start` to the end are new."""
 
     def truncated(self, broker: int, partition: TopicPartition, log: DiskLog, end: int) -> None:
-        """What was between the log's end now and `end` is gone."""
+        """Records from the log's present end to `end` were removed."""
 
     def committed(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
         """The high watermark moved up from `start`."""
 
     def deleted(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
-        """What was from `start` on to where the log begins now has been deleted, as somebody asked."""
+        """Records from `start` to the present log start were deleted on request."""
 
     def expired(self, broker: int, partition: TopicPartition, log: DiskLog, start: int) -> None:
-        """Retention has deleted from `start` on to where the log begins now."""
+        """Retention has deleted records from `start` to the present log start."""
 
     def opened(self, broker: int, partition: TopicPartition, log: DiskLog) -> None:
-        """The log was recovered, or made."""
+        """The log was recovered, or created."""
 
 
 class _Replica:
-    """A partition directory: its files, who has them open, and what the disk holds of them for certain."""
+    """A partition directory: its files, the log that has them open, and their durable end."""
 
     __slots__ = ("created", "durable", "failed", "files", "interrupted", "leo", "log", "lost_from", "topic_id")
 
@@ -165,14 +168,14 @@ class _Replica:
         self.created = True  # since the last sync
         self.failed = False
         self.interrupted = False
-        self.lost_from: int | None = None  # of a torn append that the next start will not find
+        self.lost_from: int | None = None  # start of a torn append that does not survive a restart
 
     def durable_point(self) -> None:
-        """While the log is open: bring `durable` up to date."""
+        """While the log is open: update `durable`."""
         self.durable = max(min(self.durable, self.files.leo), self.files.recovery_point)
 
     def settle_torn(self) -> None:
-        """Nobody has it open: a torn append that is not to be found is cut off."""
+        """While it is closed: remove a torn append that does not survive."""
         if self.lost_from is not None:
             self.files.lose(self.lost_from, _HALF)
             self.leo, self.lost_from = self.lost_from, None
@@ -228,7 +231,7 @@ class DiskLog:
         start = self._open().log_start
         try:
             return self._change(lambda files: files.delete_records_before(offset))
-        finally:  # what fails may have been done all the same
+        finally:  # a failed operation may have had its effect all the same
             if self._disk.observer is not None and self._files.log_start > start:
                 self._disk.observer.deleted(self._disk.broker, self.partition, self, start)
 
@@ -250,7 +253,7 @@ class DiskLog:
         return self._open().offset_for_timestamp(timestamp)
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Of a failed log, too: the cell is in memory, and what is committed is so whatever becomes of this replica."""
+        """Also of a failed log: the high watermark is in memory, and commits do not depend on this replica."""
         files = self._open()
         before = files.high_watermark
         files.advance_high_watermark(offset)
@@ -269,7 +272,7 @@ class DiskLog:
         return self._files
 
     def _begin_write(self) -> bool | None:
-        """None: go on. Otherwise this write is torn: do it, say that it failed; the bool tells if a restart finds it.
+        """Return None for a normal write. Otherwise the write is torn: it has its effect and fails; True: it survives.
 
         Raises LogFailedError, ResourceExhaustedError.
         """
@@ -287,9 +290,9 @@ class DiskLog:
             raise self._failure("write")
         return tear
 
-    def _failure(self, what: str) -> LogFailedError:
+    def _failure(self, operation: str) -> LogFailedError:
         return LogFailedError(
-            f"{self.partition}: the disk of broker {self._disk.broker} failed a {what}; the log takes no more",
+            f"{self.partition}: the disk of broker {self._disk.broker} failed a {operation}; the log takes no writes",
             partition=str(self.partition),
         )
 
@@ -303,7 +306,7 @@ class DiskLog:
             self._disk.observer.appended(self._disk.broker, self.partition, self, start)
 
     def _change(self, change: Callable[[_Files], None], everything: bool = False, at_once: bool = False) -> LogState:
-        """at_once: it is done or not, and never half."""
+        """at_once: the change is atomic."""
         files = self._open()
         try:
             tear = self._begin_write()
@@ -329,13 +332,11 @@ class DiskLog:
 class Disk:
     """The data directory of one broker. Made by `Disks.disk`.
 
-    unclean: a power cut may have taken records since the broker last registered: it says so when it registers, and once
-    that is done the engine sets it to False.
-    slow_ms: what each write and fsync of it takes in virtual time, for the engine to add. observer: may be set.
-    failed: it takes no writes, until `repair` and a restart. exhausted_every: every so many operations find no
-    descriptor or memory, 0 for none; interrupts: what takes records away is half done then. sizes_not_read: offsets
-    whose distance from the log end was looked for and could not be read. retention_bytes: what retention keeps of each
-    replica.
+    unclean: the unclean mark: a power failure may have taken records; the broker process clears it.
+    slow_ms: virtual time of each write and fsync, which the caller adds. observer: may be set.
+    failed: it takes no writes, until `repair` and a restart. exhausted_every: every n-th operation finds no descriptor
+    or memory, 0 for none; interrupts: operations that remove records are half done then. sizes_not_read: offsets whose
+    distance from the log end could not be read. retention_bytes: what retention keeps of each replica.
     """
 
     def __init__(self, broker: int, make: Callable[[TopicPartition, str], _Files]) -> None:
@@ -355,12 +356,12 @@ class Disk:
         self._tear: bool | None = None
         self._operations = 0
 
-    # What the broker does
+    # Operations of the broker
 
     def open(self, partition: TopicPartition, topic_id: str) -> Opened:
-        """Open the replica, recovering it, or make it; none of another topic id is there.
+        """Open and recover the replica, or create it; it must not have another topic id.
 
-        Opening one that is open gives it anew. Raises LogFailedError, ResourceExhaustedError.
+        Opening an open replica returns a new handle. Raises LogFailedError, ResourceExhaustedError.
         """
         if self.failed:
             raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
@@ -384,7 +385,7 @@ class Disk:
         return None if replica is None else replica.log
 
     def close(self, partition: TopicPartition) -> None:
-        """Stop a replica: its files stay, all durable. One that has failed is only let go."""
+        """Close a replica: its files stay, all durable. A failed one is only released."""
         replica = self._replicas[partition]
         if replica.log is None:
             return
@@ -397,7 +398,7 @@ class Disk:
             replica.files.close()
 
     def delete(self, partition: TopicPartition) -> None:
-        """Stop a replica and delete its files; nothing where there is none. Raises LogFailedError."""
+        """Close a replica and delete its files, if it exists. Raises LogFailedError."""
         replica = self._replicas.get(partition)
         if replica is None:
             return
@@ -408,7 +409,7 @@ class Disk:
         replica.files.discard()
 
     def set_aside(self, partition: TopicPartition) -> None:
-        """Stop a replica and keep its files out of the way; nothing where there is none. Raises LogFailedError."""
+        """Close a replica and keep its files aside as a stray, if it exists. Raises LogFailedError."""
         replica = self._replicas.get(partition)
         if replica is None:
             return
@@ -421,7 +422,7 @@ class Disk:
         self.strays[partition, replica.topic_id] = replica
 
     def restore(self, partition: TopicPartition, topic_id: str) -> bool:
-        """Take back what was set aside last; False where there is none. Raises LogFailedError."""
+        """Restore the stray of a replica; return False if there is none. Raises LogFailedError."""
         if self.failed:
             raise LogFailedError(f"{partition}: the disk of broker {self.broker} has failed", partition=str(partition))
         replica = self.strays.pop((partition, topic_id), None)
@@ -432,11 +433,11 @@ class Disk:
         return True
 
     def delete_stray(self, partition: TopicPartition, topic_id: str) -> None:
-        """Its files, if there are any, are gone."""
+        """Delete the files of a stray, if it exists."""
         self.strays.pop((partition, topic_id), None)
 
     def ends(self, partition: TopicPartition, topic_id: str) -> tuple[int, int]:
-        """(log end offset, durable end) of a replica, open or not; (0, 0) where there is none. For checkers."""
+        """(log end offset, durable end) of a replica, open or not; (0, 0) if it does not exist. For checkers."""
         replica = self._replicas.get(partition)
         if replica is None or replica.topic_id != topic_id:
             return 0, 0
@@ -446,27 +447,27 @@ class Disk:
         return replica.files.leo, replica.durable
 
     def on_disk(self) -> dict[TopicPartition, str]:
-        """Topic id of every replica that has files, open or not, by partition in order."""
+        """Topic ids of all replicas on the disk, open or not, by partition in order."""
         return {partition: self._replicas[partition].topic_id for partition in sorted(self._replicas)}
 
     def begin_sync(self) -> list[_Replica]:
-        """The replicas that were created and are not durable yet, for `synced`."""
+        """Created replicas that are not durable yet, for `synced`."""
         return [replica for replica in self._replicas.values() if replica.created]
 
     def synced(self, replicas: list[_Replica]) -> None:
-        """The directories and first segments of these are durable."""
+        """Mark the directories and first segments of these replicas as durable."""
         for replica in replicas:
             replica.created = False
 
     def checkpoint_high_watermarks(self) -> None:
-        """What a broker does on a timer: the high watermarks of now are those that a power cut leaves."""
+        """The periodic checkpoint of a broker: a power failure leaves the present high watermarks."""
         if not self.failed:
             for replica in self._replicas.values():
                 if replica.log is not None and not replica.failed:
                     replica.files.write_back()
 
     def check_resources(self, partition: TopicPartition) -> None:
-        """To be called by whatever opens a file. Raises ResourceExhaustedError."""
+        """To be called before each operation that opens a file. Raises ResourceExhaustedError."""
         self._operations += 1
         if self.exhausted_every > 0 and self._operations % self.exhausted_every == 0:
             raise self.exhaustion(partition)
@@ -476,17 +477,17 @@ class Disk:
             f"{partition}: broker {self.broker} has no descriptors left", partition=str(partition)
         )
 
-    # What happens to the broker
+    # Faults of the broker and the disk
 
     def shutdown(self) -> None:
-        """The process ends cleanly: every log is closed."""
+        """The process exits cleanly: every log is closed."""
         for partition in sorted(self._replicas):
             self.close(partition)
 
     def crash(self, lose_cache: bool, rng: Random) -> list[Loss]:
-        """The process is killed, and with lose_cache the power fails too: what that took, for the checkers.
+        """Kill the process, with lose_cache by a power failure; return the lost records, for the checkers.
 
-        Of a broker that is down already only the power can fail.
+        A broker that is down can only lose power.
         """
         losses = []
         strays = [(partition, self.strays[partition, topic_id]) for partition, topic_id in sorted(self.strays)]
@@ -507,22 +508,22 @@ class Disk:
         """Every write from now on fails."""
         self.failed = True
 
-    def fail_write(self, number: int, torn: bool = False, kept: bool = False) -> None:
-        """The number-th write from now on fails (1: the next one), and all after it.
+    def fail_write(self, number: int, torn: bool = False, survives: bool = False) -> None:
+        """Fail the number-th write from now on (1: the next one), and all after it.
 
-        torn: it is written and reported as failed; kept: a restart finds an append all the same. Truncations and the
-        like are always found.
+        torn: it is written and reported as failed; survives: a restart finds the torn append. Other torn changes always
+        survive.
         """
         self._fail_in = number
-        self._tear = kept if torn else None
+        self._tear = survives if torn else None
 
     def repair(self) -> None:
-        """The disk works again; a log that has seen it fail does so when it is opened anew."""
+        """The disk works again; a log that has failed works after it is opened again."""
         self.failed = False
         self._fail_in = None
 
     def peek(self, partition: TopicPartition) -> DiskLog | None:
-        """The log of a replica for a checker to read, opened if nobody has it open; None where there is none."""
+        """The log of a replica for a checker to read, opened if it is closed; None if it does not exist."""
         replica = self._replicas.get(partition)
         if replica is None:
             return None
@@ -543,7 +544,7 @@ class Disk:
         return True
 
     def _stop(self, replica: _Replica) -> None:
-        """Nobody has it open any more; whoever opens or deletes it next sees the disk as it is then."""
+        """Close the log without a clean shutdown; the next open sees the files as they are then."""
         replica.leo = replica.files.leo
         replica.failed = replica.interrupted = False
         replica.durable_point()
@@ -554,7 +555,7 @@ class Disk:
 class Disks:
     """The disks of all brokers of one run, and the codec of the records on them.
 
-    kind: "model" or "native". segment_bytes: small ones are rolled, sealed and deleted more often.
+    kind: "model" or "native". segment_bytes: small segments are rolled, sealed and deleted more often.
     """
 
     def __init__(self, kind: str = "model", segment_bytes: int = 1 << 16) -> None:
@@ -567,13 +568,13 @@ class Disks:
         self._observer: Observer | None = None
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` of all that happens to logs from now on."""
+        """Report all changes of logs to `observer` from now on."""
         self._observer = observer
         for disk in self._disks.values():
             disk.observer = observer
 
     def disk(self, broker: int) -> Disk:
-        """The disk of a broker, empty at first."""
+        """The disk of a broker, created empty."""
         disk = self._disks.get(broker)
         if disk is None:
             make: Callable[[TopicPartition, str], _Files] = self._make_model
@@ -584,7 +585,7 @@ class Disks:
         return disk
 
     def all(self) -> list[tuple[int, Disk]]:
-        """(broker, its disk) of all."""
+        """(broker, its disk) for all brokers."""
         return sorted(self._disks.items())
 
     def __enter__(self) -> Self:
@@ -592,7 +593,7 @@ class Disks:
             memory = "/dev/shm"
             self._folder = tempfile.mkdtemp(prefix="kreplog-sim-", dir=memory if os.access(memory, os.W_OK) else None)
             self._level = _logger.level
-            _logger.setLevel(logging.ERROR)  # that recovery cuts torn batches is what is wanted here
+            _logger.setLevel(logging.ERROR)  # recovery is expected to truncate torn batches here
         return self
 
     def __exit__(

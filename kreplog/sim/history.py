@@ -1,4 +1,4 @@
-"""What clients saw and what was declared, in the order of virtual time: all that the checkers judge clients by.
+"""History of a run: observations of clients and declared events in the order of virtual time, for the checkers.
 
 Values are text here, so that a history goes into JSON as it is.
 """
@@ -14,7 +14,7 @@ from kreplog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """at_ms: virtual time. partition, topic_id: as the one who tells it believed them to be."""
+    """at_ms: virtual time. partition, topic_id: in the view of the client or broker that adds the event."""
 
     at_ms: int
     partition: TopicPartition
@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Produce(Event):
-    """About one batch of a producer; its records have the sequences from `sequence` on. acks: 0, 1 or -1."""
+    """An event about a batch of a producer; its records have the sequences from `sequence` on. acks: 0, 1 or -1."""
 
     client: str
     acks: int
@@ -42,21 +42,22 @@ class Invoke(Produce):
 
 @dataclass(frozen=True, slots=True)
 class Ok(Produce):
-    """It is acknowledged; base_offset: of its first record, -1 where nobody says: what was sent behind it was."""
+    """It is acknowledged. base_offset: of its first record, -1 if unknown, since only a later batch was
+    acknowledged."""
 
     base_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Fail(Produce):
-    """It was refused for good."""
+    """It was refused with an error that is not retriable."""
 
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown(Produce):
-    """The producer has stopped trying and does not know whether it was written."""
+    """The producer has given up, and does not know whether it was written."""
 
     reason: str = ""
 
@@ -77,7 +78,7 @@ class Read(Event):
 
 @dataclass(frozen=True, slots=True)
 class Position(Event):
-    """A consumer goes on from `offset`, which is not where it stood: at its start, or because it was out of range."""
+    """A consumer continues at another offset than before: at its start, or after it was out of range."""
 
     client: str
     offset: int
@@ -86,7 +87,7 @@ class Position(Event):
 
 @dataclass(frozen=True, slots=True)
 class Watermark(Event):
-    """A client was told a high watermark, in answer to a request that it sent when the last one had been answered."""
+    """A client got a high watermark, in response to a request that it sent after the previous response."""
 
     client: str
     leader: int
@@ -97,14 +98,14 @@ class Watermark(Event):
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequested(Event):
-    """An operator has asked for all records below `offset` to be deleted; -1: all that is committed."""
+    """An operator requested the deletion of all records below `offset`; -1: of all committed records."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionDone(Event):
-    """... and was told that it is done: no live replica has any below `low_watermark`."""
+    """... and got the response: no live replica has records below `low_watermark`."""
 
     offset: int
     low_watermark: int
@@ -120,7 +121,7 @@ class UncleanElectionDeclared(Event):
 
 @dataclass(frozen=True, slots=True)
 class PowerLost(Event):
-    """Declared: a power cut took the records [start, end) from a broker's replica."""
+    """Declared: a power failure took the records [start, end) from a broker's replica."""
 
     broker: int
     start: int
@@ -129,19 +130,19 @@ class PowerLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class PromiseBroken(Event):
-    """Declared: the faults were more than acks=all survives."""
+    """Declared: the faults exceeded what acks=all survives."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted(Event):
-    """Its deletion was asked for: from now on nothing of it is owed to anyone. Told for every partition."""
+    """Its deletion was requested: its guarantees end. Added for every partition."""
 
 
 @dataclass(slots=True)
 class History:
-    """events: in order. now_ms: virtual time. listener: told of each event at once."""
+    """events: in order. now_ms: virtual time. listener: called with each event at once."""
 
     now_ms: Callable[[], int]
     events: list[Event] = field(default_factory=list)

@@ -1,9 +1,9 @@
-"""ModelLog: the log of one replica in memory, which answers as the real one does, file for file.
+"""ModelLog: a model of one replica's log in memory, with the same results as the real log.
 
-It stands for the files of a partition directory and for the process that has them open: `crash`, `lose` and `open` are
-what happens to both. What is modelled of the files is what shows: segments (a producer snapshot is written when one is
-rolled, and only whole ones are deleted), the epoch checkpoint (always fsynced), the state page (mapped, so it survives
-a process; what a power cut leaves of it is what `write_back` saw last) and batches (whole, never split).
+It models the files of a partition directory and the process that has them open; `crash`, `lose` and `open` act on both.
+Modelled are the observable parts of the files: segments (a producer snapshot is written at each roll, and only whole
+segments are deleted), the epoch checkpoint (always fsynced), the state page (mapped, so it survives a process; a power
+failure leaves the version of the last `write_back`) and batches (whole, never split).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LONGEST_RUN = 1 << 30
 
 
 class _Producer(NamedTuple):
-    """What is known of a producer id: its last batches in `epoch`, oldest first, each (first sequence, last sequence,
-    first offset, last offset), and how many records up to the last were in sequence."""
+    """The state of a producer id: its last batches in `epoch`, oldest first, each (first sequence, last sequence, first
+    offset, last offset), and the number of records up to the last that were in sequence."""
 
     epoch: int
     batches: tuple[tuple[int, int, int, int], ...]
@@ -42,7 +42,7 @@ class _Producer(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The state page as it may be found on the disk after a power cut."""
+    """The state page as it is on the disk after a power failure."""
 
     high_watermark: int
     recovery_point: int
@@ -51,7 +51,7 @@ class _Page(NamedTuple):
 
 
 class ModelLog:
-    """See the module; the methods are those of `kreplog.sim.disk.ReplicaLog`, and below them those of the files."""
+    """The model of one log: the methods of `kreplog.sim.disk.ReplicaLog`, and below them those of its files."""
 
     def __init__(self, name: str, segment_bytes: int) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class ModelLog:
     def epochs(self) -> tuple[tuple[int, int], ...]:
         return self._epochs
 
-    # What the running log does
+    # The open log
 
     def append_as_leader(self, records: Any, leader_epoch: int, strict: bool = False) -> AppendInfo:
         batches: tuple[ModelBatch, ...] = records.batches
@@ -144,7 +144,7 @@ class ModelLog:
 
     def truncate_to(self, offset: int) -> None:
         self._check_range(offset)
-        if offset == self.leo:  # an epoch in which nothing was written must not stand in an older one's way
+        if offset == self.leo:  # an epoch without records must not prevent an older one
             self._epochs = _before(self._epochs, offset)
             return
         index = bisect_right(self._ends, offset)
@@ -153,7 +153,7 @@ class ModelLog:
             self.truncate_fully_and_start_at(self.log_start)
             return
         del self._segments[bisect_right(self._segments, offset) :]
-        self._keep(index)
+        self._keep_first(index)
         self.leo = end
         self.high_watermark = min(self.high_watermark, end)
         self.recovery_point = min(self.recovery_point, end)
@@ -163,7 +163,7 @@ class ModelLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self.leo = self.log_start = self.high_watermark = self.recovery_point = offset
         self._segments = [offset]
-        self._keep(0)
+        self._keep_first(0)
         self._epochs = ()
         self._snapshots.clear()
         self._producers = {}
@@ -238,10 +238,10 @@ class ModelLog:
         self.recovery_point = self.leo
         return self.leo
 
-    # What happens to its files
+    # Its files
 
     def open(self) -> None:
-        """After `close` or `crash`: what recovery does."""
+        """Recover after `close` or `crash`."""
         if self._power_lost:
             self._power_lost = False
             self._recover()
@@ -252,22 +252,23 @@ class ModelLog:
         self._snapshots[self.leo] = dict(self._producers)
 
     def crash(self) -> None:
-        """The process is gone; the page cache is not."""
+        """The process has ended; the page cache remains."""
 
     def write_back(self) -> None:
         """The kernel writes the state page to the disk."""
         self._page = _Page(self.high_watermark, self.recovery_point, self._leader_epoch, self._epochs)
 
     def cuts(self, start: int, end: int) -> list[int]:
-        """Where a power cut may leave the end of the log: the batch boundaries in [start, end], lowest first."""
+        """Possible log ends after a power failure: the batch boundaries in [start, end], lowest first."""
         lowest = max(start, self._segments[0])
         return [lowest, *(at for at in self._ends if lowest < at <= end)]
 
     def lose(self, offset: int, tear: int) -> None:
-        """After `crash`: the power failed, and what is left ends at `offset`, where a batch ends. `tear`: see
-        NativeLog; recovery cuts such remains off."""
+        """After `crash`: a power failure leaves a log that ends at `offset`, a batch boundary. tear: see NativeLog;
+        recovery
+        truncates such remains."""
         del self._segments[max(bisect_right(self._segments, offset - 1), 1) :]
-        self._keep(bisect_right(self._ends, offset))
+        self._keep_first(bisect_right(self._ends, offset))
         self.leo = offset
         self._power_lost = True
 
@@ -277,10 +278,10 @@ class ModelLog:
     def restore(self) -> None:
         """It is moved back."""
 
-    # Inside
+    # Private
 
     def _recover(self) -> None:
-        """The state page is an older one; the epochs, if it does not agree with them, are found again in the log."""
+        """The state page is an older version; epochs that do not agree with it are rebuilt from the log."""
         page, latest = self._page, self._last_epoch
         self.log_start = min(self.log_start, self.leo)
         self.high_watermark = max(min(page.high_watermark, self.leo), self.log_start)
@@ -311,8 +312,8 @@ class ModelLog:
                 offset=offset,
             )
 
-    def _keep(self, count: int) -> None:
-        """The first `count` batches stay; the last segment of the list is the active one."""
+    def _keep_first(self, count: int) -> None:
+        """Drop all batches after the first `count`; the last segment of the list is the active one."""
         del self._batches[count:], self._ends[count:]
         base = self._segments[-1]
         self._active_bytes = sum(batch.size for batch in self._batches if batch.base_offset >= base)
@@ -327,18 +328,18 @@ class ModelLog:
                 self._active_bytes = 0
                 rolled = True
             self._batches += piece
-            self._ends += [one.next_offset for one in piece]
+            self._ends += [batch.next_offset for batch in piece]
             self._active_bytes += length
             self.leo = piece[-1].next_offset
-            for one in piece:
-                self._note(one)
+            for batch in piece:
+                self._note(batch)
         if rolled:  # what was sealed before the newest sealed segment is fsynced now
             self.recovery_point = max(self.recovery_point, self._segments[-2])
 
     # Producers
 
     def _check(self, batch: ModelBatch, count: int, strict: bool) -> tuple[int, int] | None:
-        """(first, last) offset of a batch that was written before; None for one that comes next."""
+        """(first, last) offset of a duplicate batch; None for the next batch in sequence."""
         producer, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if epoch < 0 or sequence < 0:
             raise UsageError(f"{self.name}: epoch {epoch} and sequence {sequence} must not be negative")
@@ -377,7 +378,7 @@ class ModelLog:
             )
 
     def _load_producers(self) -> None:
-        """The newest snapshot that the log still reaches, then the batches after it."""
+        """Load the newest snapshot within the log, then the batches after it."""
         self._snapshots = {at: known for at, known in self._snapshots.items() if at <= self.leo}
         start = max(self._snapshots, default=-1)
         self._producers = {}
@@ -405,13 +406,13 @@ def _remembered(
 
 
 def _assigned(epochs: tuple[tuple[int, int], ...], epoch: int, start: int) -> tuple[tuple[int, int], ...]:
-    """With the news that `epoch` begins at `start`; entries that this contradicts go."""
+    """The epochs with `epoch` added at `start`, without entries that contradict it."""
     if epochs and epochs[-1][0] == epoch and epochs[-1][1] <= start:
         return epochs
-    kept = len(epochs)
-    while kept and (epochs[kept - 1][0] >= epoch or epochs[kept - 1][1] >= start):
-        kept -= 1
-    return (*epochs[:kept], (epoch, start))
+    count = len(epochs)
+    while count and (epochs[count - 1][0] >= epoch or epochs[count - 1][1] >= start):
+        count -= 1
+    return (*epochs[:count], (epoch, start))
 
 
 def _before(epochs: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
@@ -420,7 +421,7 @@ def _before(epochs: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int
 
 
 def _from(epochs: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
-    """The log begins at `offset` now: its epoch does too, and older ones go."""
+    """The epochs after the log start moved to `offset`: its epoch starts there, and older ones are dropped."""
     first = sum(start <= offset for _, start in epochs) - 1
     if first < 0:
         return epochs

@@ -1,9 +1,9 @@
 """NativeLog: the real log in a real directory, as a replica of the simulator.
 
-A crash of the process abandons the log without closing it: what was appended is in the page cache, the mapped state
-page is as it was last published. A power cut is done to the files while nobody has them open: the log is cut at a batch
-boundary, perhaps with a torn piece of the next batch behind it or with a hole in the place of it, and the state page
-becomes the one that was last written back; whatever the log makes of that, it does in its own recovery.
+A crash of the process abandons the log without closing it: appended records are in the page cache, the mapped state
+page has its last published content. A power failure changes the files while they are not open: the log is cut at a
+batch boundary, perhaps with a torn piece of the next batch after it or with a hole in its place, and the state page
+becomes the version of the last write-back; the rest is up to the log's own recovery.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _HOLE, _TORN = 1, 2
 
 
 class NativeLog:
-    """See the module; the methods are those of `kreplog.sim.disk.ReplicaLog`, and below them those of the files."""
+    """A real log: the methods of `kreplog.sim.disk.ReplicaLog`, and below them those of its files."""
 
     def __init__(self, folder: str, partition: TopicPartition, topic_id: str, segment_bytes: int) -> None:
         self.path = os.path.join(folder, str(partition))
         self._partition = partition
-        # Timestamps are virtual while the log's clock is not: nothing may depend on their difference.
+        # Timestamps are virtual while the log's clock is real: no setting may depend on their difference.
         self._config = LogConfig(
             replicated=True, segment_bytes=segment_bytes, segment_ms=2**63 - 1, producer_id_expiration_ms=2**63 - 1
         )
@@ -66,7 +66,7 @@ class NativeLog:
     def epochs(self) -> tuple[tuple[int, int], ...]:
         return tuple(self.log.leader_epochs)
 
-    # What the running log does
+    # The open log
 
     def append_as_leader(self, records: Any, leader_epoch: int, strict: bool) -> AppendInfo:
         return self.log.append_batches(records, leader_epoch, strict=strict)
@@ -91,7 +91,8 @@ class NativeLog:
         self.log.enforce_retention(0)
 
     def read(self, offset: int, limit: int, max_bytes: int) -> bytes:
-        """A copy, since files are cut while the copy travels; the log itself stops at the end of a segment."""
+        """Returns a copy, since files are cut while a response is under way; a fetch of the log stops at a segment's
+        end."""
         pieces: list[bytes] = []
         size, at = 0, offset
         full = False
@@ -124,7 +125,7 @@ class NativeLog:
         self.log.flush()
         return self.log.recovery_point
 
-    # What happens to its files
+    # Its files
 
     def open(self) -> None:
         self._log = Log.open(self.path, self._config)
@@ -139,7 +140,7 @@ class NativeLog:
             log._abandon()
 
     def write_back(self) -> None:
-        """What the state page says now is what a power cut will leave of it."""
+        """Make the present state page the one that a power failure leaves."""
         with open(os.path.join(self.path, STATE_NAME), "rb") as file:
             self._page = file.read()
 
@@ -151,9 +152,9 @@ class NativeLog:
         return found
 
     def lose(self, offset: int, tear: int) -> None:
-        """The power failed: the log ends at `offset`, a batch boundary, behind which there may be remains.
+        """A power failure leaves a log that ends at `offset`, a batch boundary, perhaps with remains after it.
 
-        tear: 1 leaves a hole where the next batch was, and what followed; 2 leaves half of the next batch; else none.
+        tear: 1 leaves a hole in place of the next batches; 2 leaves half of the next batch; otherwise none.
         """
         segments = self._segments()
         while len(segments) > 1 and segments[-1][0] >= offset:
@@ -177,14 +178,14 @@ class NativeLog:
             file.write(self._page)
 
     def discard(self) -> None:
-        """Move the directory out of the way and let the data directory's checkpoints forget it. Raises StorageError.
+        """Move the directory aside and remove it from the data directory's checkpoints. Raises StorageError.
 
-        A real broker must do the same: a log made anew in this place would believe them.
+        A real broker must do the same: a log created again in its place would use them.
         """
         self.crash()
         folder = os.path.dirname(self.path)
         aside = f"{self.path}.{len(os.listdir(folder))}.aside"
-        while os.path.exists(aside):  # one that is taken back frees its name
+        while os.path.exists(aside):  # a restored directory frees its name
             aside += "+"
         try:
             os.rename(self.path, aside)
@@ -197,7 +198,7 @@ class NativeLog:
                 OffsetCheckpoint(path).update(self._partition, None)
 
     def restore(self) -> None:
-        """What was discarded is moved back; nobody has it open. Raises StorageError."""
+        """Move the discarded directory back; it is not open. Raises StorageError."""
         home = os.path.join(os.path.dirname(self.path), str(self._partition))
         try:
             os.rename(self.path, home)

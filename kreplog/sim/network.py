@@ -1,10 +1,10 @@
-"""Connections between named hosts: requests one way, replies the other, over what may be slow, cut, or gone.
+"""Network: connections between named hosts with requests one way and replies the other, which may be slow or cut.
 
 A connection belongs to (source, destination, channel). In each direction its messages stay in order; messages of
-different connections overtake each other freely. What a sender can learn is what TCP would tell it: the reply, or that
-the connection is closed (the other side has died, or a time-out has closed it), never why, nor whether the request was
-served. A message that runs into a cut waits there, as a retransmission would: it arrives late if the cut heals before
-the connection is closed, and otherwise never.
+different connections overtake each other freely. A sender learns what TCP would report: the reply, or that the
+connection is closed (the other side has failed, or a time-out has closed it), never why, nor whether the request was
+served. A message that meets a cut waits, as a retransmission would: it arrives late if the cut heals before the
+connection is closed, and otherwise never.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OnReply = Callable[[Any], None]
 
 
 HOLD_TIMEOUT_US = 800 * MS
-"""How long a held connection is tried for."""
+"""Time-out of an attempt to open a held connection."""
 
 
 class _Call:
@@ -37,7 +37,7 @@ class _Call:
 
 
 class VirtualConnection:
-    """One connection from `source` to `destination`; `calls` are those without an answer, oldest first."""
+    """A connection from `source` to `destination`. calls: without a reply so far, oldest first."""
 
     __slots__ = (
         "backward_us",
@@ -69,7 +69,7 @@ class VirtualConnection:
 
 
 class Fate(Enum):
-    """What a held connection comes to. SILENT: no answer came in time. RESET: its end has closed it."""
+    """The outcome of a held connection. SILENT: no answer within the time-out. RESET: the other end has closed it."""
 
     CONNECTED = "connected"
     REFUSED = "refused"
@@ -78,27 +78,28 @@ class Fate(Enum):
 
 
 class HeldConnection:
-    """From `source` to `destination`, until it is closed. heard: called with its fate; a second time after CONNECTED,
-    when it is reset."""
+    """A connection without messages from `source` to `destination`, until it is closed. on_fate: called with its fate;
+    a second time after CONNECTED, when it is reset."""
 
-    __slots__ = ("accepted", "arrival_us", "destination", "heard", "open", "source")
+    __slots__ = ("accepted", "arrival_us", "destination", "on_fate", "open", "source")
 
-    def __init__(self, source: str, destination: str, heard: Callable[[Fate], None]) -> None:
+    def __init__(self, source: str, destination: str, on_fate: Callable[[Fate], None]) -> None:
         self.source = source
         self.destination = destination
-        self.heard = heard
+        self.on_fate = on_fate
         self.open = True
         self.accepted = False
         self.arrival_us = 0
 
 
 class Network:
-    """All hosts and what lies between them.
+    """All hosts and the links between them.
 
-    jitter: how likely a message is late, and by how much at most (us). slow: by (source, destination), microseconds
-    added to each message; starved: by destination, least and most of them to each on a "control" channel. Cuts count:
-    a link that was cut twice is healed twice. So do refusals: of a link on which a host resets connections and refuses
-    new ones although its process lives.
+    jitter: probability that a message is late, and the maximum delay (us). slow: by (source, destination), microseconds
+    added to each message; starved: by destination, minimum and maximum of them for each on a "control" channel. Cuts
+    are
+    counted: a link that was cut twice must be healed twice. So are refusals: links on which a host resets connections
+    and refuses new ones although its process is alive.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -116,7 +117,7 @@ class Network:
         self._cuts: dict[tuple[str, str], int] = {}
         self._refusals: dict[tuple[str, str], int] = {}
         self._held: dict[HeldConnection, None] = {}
-        self._held_random = Random(scheduler.fingerprint)  # of its own: a seed's course is the same without them
+        self._held_random = Random(scheduler.fingerprint)  # separate, so that a seed takes the same course without them
 
     # Hosts
 
@@ -126,7 +127,7 @@ class Network:
         self._incarnations[host] = self._incarnations.get(host, 0) + 1
 
     def detach(self, host: str) -> None:
-        """The process on `host` is gone. Its callers learn it, each after a while; its own calls are forgotten."""
+        """The process on `host` has ended. Its callers see that, each after a delay; its own calls are dropped."""
         self._handlers.pop(host, None)
         for connection in list(self._connections.values()):
             if connection.source == host:
@@ -137,7 +138,7 @@ class Network:
             if held.source == host:
                 self.hang_up(held)
             elif held.destination == host and held.accepted:
-                self._tell_fate(held, Fate.RESET)
+                self._report_fate(held, Fate.RESET)
 
     # Calls
 
@@ -161,7 +162,7 @@ class Network:
         self._forward(connection, self._last_call, request)
 
     def reply(self, reply_to: int, response: Any) -> None:
-        """Answer a request; does nothing when its connection is gone."""
+        """Reply to a request; does nothing if its connection is closed."""
         call = self._calls.get(reply_to)
         if call is None or not call.connection.served:
             return
@@ -170,9 +171,9 @@ class Network:
         connection.backward_us = arrival
         self._scheduler.at(arrival, self._arrive_backward, connection, reply_to, response)
 
-    def dial(self, source: str, destination: str, heard: Callable[[Fate], None]) -> HeldConnection:
-        """Make a connection that carries nothing."""
-        held = HeldConnection(source, destination, heard)
+    def dial(self, source: str, destination: str, on_fate: Callable[[Fate], None]) -> HeldConnection:
+        """Open a connection that carries no messages."""
+        held = HeldConnection(source, destination, on_fate)
         self._held[held] = None
         self._scheduler.after(self._held_delay(), self._arrive_held, held)
         return held
@@ -183,7 +184,7 @@ class Network:
         self._held.pop(held, None)
 
     def pending(self, reply_to: int) -> bool:
-        """Whether somebody still waits for the answer."""
+        """Whether a caller still waits for the reply."""
         return reply_to in self._calls
 
     # Faults
@@ -193,7 +194,7 @@ class Network:
         self._cuts[source, destination] = self._cuts.get((source, destination), 0) + 1
 
     def heal(self, source: str, destination: str) -> None:
-        """Take back one cut; what waited at it goes on, where its connection still stands."""
+        """Undo one cut; messages that waited at it continue, if their connection is still open."""
         left = self._cuts.pop((source, destination), 0) - 1
         if left > 0:
             self._cuts[source, destination] = left
@@ -215,10 +216,10 @@ class Network:
                 self._reset(connection)
         for held in list(self._held):
             if (held.source, held.destination) == (source, destination) and held.accepted:
-                self._tell_fate(held, Fate.RESET)
+                self._report_fate(held, Fate.RESET)
 
     def accept(self, source: str, destination: str) -> None:
-        """Take back one refusal."""
+        """Undo one refusal."""
         left = self._refusals.pop((source, destination), 0) - 1
         if left > 0:
             self._refusals[source, destination] = left
@@ -236,7 +237,7 @@ class Network:
         return list(self._connections.values())
 
     def close(self, connection: VirtualConnection) -> None:
-        """Lose a connection: the sender learns it now, the receiver serves what still arrives, if anything does."""
+        """Close a connection: the sender sees it now, the receiver serves the messages that still arrive, if any."""
         if not connection.open:
             return
         connection.open = False
@@ -325,16 +326,16 @@ class Network:
             connection.backward_us = max(connection.backward_us, arrival)
 
     def _reset(self, connection: VirtualConnection) -> None:
-        """The receiver has gone: the sender is told behind the replies under way, unless a cut is between them."""
+        """The receiver has ended: the sender sees that after the replies under way, unless a cut is between them."""
         connection.served = False
         if not connection.open or (connection.destination, connection.source) in self._cuts:
-            return  # a time-out will tell
+            return  # only a time-out can end it
         arrival = max(connection.backward_us, self._scheduler.now_us + self._delay(False, connection))
         connection.backward_us = arrival
         self._scheduler.at(arrival, self.close, connection)
 
     def _forget(self, connection: VirtualConnection) -> None:
-        """The sender has gone: nobody is told; what it had sent may still arrive."""
+        """The sender has ended: no callback is called; messages that it has sent may still arrive."""
         connection.open = False
         connection.served = connection.served and self._random.random() < 0.5
         connection.stuck.clear()
@@ -351,28 +352,29 @@ class Network:
         return 200 + int(800 * self._held_random.random())
 
     def _arrive_held(self, held: HeldConnection) -> None:
-        """A request for a connection is at its destination, or lost on the way."""
+        """The connection attempt arrives at its destination, or is lost on the way."""
         link = held.source, held.destination
         if link in self._cuts:
-            self._tell_fate(held, Fate.SILENT)
+            self._report_fate(held, Fate.SILENT)
         elif held.destination not in self._handlers or link in self._refusals:
-            self._tell_fate(held, Fate.REFUSED)
+            self._report_fate(held, Fate.REFUSED)
         else:
             held.accepted = True
-            self._tell_fate(held, Fate.CONNECTED)
+            self._report_fate(held, Fate.CONNECTED)
 
-    def _tell_fate(self, held: HeldConnection, fate: Fate) -> None:
-        """Across a cut nothing is told: a request for a connection is given up in time, a held one seems to stand."""
+    def _report_fate(self, held: HeldConnection, fate: Fate) -> None:
+        """Report the fate, except across a cut: an attempt ends by its time-out there, an open connection seems
+        alive."""
         if (held.destination, held.source) in self._cuts:
             if fate is Fate.RESET:
                 return
             fate = Fate.SILENT
         delay_us = HOLD_TIMEOUT_US if fate is Fate.SILENT else self._held_delay()
         held.arrival_us = max(held.arrival_us, self._scheduler.now_us + delay_us)
-        self._scheduler.at(held.arrival_us, self._hear, held, fate)
+        self._scheduler.at(held.arrival_us, self._deliver_fate, held, fate)
 
-    def _hear(self, held: HeldConnection, fate: Fate) -> None:
+    def _deliver_fate(self, held: HeldConnection, fate: Fate) -> None:
         if held.open:
             if fate is not Fate.CONNECTED:
                 self.hang_up(held)
-            held.heard(fate)
+            held.on_fate(fate)

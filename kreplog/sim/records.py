@@ -1,7 +1,7 @@
-"""Records as the simulator's disks keep them: real encoded batches, or small objects with the same facts.
+"""Records on the simulator's disks: real encoded batches, or small objects with the same fields.
 
-The cores never look into records; clients and checkers do, through a `Codec`, so that neither knows which kind of log a
-run uses. A batch here has one producer, values that tell records apart ("producer:sequence"), and no keys.
+The cores never decode records; clients and checkers do, by a `RecordCodec`, so that they are independent of the kind of
+log. A batch has one producer, unique values ("producer:sequence"), and no keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LENGTH_FROM = 12
 
 
 class Record(NamedTuple):
-    """One record, with what its batch says of it. sequence: of this record; -1, as the producer id, for none."""
+    """A record with the fields of its batch. sequence: of this record; -1, as the producer id, for none."""
 
     offset: int
     leader_epoch: int
@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
 
 class RecordCodec(Protocol):
-    """Makes and reads the records of one kind of log."""
+    """Encodes and decodes the records of one kind of log."""
 
     def encode(
         self,
@@ -58,7 +58,7 @@ class RecordCodec(Protocol):
 
 
 class ModelBatch(NamedTuple):
-    """A batch as the model log keeps it: offsets [base_offset, next_offset); size in bytes, as Kafka would write it."""
+    """A batch of the model log: offsets [base_offset, next_offset); size in bytes, as Kafka would encode it."""
 
     base_offset: int
     next_offset: int
@@ -72,7 +72,7 @@ class ModelBatch(NamedTuple):
 
 
 class ModelRecords:
-    """Whole batches in a row, immutable; as long, and as true, as the bytes that they stand for."""
+    """Consecutive whole batches, immutable; with the length and truth value of their encoded bytes."""
 
     __slots__ = ("_size", "batches")
 
@@ -96,7 +96,7 @@ class ModelRecords:
 
 
 class ModelCodec:
-    """Of ModelLog."""
+    """The codec of ModelLog."""
 
     def encode(
         self,
@@ -109,7 +109,7 @@ class ModelCodec:
         base_offset: int = 0,
         leader_epoch: int = 0,
     ) -> ModelRecords:
-        one = ModelBatch(
+        batch = ModelBatch(
             base_offset,
             base_offset + len(values),
             leader_epoch,
@@ -120,7 +120,7 @@ class ModelCodec:
             HEADER.size + sum(_record_size(index, len(value)) for index, value in enumerate(values)),
             tuple(values),
         )
-        return ModelRecords((one,))
+        return ModelRecords((batch,))
 
     def decode(self, records: Any) -> list[Record]:
         if not records:
@@ -140,7 +140,7 @@ class ModelCodec:
 
 
 class NativeCodec:
-    """Of the real log: Kafka's bytes."""
+    """The codec of the real log: Kafka's encoding."""
 
     def encode(
         self,

@@ -1,7 +1,7 @@
-"""Virtual time: one heap of events, one source of randomness, nothing else.
+"""Scheduler: virtual time as one heap of events, and the only source of randomness.
 
-Time is an int of microseconds since the seed began; cores are given milliseconds. Events of the same instant run in the
-order in which they were scheduled, so a seed replays exactly, whatever the machine or the hash seed of the process.
+Time is an int of microseconds since the start of the seed; cores get milliseconds. Events of the same instant run in
+the order in which they were scheduled, so a seed replays exactly, on any machine and with any hash seed of the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 class Timer:
-    """One scheduled call; `cancel` it and it will not run."""
+    """A scheduled call, until it runs or is cancelled."""
 
     __slots__ = ("action", "arguments", "at_us")
 
@@ -40,8 +40,8 @@ class Timer:
 class Scheduler:
     """Runs calls in the order of virtual time.
 
-    now_us: the present. random: the only randomness that a seed may use. fingerprint: a number made of the times of
-    all the events that ran; two runs that took the same course have the same.
+    now_us: the present. random: the only randomness that a seed may use. fingerprint: a hash of the times of all events
+    that ran, equal for two runs that took the same course.
     """
 
     def __init__(self, seed: int) -> None:

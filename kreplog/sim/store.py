@@ -1,10 +1,10 @@
-"""The way from a broker process to the coordination store, with all that can happen on it.
+"""The simulated coordination store, and its client in a broker process, with the faults of their connection.
 
-The store itself is `kreplog.coord.memory.MemoryStore`, told the time by `StoreServer`. A `StoreLink` is one process's
-client: its session with heartbeats, requests and replies in order, watches in order among the replies. Requests and
-replies can be lost with the connection; then the operation may have been applied, and the caller is told
-ConnectionLossError. A session that cannot be kept up is fenced by the client on its own clock, normally before the
-store ends it; a link made with `late_us` finds out later, so that its broker is a zombie for a while.
+The store itself is `kreplog.coord.memory.MemoryStore`, whose clock `StoreServer` advances. A `VirtualStoreLink` is the
+client of one process: its session with heartbeats, requests and replies in order, watch events in order among the
+replies. Requests and replies can be lost with the connection; then the operation may have been applied, and the caller
+gets ConnectionLossError. A client fences a session that it cannot keep alive by its own clock, normally before the
+store expires it; with `late_us` it does so later, so that its broker is a zombie for a while.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Operation = Callable[[MemorySession], Any]
 
 
 class _Pipe:
-    """One direction of a connection: messages in order, each after a delay; what cannot get through waits."""
+    """One direction of a connection: messages in order, each after a delay; blocked ones wait."""
 
     def __init__(self, scheduler: Scheduler, passable: Callable[[], bool]) -> None:
         self._scheduler = scheduler
@@ -47,7 +47,7 @@ class _Pipe:
         self._scheduler.at(self._last_us, self._arrive, self._generation, action, arguments)
 
     def cut(self) -> None:
-        """What is under way never arrives."""
+        """Messages under way never arrive."""
         self._generation += 1
         self._held.clear()
         self._last_us = 0
@@ -57,16 +57,16 @@ class _Pipe:
             return
         if self._held or not self._passable():
             if not self._held:
-                self._scheduler.after(RETRANSMIT_US, self._try_again, generation)
+                self._scheduler.after(RETRANSMIT_US, self._retry, generation)
             self._held.append((action, arguments))
             return
         action(*arguments)
 
-    def _try_again(self, generation: int) -> None:
+    def _retry(self, generation: int) -> None:
         if generation != self._generation:
             return
         if not self._passable():
-            self._scheduler.after(RETRANSMIT_US, self._try_again, generation)
+            self._scheduler.after(RETRANSMIT_US, self._retry, generation)
             return
         while self._held and generation == self._generation:
             action, arguments = self._held.popleft()
@@ -78,9 +78,9 @@ def _delay(scheduler: Scheduler) -> int:
 
 
 class StoreServer:
-    """The store's side: it can be unavailable for a while, and ends the sessions it has not heard of.
+    """The server side: it can be unavailable, and expires sessions without heartbeats.
 
-    An unavailable store answers nobody and ends no session; when it is back every session gets its timeout anew.
+    An unavailable store replies to no request and expires no session; when it is back, every session timeout restarts.
     on_change: called when the tree has changed.
     """
 
@@ -104,18 +104,18 @@ class StoreServer:
         self.available = False
 
     def resume(self) -> None:
-        """It answers again; no session has aged meanwhile."""
+        """The store answers again; session timeouts restart."""
         self.available = True
         for link in list(self.links.values()):
             link.touch()
 
     def expire(self, session_id: int) -> None:
-        """End a session although its client is well."""
+        """Expire a session although its client is alive."""
         self.store.expire(session_id)
         self.changed()
 
     def changed(self) -> None:
-        """To be called after everything that may have changed the tree."""
+        """To be called after every operation that may have changed the tree."""
         if self.store.transaction != self._seen:
             self._seen = self.store.transaction
             self.on_change()
@@ -130,8 +130,8 @@ class StoreServer:
 class VirtualStoreLink:
     """One process's client of the store, for as long as the process lives; sessions come and go.
 
-    on_connected(session_id): a new session stands. on_lost(): it has ended, or must be taken for ended; call `connect`
-    for another. paused(): the process is stopped, so nothing of it runs, heartbeats included.
+    on_connected(session_id): a new session exists. on_lost(): it has expired, or must be considered expired; call
+    `connect` for another. paused: the process is stopped, heartbeats included.
     """
 
     def __init__(
@@ -173,19 +173,20 @@ class VirtualStoreLink:
     # For the shell
 
     def connect(self, delay_us: int = 0) -> None:
-        """Ask for a new session, again and again until there is one."""
+        """Request a new session, repeatedly until there is one."""
         if self._alive:
             self._scheduler.after(delay_us + _delay(self._scheduler), self._open_session)
 
     def close(self) -> None:
-        """End the session in an orderly way; the process is about to exit."""
+        """Close the session; the process is about to exit."""
         self._alive = False
         session = self.session
         if session is not None and self._server.reachable(self._host, forwards=True):
             self._scheduler.after(_delay(self._scheduler), self._end_session, session)
 
     def kill(self, notice_us: int | None) -> None:
-        """The process is gone. notice_us: after which the store knows it, as by a closed lock; None: by its timeout."""
+        """The process has ended. notice_us: delay until the store ends the session, as by a closed lock; None: its
+        timeout."""
         self._alive = False
         if self.session is not None and notice_us is not None:
             self._scheduler.after(notice_us, self._end_session, self.session)
@@ -246,12 +247,12 @@ class VirtualStoreLink:
         self._lose_next_reply = count
 
     def touch(self) -> None:
-        """For the server: the session's timeout begins anew."""
+        """For the server: the session timeout restarts."""
         if self.session is not None and not self.session.expired:
             self.session.heartbeat(self._scheduler.now_ms)
 
     def resume(self) -> None:
-        """The process goes on after a pause: it looks at its clock before long, but not before everything else."""
+        """The process continues after a pause: it checks its clock soon, but not before all other events."""
         self.paused = False
         self._scheduler.after(int(40 * MS * self._random.random()), self._heartbeat, self._connection, True)
 
@@ -307,7 +308,7 @@ class VirtualStoreLink:
     # Watches
 
     def _watch(self, watcher: Callable[[WatchEvent], None]) -> Callable[[WatchEvent], None]:
-        """The one callable by which the store knows `watcher` in this session."""
+        """The callable that stands for `watcher` in this session, always the same."""
         known = self._watchers.get(watcher)
         if known is None:
             session = self.session
@@ -329,7 +330,7 @@ class VirtualStoreLink:
     # The session
 
     def _open_session(self) -> None:
-        """At the store: a request for a session arrives; nothing is known of it if it does not."""
+        """At the store: a request for a session arrives, or is lost without effect."""
         if not self._alive or self.session is not None:
             return
         if self.paused or not self._server.reachable(self._host, forwards=True):
@@ -360,7 +361,7 @@ class VirtualStoreLink:
         self._beat = self._scheduler.after(self._timeout_ms * MS // 4, self._heartbeat, self._connection)
 
     def _heartbeat(self, connection: int, resumed: bool = False) -> None:
-        """On the client's clock: is the session still ours? Then keep it up."""
+        """On the client's clock: fence the session if it may have expired, else send a heartbeat."""
         if not self._alive or self.paused or self.session is None:
             return
         if connection != self._connection and not resumed:
@@ -382,7 +383,7 @@ class VirtualStoreLink:
             self._beat = self._scheduler.at(deadline, self._heartbeat, self._connection)
 
     def _disconnect(self) -> None:
-        """All requests without an answer have failed, their fate unknown; the session may still be saved."""
+        """All requests without a reply have failed with an unknown outcome; the session may still be kept."""
         self._connection += 1
         self._connected = False
         self._forward.cut()
@@ -417,7 +418,7 @@ class VirtualStoreLink:
             self._send(*self._unsent.popleft())
 
     def _fence(self) -> None:
-        """The session has ended, or the client must take it for ended."""
+        """The session has expired, or the client must consider it expired."""
         session, self.session = self.session, None
         self._forward.cut()
         self._backward.cut()

@@ -1,14 +1,14 @@
-"""Producers and consumers of the simulator, without I/O: generators that say what they want done and get the answer.
+"""Producers and consumers of the simulator, without I/O: generators that yield effects and are resumed with answers.
 
-A client yields `Call`, `Post`, `Sleep` or `Metadata`, and is resumed with the answer. Its `Port` is all it knows of the
-world; an `Actor` drives the one with the other. All it sees goes into the history.
+A client yields `Call`, `Post`, `Sleep` or `Metadata`, and is resumed with the answer. A `ClientRunner` runs it on a
+`ClientPort`, its only connection to the cluster. All that it observes goes into the history.
 
-A producer is idempotent: it has an id of its own for each partition (and another for a topic made anew, or after it had
-to give up), numbers its records, and sends the same batches to whoever leads until they are acknowledged or refused for
-good. As librdkafka does, it may send later batches to a new leader while earlier ones are still on their way to the old
-one, and takes these for acknowledged when those are.
+A producer is idempotent: it has a producer id for each partition (and another for a topic created again, or after it
+gave up), numbers its records, and sends the same batches to the present leader until they are acknowledged or refused
+with an error that is not retriable. As librdkafka does, it may send later batches to a new leader while earlier ones
+are still on their way to the old leader, and considers these acknowledged when those are.
 
-A consumer reads from offset 0 or from the end, from the leader, in the leader epoch that it has heard of.
+A consumer fetches from offset 0 or from the end, from the leader, in the latest leader epoch that it knows.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Send requests to a broker, in this order over one connection. Answer: a response, or None where there was none
-    within the time-out, for each."""
+    """Send requests to a broker, in this order over one connection. Answer: for each a response, or None if there
+    was none within the time-out."""
 
     broker: int
     requests: tuple[Any, ...]
@@ -69,7 +69,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Ask a broker what it was told of the cluster. Answer: (brokers, partitions) of its MetadataCache, or None."""
+    """Request a broker's metadata. Answer: (brokers, partitions) of its MetadataCache, or None."""
 
     broker: int
     timeout_ms: int
@@ -96,22 +96,22 @@ RETRIABLE = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""What may go away by itself, with fresh metadata."""
+"""Errors that may resolve with fresh metadata."""
 
 GONE_MS = 1500
-"""A partition that no broker has known for so long is gone."""
+"""A partition that was in no broker's metadata for this long is deleted."""
 
 
 class ClientPort(Protocol):
-    """What the engine gives a client. Callbacks come later, never from inside the call."""
+    """The interface of a client to the cluster. Callbacks come later, never from inside the call."""
 
     def call(self, broker: int, request: Any, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
-        """on_reply(response), or on_reply(None) when there is none within the time-out."""
+        """Calls on_reply(response), or on_reply(None) if there is none within the time-out."""
 
     def post(self, broker: int, request: Any) -> None: ...
 
     def metadata(self, broker: int, timeout_ms: int, on_reply: Callable[[Any], None]) -> None:
-        """on_reply((brokers, partitions)) as copies of the broker's MetadataCache, or on_reply(None)."""
+        """Calls on_reply((brokers, partitions)) with copies of the broker's MetadataCache, or on_reply(None)."""
 
     def after(self, ms: int, action: Callable[[], None]) -> None: ...
 
@@ -168,8 +168,8 @@ def _with_index(answered: Callable[[int, Any], None], index: int) -> Callable[[A
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a client behaves. acks: 0, 1 or -1. pause_ms: at most, between two batches or polls. backoff_ms: before a
-    retry. request_ms: what it gives a request. in_flight: batches under way at once. batch: records at most.
-    patience_ms: how long a producer tries the same batch, 0 for ever. from_end: a consumer begins at the end.
+    retry. request_ms: time-out of a request. in_flight: batches under way at once. batch: records at most.
+    patience_ms: how long a producer retries a batch, 0 forever. from_end: a consumer starts at the end.
     """
 
     acks: int = -1
@@ -184,7 +184,7 @@ class Settings:
 
 
 def draw(random: Random, kind: str) -> Settings:
-    """Settings of a "producer" or "consumer"; most producers want acks=all, for promises are made to them."""
+    """Draw settings of a "producer" or "consumer"; most producers use acks=all, which has guarantees."""
     return Settings(
         acks=random.choice((-1, -1, -1, -1, 1, 0)) if kind == "producer" else -1,
         pause_ms=random.choice((30, 100, 300)),
@@ -199,14 +199,14 @@ def draw(random: Random, kind: str) -> Settings:
 
 
 class Switch:
-    """Tells clients to come to an end: a producer after what it has under way, a consumer when it has read all."""
+    """Signals clients to finish: a producer after its batches in flight, a consumer when it has read all records."""
 
     def __init__(self) -> None:
         self.off = False
 
 
-class _View:
-    """What a client knows of the cluster: of each partition the newest state it has heard of."""
+class _ClientMetadata:
+    """A client's metadata: the newest known state of each partition."""
 
     def __init__(self, name: str, history: History, random: Random, settings: Settings, brokers: Sequence[int]) -> None:
         self.name = name
@@ -218,23 +218,23 @@ class _View:
         self._newest: dict[tuple[TopicPartition, str], PartitionState] = {}
 
     def refresh(self) -> Generator[ClientEffect, Any, None]:
-        """Ask brokers, at random, until one answers; wait a little after each that does not."""
+        """Request metadata of random brokers until one responds, with a back-off in between."""
         while True:
             broker = self.random.choice(self.brokers)
-            told = yield Metadata(broker, self.settings.request_ms)
-            if told is not None:
-                self._take(*told)
+            response = yield Metadata(broker, self.settings.request_ms)
+            if response is not None:
+                self._update(*response)
                 return
             yield Sleep(self.settings.backoff_ms)
 
-    def _take(self, brokers: Mapping[int, Any], partitions: Mapping[TopicPartition, PartitionState]) -> None:
+    def _update(self, brokers: Mapping[int, Any], partitions: Mapping[TopicPartition, PartitionState]) -> None:
         for broker in sorted(brokers):
             if broker not in self.brokers:
                 self.brokers.append(broker)
         self.partitions = {}
         for partition in sorted(partitions):
             state = partitions[partition]
-            # What one broker does not know another may tell late: a leader epoch heard of is not forgotten (KIP-320).
+            # Metadata of another broker may be older: a known leader epoch is not replaced by an older one (KIP-320).
             held = self._newest.setdefault((partition, state.topic_id), state)
             if state.state.leader_epoch >= held.state.leader_epoch:
                 held = self._newest[partition, state.topic_id] = state
@@ -246,7 +246,7 @@ class _View:
 
 @dataclass(slots=True)
 class _ProducerSession:
-    """A producer's numbering of one partition of one topic id."""
+    """A producer's id and next sequence for one partition of one topic id."""
 
     partition: TopicPartition
     topic_id: str
@@ -264,110 +264,111 @@ def producer(
     brokers: Sequence[int],
     switch: Switch,
 ) -> Client:
-    """Write to partitions at random, until `switch` is off. ids: producer ids nobody else has. brokers: ask these."""
-    view = _View(name, history, random, settings, brokers)
+    """Write to random partitions until `switch` is off. ids: unused producer ids. brokers: to request metadata of."""
+    metadata = _ClientMetadata(name, history, random, settings, brokers)
     sessions: dict[TopicPartition, _ProducerSession] = {}
     while True:
         yield Sleep(random.randint(0, settings.pause_ms))
-        if not view.partitions or random.random() < 0.1:
-            yield from view.refresh()
+        if not metadata.partitions or random.random() < 0.1:
+            yield from metadata.refresh()
         if switch.off:
             return
-        if not view.partitions:
+        if not metadata.partitions:
             continue
-        partition = random.choice(sorted(view.partitions))
-        topic_id = view.partitions[partition].topic_id
+        partition = random.choice(sorted(metadata.partitions))
+        topic_id = metadata.partitions[partition].topic_id
         session = sessions.get(partition)
         if session is None or session.topic_id != topic_id:
             session = sessions[partition] = _ProducerSession(partition, topic_id, next(ids))
-        if not (yield from _produce(view, session, codec, switch)):
+        if not (yield from _produce(metadata, session, codec, switch)):
             del sessions[partition]
 
 
 @dataclass(slots=True)
 class _Batch:
-    """answer: of the last try, None for none. sent_epoch: the leader epoch in which it was last sent."""
+    """answer: of the last attempt, None for none. sent_epoch: the leader epoch in which it was last sent."""
 
-    told: Invoke
+    invoked: Invoke
     records: Any
     answer: ProducedPartition | None = None
     sent_epoch: int = NO_EPOCH
 
 
 def _produce(
-    view: _View, session: _ProducerSession, codec: RecordCodec, switch: Switch
+    metadata: _ClientMetadata, session: _ProducerSession, codec: RecordCodec, switch: Switch
 ) -> Generator[ClientEffect, Any, bool]:
-    """Write some batches; whether the numbering goes on after them."""
-    settings, history = view.settings, view.history
-    batches = _make(view, session, codec)
+    """Write a few batches; return whether the sequence numbers continue after them."""
+    settings, history = metadata.settings, metadata.history
+    batches = _make(metadata, session, codec)
     for batch in batches:
-        history.add(batch.told)
+        history.add(batch.invoked)
     if settings.acks == 0:
-        leader = view.partitions[session.partition].state.leader
+        leader = metadata.partitions[session.partition].state.leader
         for batch in batches:
             if leader != NO_LEADER:
                 yield Post(leader, _request(settings, session, batch))
             history.add(_end(history, batch, Unknown, reason="acks=0"))
-        # One that was lost leaves a gap, behind which nothing is taken any more; who asks for nothing never learns it.
-        return leader != NO_LEADER and view.random.random() < 0.8
-    deadline_ms = view.now_ms() + settings.patience_ms
-    seen_ms = view.now_ms()
+        # A lost batch leaves a gap, after which all batches are refused; without responses the producer never learns
+        # it.
+        return leader != NO_LEADER and metadata.random.random() < 0.8
+    deadline_ms = metadata.now_ms() + settings.patience_ms
+    seen_ms = metadata.now_ms()
     while batches:
-        known = view.partitions.get(session.partition)
+        known = metadata.partitions.get(session.partition)
         if known is not None and known.topic_id != session.topic_id:
-            return _give_up(history, batches, "the topic was made anew")
-        if settings.patience_ms and view.now_ms() > deadline_ms and not switch.off:
-            return _give_up(history, batches, "no answer for long")
+            return _give_up(history, batches, "the topic was created again")
+        if settings.patience_ms and metadata.now_ms() > deadline_ms and not switch.off:
+            return _give_up(history, batches, "no response for patience_ms")
         if known is not None:
-            seen_ms = view.now_ms()
-        elif switch.off or view.now_ms() > seen_ms + GONE_MS:
-            return _give_up(history, batches, "the topic is gone")
+            seen_ms = metadata.now_ms()
+        elif switch.off or metadata.now_ms() > seen_ms + GONE_MS:
+            return _give_up(history, batches, "the topic is deleted")
         if known is not None and known.state.leader != NO_LEADER:
-            sent = batches[_elsewhere(view, batches, known.state.leader_epoch) :]
+            sent = batches[_count_elsewhere(metadata, batches, known.state.leader_epoch) :]
             for batch in sent:
                 batch.sent_epoch = known.state.leader_epoch
             requests = tuple(_request(settings, session, batch) for batch in sent)
             answers: list[ProduceResponse | None] = yield Call(known.state.leader, requests, settings.request_ms)
             for batch, answer in zip(sent, answers, strict=True):
                 batch.answer = None if answer is None else answer.partitions[0]
-            refused = _settle(history, batches)
+            refused = _complete(history, batches)
             if refused is not None:
                 return _give_up(history, batches, f"an earlier batch got {refused.name}")
             if not batches:
                 return True
         yield Sleep(settings.backoff_ms)
-        yield from view.refresh()
+        yield from metadata.refresh()
     return True
 
 
-def _make(view: _View, session: _ProducerSession, codec: RecordCodec) -> list[_Batch]:
-    settings, batches = view.settings, []
-    for _ in range(view.random.randint(1, settings.in_flight)):
-        count = view.random.randint(1, settings.batch)
+def _make(metadata: _ClientMetadata, session: _ProducerSession, codec: RecordCodec) -> list[_Batch]:
+    settings, batches = metadata.settings, []
+    for _ in range(metadata.random.randint(1, settings.in_flight)):
+        count = metadata.random.randint(1, settings.batch)
         values = tuple(f"{session.producer_id}:{session.sequence + index}" for index in range(count))
-        now_ms = view.now_ms()
-        told = Invoke(
+        now_ms = metadata.now_ms()
+        invoked = Invoke(
             now_ms,
             session.partition,
             session.topic_id,
-            view.name,
+            metadata.name,
             settings.acks,
             session.producer_id,
             session.sequence,
             values,
         )
         encoded = [value.encode() for value in values]
-        batches.append(_Batch(told, codec.encode(session.producer_id, 0, session.sequence, encoded, now_ms)))
+        batches.append(_Batch(invoked, codec.encode(session.producer_id, 0, session.sequence, encoded, now_ms)))
         session.sequence += count
     return batches
 
 
-def _elsewhere(view: _View, batches: list[_Batch], leader_epoch: int) -> int:
-    """So many of the first may still be on their way to an earlier leader, and are not sent to this one now."""
+def _count_elsewhere(metadata: _ClientMetadata, batches: list[_Batch], leader_epoch: int) -> int:
+    """The number of first batches that may still be on their way to an earlier leader, and are not sent to this one."""
     most = 0
     while most < len(batches) - 1 and NO_EPOCH < batches[most].sent_epoch < leader_epoch:
         most += 1
-    return view.random.randint(0, most) if most and view.random.random() < 0.5 else 0
+    return metadata.random.randint(0, most) if most and metadata.random.random() < 0.5 else 0
 
 
 def _request(settings: Settings, session: _ProducerSession, batch: _Batch) -> ProduceRequest:
@@ -375,14 +376,14 @@ def _request(settings: Settings, session: _ProducerSession, batch: _Batch) -> Pr
     return ProduceRequest(settings.acks, timeout_ms, (ProducePartition(session.partition, batch.records),))
 
 
-def _settle(history: History, batches: list[_Batch]) -> ErrorCode | None:
-    """Take out the batches that are written; the error of the first that never will be, which is out too.
+def _complete(history: History, batches: list[_Batch]) -> ErrorCode | None:
+    """Remove acknowledged batches; also remove the first batch if its error is not retriable, and return that error.
 
-    A batch behind one that was not written is out of order, until the first has been sent again; so only the first can
-    be refused for good. Whatever stands before one that is acknowledged is so too.
+    A batch after an unwritten one is out of order until the first is sent again, so only the first can be refused
+    finally. All batches before an acknowledged one are acknowledged too.
     """
     answers = [batch.answer for batch in batches]
-    written = [at for at, one in enumerate(answers) if one is not None and one.error is ErrorCode.NONE]
+    written = [at for at, answer in enumerate(answers) if answer is not None and answer.error is ErrorCode.NONE]
     left: list[_Batch] = []
     refused = None
     for at, (batch, answer) in enumerate(zip(batches, answers, strict=True)):
@@ -406,16 +407,16 @@ def _give_up(history: History, batches: list[_Batch], reason: str) -> bool:
 
 
 def _end(history: History, batch: _Batch, kind: type[Produce], **facts: Any) -> Produce:
-    told = batch.told
+    invoked = batch.invoked
     return kind(
         history.now_ms(),
-        told.partition,
-        told.topic_id,
-        told.client,
-        told.acks,
-        told.producer_id,
-        told.sequence,
-        told.values,
+        invoked.partition,
+        invoked.topic_id,
+        invoked.client,
+        invoked.acks,
+        invoked.producer_id,
+        invoked.sequence,
+        invoked.values,
         **facts,
     )
 
@@ -429,73 +430,76 @@ def consumer(
     brokers: Sequence[int],
     switch: Switch,
 ) -> Client:
-    """Read all partitions in turn, until `switch` is off and everything that was committed then has been read."""
-    view = _View(name, history, random, settings, brokers)
+    """Read all partitions in turn, until `switch` is off and all records committed by then have been read."""
+    metadata = _ClientMetadata(name, history, random, settings, brokers)
     readers: dict[TopicPartition, _Reader] = {}
     finished = False
     while True:
         last = switch.off
         if last or not finished or random.random() < 0.2:
-            yield from view.refresh()
+            yield from metadata.refresh()
         finished = True
-        for partition in sorted(view.partitions):
-            told = view.partitions[partition]
+        for partition in sorted(metadata.partitions):
+            partition_state = metadata.partitions[partition]
             reader = readers.get(partition)
-            if reader is None or reader.topic_id != told.topic_id:
-                reader = readers[partition] = _Reader(view, codec, partition, told.topic_id)
-            finished = (yield from reader.poll(told, last)) and finished
+            if reader is None or reader.topic_id != partition_state.topic_id:
+                reader = readers[partition] = _Reader(metadata, codec, partition, partition_state.topic_id)
+            finished = (yield from reader.poll(partition_state, last)) and finished
         if last and finished:
             return
         yield Sleep(random.randint(1, settings.pause_ms) if finished else settings.backoff_ms)
 
 
 class _Reader:
-    """A consumer's place in one partition of one topic id. position: -1 when it has none yet."""
+    """A consumer's position in one partition of one topic id, -1 when it has none yet."""
 
-    def __init__(self, view: _View, codec: RecordCodec, partition: TopicPartition, topic_id: str) -> None:
+    def __init__(self, metadata: _ClientMetadata, codec: RecordCodec, partition: TopicPartition, topic_id: str) -> None:
         self.topic_id = topic_id
-        self._view = view
+        self._view = metadata
         self._codec = codec
         self._partition = partition
         self._position = -1
-        self._reset = LATEST if view.settings.from_end else EARLIEST
+        self._reset = LATEST if metadata.settings.from_end else EARLIEST
 
-    def poll(self, told: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
-        """One fetch, or a question for an offset; whether it has read all there is. hurried: much, and at once."""
-        if told.state.leader == NO_LEADER:
+    def poll(self, partition_state: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
+        """Fetch once, or list an offset; return whether all records are read. hurried: large fetches without
+        waiting."""
+        if partition_state.state.leader == NO_LEADER:
             return False
         if self._position < 0:
-            yield from self._ask(told, self._reset)
+            yield from self._list_offset(partition_state, self._reset)
             return False
         if self._view.random.random() < 0.1:
-            yield from self._ask(told, LATEST, move=False)
-        return (yield from self._fetch(told, hurried))
+            yield from self._list_offset(partition_state, LATEST, move=False)
+        return (yield from self._fetch(partition_state, hurried))
 
-    def _ask(self, told: PartitionState, timestamp: int, move: bool = True) -> Generator[ClientEffect, Any, None]:
-        asked = ListOffsetsPartition(self._partition, told.state.leader_epoch, timestamp)
+    def _list_offset(
+        self, partition_state: PartitionState, timestamp: int, move: bool = True
+    ) -> Generator[ClientEffect, Any, None]:
+        requested = ListOffsetsPartition(self._partition, partition_state.state.leader_epoch, timestamp)
         answers: list[ListOffsetsResponse | None] = yield Call(
-            told.state.leader, (ListOffsetsRequest((asked,)),), self._view.settings.request_ms
+            partition_state.state.leader, (ListOffsetsRequest((requested,)),), self._view.settings.request_ms
         )
         found: ListedOffset | None = None if answers[0] is None else answers[0].partitions[0]
         if found is None or found.error is not ErrorCode.NONE:
             return
         if timestamp == LATEST:
-            self._watermark(told, found.leader_epoch, found.offset, "list")
+            self._watermark(partition_state, found.leader_epoch, found.offset, "list")
         if move:
             self._move(found.offset, "earliest" if timestamp == EARLIEST else "latest")
 
-    def _fetch(self, told: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
+    def _fetch(self, partition_state: PartitionState, hurried: bool) -> Generator[ClientEffect, Any, bool]:
         settings = self._view.settings
-        asked = FetchPartition(
+        fetch = FetchPartition(
             self._partition,
             self.topic_id,
-            told.state.leader_epoch,
+            partition_state.state.leader_epoch,
             self._position,
             max_bytes=1 << 20 if hurried else settings.fetch_bytes,
         )
         wait_ms = 0 if hurried else self._view.random.choice((0, settings.request_ms // 4))
-        request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (asked,))
-        answers: list[FetchResponse | None] = yield Call(told.state.leader, (request,), settings.request_ms)
+        request = FetchRequest(CONSUMER, -1, wait_ms, 1, 1 << 20, (fetch,))
+        answers: list[FetchResponse | None] = yield Call(partition_state.state.leader, (request,), settings.request_ms)
         response = answers[0]
         if response is None or response.error is not ErrorCode.NONE or not response.partitions:
             return False
@@ -506,12 +510,12 @@ class _Reader:
             return False
         if found.error is not ErrorCode.NONE:
             return False
-        return self._take(told, found)
+        return self._take(partition_state, found)
 
-    def _take(self, told: PartitionState, found: FetchedPartition) -> bool:
+    def _take(self, partition_state: PartitionState, found: FetchedPartition) -> bool:
         history = self._view.history
         if found.high_watermark >= 0:
-            self._watermark(told, found.leader_epoch, found.high_watermark, "fetch")
+            self._watermark(partition_state, found.leader_epoch, found.high_watermark, "fetch")
         progress = False
         for record in self._codec.decode(found.records):
             if record.offset < self._position:
@@ -524,7 +528,7 @@ class _Reader:
                     self._partition,
                     self.topic_id,
                     self._view.name,
-                    told.state.leader,
+                    partition_state.state.leader,
                     found.leader_epoch,
                     record.offset,
                     record.leader_epoch,
@@ -535,7 +539,7 @@ class _Reader:
             )
         return not progress and self._position >= found.high_watermark >= 0
 
-    def _watermark(self, told: PartitionState, leader_epoch: int, offset: int, source: str) -> None:
+    def _watermark(self, partition_state: PartitionState, leader_epoch: int, offset: int, source: str) -> None:
         history = self._view.history
         history.add(
             Watermark(
@@ -543,7 +547,7 @@ class _Reader:
                 self._partition,
                 self.topic_id,
                 self._view.name,
-                told.state.leader,
+                partition_state.state.leader,
                 leader_epoch,
                 offset,
                 source,

@@ -227,7 +227,7 @@ def test_watches_are_told_when_the_changes_are_no_longer_kept(
     kept: int, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that has fallen behind compares its watches with the tree."""
-    monkeypatch.setattr(database, "_KEPT_CHANGES", kept)
+    monkeypatch.setattr(database, "_MAX_CHANGES", kept)
     monkeypatch.setattr(liveness, "ring", lambda *_: None)
     writer = store.connect(1000)
     writer.multi([Create(path) for path in ("/a", "/a/x", "/b", "/c", "/d", "/quiet", "/r")])
@@ -264,10 +264,10 @@ def test_kept_changes_do_not_grow_for_ever(store: EmbeddedStore, directory: Path
     session.multi([Create(f"/{number:0100}") for number in range(1000)])
     for _ in range(20):
         session.multi([SetData(f"/{number:0100}", b"") for number in range(1000)])
-    for _ in range(database._KEPT_CHANGES):
+    for _ in range(database._MAX_CHANGES):
         session.set_data("/", b"")
     connection = sqlite3.connect(directory / "coordination.db")
-    assert connection.execute("SELECT count(*) FROM changes").fetchone() == (database._KEPT_CHANGES,)
+    assert connection.execute("SELECT count(*) FROM changes").fetchone() == (database._MAX_CHANGES,)
     assert connection.execute("SELECT max(size) FROM changes").fetchone()[0] < 1000
     connection.close()
 

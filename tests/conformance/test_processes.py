@@ -321,7 +321,7 @@ def test_a_write_under_way_when_the_connection_breaks_is_of_unknown_outcome(
     writer.join(30)
     proxy.heal()
     assert [type(error) for error in raised] == [ConnectionLossError]
-    assert "read it before trying again" in str(raised[0])
+    assert "read it before a retry" in str(raised[0])
     assert session.get("/a").stat.version in (0, 1)
     assert not session.expired
     store.close()

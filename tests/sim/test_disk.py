@@ -187,10 +187,10 @@ class BothLogs(RuleBasedStateMachine):
         for disk in self.disks:
             disk.checkpoint_high_watermarks()
 
-    @rule(number=st.integers(1, 3), torn=st.booleans(), kept=st.booleans())
-    def fail_write(self, number: int, torn: bool, kept: bool) -> None:
+    @rule(number=st.integers(1, 3), torn=st.booleans(), survives=st.booleans())
+    def fail_write(self, number: int, torn: bool, survives: bool) -> None:
         for disk in self.disks:
-            disk.fail_write(number, torn, kept)
+            disk.fail_write(number, torn, survives)
 
     @rule(cuts=st.integers(0, 2))
     def power_fails(self, cuts: int) -> None:
@@ -335,11 +335,11 @@ def test_a_failed_disk_takes_no_writes_until_it_is_repaired_and_restarted(disks:
     assert disk.open(TP, "id").log.append_as_leader(batch(disks, 1), 0)[1].leo == 2
 
 
-@pytest.mark.parametrize(("torn", "kept", "found"), [(False, False, 1), (True, False, 1), (True, True, 2)])
-def test_the_nth_write_fails(disks: Disks, torn: bool, kept: bool, found: int) -> None:
+@pytest.mark.parametrize(("torn", "survives", "found"), [(False, False, 1), (True, False, 1), (True, True, 2)])
+def test_the_nth_write_fails(disks: Disks, torn: bool, survives: bool, found: int) -> None:
     disk = disks.disk(1)
     log = disk.open(TP, "id").log
-    disk.fail_write(2, torn, kept)
+    disk.fail_write(2, torn, survives)
     log.append_as_leader(batch(disks, 0), 0)
     log.advance_high_watermark(1)
     with pytest.raises(LogFailedError):

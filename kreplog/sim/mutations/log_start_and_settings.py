@@ -54,8 +54,8 @@ def _settings_never_applied() -> list[Patch]:
     """A replica keeps the settings that its topic had when the replica was opened (F18)."""
     apply = Partition.apply
 
-    def applied_without(self: Partition, told: PartitionState, now_ms: int) -> Steps[ErrorCode]:
-        return (yield from apply(self, told._replace(config=self.config), now_ms))
+    def applied_without(self: Partition, partition_state: PartitionState, now_ms: int) -> Steps[ErrorCode]:
+        return (yield from apply(self, partition_state._replace(config=self.config), now_ms))
 
     return [(Partition, "apply", applied_without)]
 
@@ -63,7 +63,7 @@ def _settings_never_applied() -> list[Patch]:
 @MUTATIONS.add("flush-messages-within-an-epoch")
 def _flush_messages_within_an_epoch() -> list[Patch]:
     """Fetches sent under another flush.messages count as fsynced."""
-    return [(Partition, "_needs_new_epoch", lambda self, told: False)]
+    return [(Partition, "_needs_new_epoch", lambda self, partition_state: False)]
 
 
 @MUTATIONS.add("forgotten-epochs-trusted")
