@@ -186,7 +186,7 @@ class TestCommand:
         assert run(name, flights, *options).code == 0
         assert tree(flights.parent) == before
 
-    def test_a_bar_is_drawn_only_where_asked_and_on_stderr(self, run: Run, flights: Path) -> None:
+    def test_a_progress_bar_is_drawn_only_on_request_and_on_stderr(self, run: Run, flights: Path) -> None:
         quiet, drawn = run("verify", flights), run("verify", flights, "--progress")
         assert quiet.err == ""
         assert "verify" in drawn.err
@@ -276,7 +276,7 @@ class TestDump:
             0
         ]
 
-    def test_what_is_not_committed_is_shown_only_when_asked_for(self, run: Run, tmp_path: Path) -> None:
+    def test_uncommitted_records_are_shown_only_on_request(self, run: Run, tmp_path: Path) -> None:
         path = tmp_path / "flights-0"
         with kreplog.Log.open(path, kreplog.LogConfig(replicated=True)) as log:
             for number in range(10):
@@ -324,7 +324,7 @@ class TestVerify:
 
 
 class TestRecover:
-    def test_a_torn_tail_is_cut_and_told(self, run: Run, flights: Path) -> None:
+    def test_a_torn_tail_is_truncated_and_reported(self, run: Run, flights: Path) -> None:
         file = log_files(flights)[-1]
         size = file.stat().st_size
         with subprocess.Popen(
@@ -459,7 +459,7 @@ class TestAppend:
         assert run("append", tmp_path / "flights-0", "-k", "", stdin=b"x\n").code == 2
         assert not any(tmp_path.iterdir())
 
-    def test_what_was_appended_before_an_interruption_is_told(self, tmp_path: Path) -> None:
+    def test_records_appended_before_an_interruption_are_reported(self, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "kreplog", "log", "append", str(tmp_path / "flights-0"), "--json"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
             assert writer.stdin is not None
@@ -469,9 +469,9 @@ class TestAppend:
             writer.send_signal(signal.SIGINT)
             out, errors = writer.communicate(timeout=30)
         assert (writer.returncode, errors) == (130, b"")
-        told = json.loads(out)
+        result = json.loads(out)
         with kreplog.Log.open(tmp_path / "flights-0", read_only=True) as log:
-            assert 0 < told["records"] == told["next_offset"] == log.log_end_offset <= 1000
+            assert 0 < result["records"] == result["next_offset"] == log.log_end_offset <= 1000
 
 
 class TestTail:
@@ -480,7 +480,7 @@ class TestTail:
         records = run("tail", flights, "--json", "--lines", str(count)).json_lines()
         assert [record["offset"] for record in records] == expected
 
-    def test_follow_shows_what_comes_until_it_is_interrupted(self, flights: Path) -> None:
+    def test_follow_shows_new_records_until_it_is_interrupted(self, flights: Path) -> None:
         command = [sys.executable, "-m", "kreplog", "log", "tail", str(flights), "--follow", "--json", "-n", "1"]
         with (
             kreplog.Log.open(flights, kreplog.LogConfig(segment_bytes=512)) as log,

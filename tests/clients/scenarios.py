@@ -82,8 +82,8 @@ class Scenarios:
         sent = [Message(b"%d" % number) for number in range(500)]
         with client.producer(acks, idempotent) as send:
             send(topic, sent)
-        assert what(client.read(topic, len(sent))) == sent
-        assert all((one.producer_id >= 0) == idempotent for one in batches(cluster, topic))
+        assert messages_of(client.read(topic, len(sent))) == sent
+        assert all((batch.producer_id >= 0) == idempotent for batch in batches(cluster, topic))
 
     @pytest.mark.parametrize("codec", CODECS)
     def test_codecs(self, cluster: LocalCluster, client: Client, codec: str) -> None:
@@ -91,9 +91,9 @@ class Scenarios:
         sent = [Message(b"the same again and again %d" % (number // 100)) for number in range(1000)]
         with client.producer(codec=codec) as send:
             send(topic, sent)
-        assert what(client.read(topic, len(sent))) == sent
+        assert messages_of(client.read(topic, len(sent))) == sent
         # A batch that compression would not make smaller goes as it is, with librdkafka.
-        assert CODECS.index(codec) in {one.codec for one in batches(cluster, topic)}
+        assert CODECS.index(codec) in {batch.codec for batch in batches(cluster, topic)}
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "kind" in metafunc.fixturenames:
@@ -103,7 +103,7 @@ class Scenarios:
         topic = made(cluster)
         with client.producer() as send:
             send(topic, [KINDS[kind]])
-        assert what(client.read(topic, 1)) == [KINDS[kind]]
+        assert messages_of(client.read(topic, 1)) == [KINDS[kind]]
 
     def test_consuming_from_an_offset_a_time_and_the_beginning(self, cluster: LocalCluster, client: Client) -> None:
         topic = made(cluster)
@@ -128,14 +128,18 @@ class Scenarios:
                 kill(cluster, leader)
                 killed_at = writer.acknowledged
                 eventually(lambda: writer.acknowledged > killed_at + 2 * self.round, "the producer does not go on")
-                eventually(lambda: leader not in {one["leader_id"] for one in states(cluster, topic)}, "it still leads")
+                eventually(
+                    lambda: leader not in {state["leader_id"] for state in states(cluster, topic)}, "it still leads"
+                )
             finally:
                 cluster.start([leader])
-            eventually(lambda: all(len(one["isr_nodes"]) == 3 for one in states(cluster, topic)), "it does not rejoin")
+            eventually(
+                lambda: all(len(state["isr_nodes"]) == 3 for state in states(cluster, topic)), "it does not rejoin"
+            )
         for partition in range(2):
             sent = [one for one in writer.sent if one.partition == partition]
             assert end_offset(cluster, topic, partition) == len(sent)
-            assert what(client.read(topic, len(sent), partition=partition), partition) == sent
+            assert messages_of(client.read(topic, len(sent), partition=partition), partition) == sent
 
 
 class Writer(threading.Thread):
@@ -195,7 +199,7 @@ def states(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
     """As any broker tells; again while one of them still names a broker that has just been killed."""
     found: list[dict[str, Any]] = []
 
-    def told() -> bool:
+    def described() -> bool:
         try:
             with admin_of(cluster.bootstrap()) as admin:
                 found[:] = admin.describe_topics([topic])[0]["partitions"]
@@ -203,7 +207,7 @@ def states(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
             return False
         return True
 
-    eventually(told, "no broker answers")
+    eventually(described, "no broker responds")
     return sorted(found, key=lambda one: int(one["partition_index"]))
 
 
@@ -216,10 +220,10 @@ def end_offset(cluster: LocalCluster, topic: str, partition: int) -> int:
         consumer.close()
 
 
-def what(found: Sequence[Record], partition: int = 0) -> list[Message]:
-    """Without offsets and times; the offsets must have no gaps."""
-    assert [one.offset for one in found] == list(range(found[0].offset, found[0].offset + len(found)))
-    return [Message(one.value, one.key, one.headers, partition) for one in found]
+def messages_of(found: Sequence[Record], partition: int = 0) -> list[Message]:
+    """Records without offsets and timestamps; the offsets must have no gaps."""
+    assert [record.offset for record in found] == list(range(found[0].offset, found[0].offset + len(found)))
+    return [Message(record.value, record.key, record.headers, partition) for record in found]
 
 
 class Stored(NamedTuple):
@@ -244,7 +248,7 @@ def batches(cluster: LocalCluster, topic: str) -> Iterator[Stored]:
 
 def wait_for_leaders(cluster: LocalCluster, topic: str, leaders: list[int]) -> None:
     eventually(
-        lambda: [one["leader_id"] for one in states(cluster, topic)] == leaders, f"{topic}: not led by {leaders}"
+        lambda: [state["leader_id"] for state in states(cluster, topic)] == leaders, f"{topic}: not led by {leaders}"
     )
 
 

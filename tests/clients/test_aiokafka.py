@@ -41,8 +41,10 @@ class AioKafka:
 
             async def deliver(topic: str, messages: Sequence[Message]) -> None:
                 sent = [
-                    await producer.send(topic, one.value, one.key, partition=one.partition, headers=list(one.headers))
-                    for one in messages
+                    await producer.send(
+                        topic, message.value, message.key, partition=message.partition, headers=list(message.headers)
+                    )
+                    for message in messages
                 ]
                 await asyncio.wait_for(asyncio.gather(*sent), WITHIN_S)
 
@@ -100,11 +102,11 @@ class TestAioKafka(Scenarios):
 
 def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, administer: Administer) -> None:
     answer = administer(lambda admin: admin.create_topics([library.NewTopic("aio", 2, 2)]))
-    assert [one[:2] for one in answer.topic_errors] == [("aio", 0)]
+    assert [topic_error[:2] for topic_error in answer.topic_errors] == [("aio", 0)]
     wait_for_topic(cluster, "aio", 2)
     assert "aio" in administer(lambda admin: admin.list_topics())
-    (told,) = administer(lambda admin: admin.describe_topics(["aio"]))
-    assert (told["topic"], told["error_code"], len(told["partitions"])) == ("aio", 0, 2)
+    (result,) = administer(lambda admin: admin.describe_topics(["aio"]))
+    assert (result["topic"], result["error_code"], len(result["partitions"])) == ("aio", 0, 2)
     administer(lambda admin: admin.create_partitions({"aio": library.NewPartitions(5)}))
     wait_for_topic(cluster, "aio", 5)
     answer = administer(lambda admin: admin.delete_topics(["aio"]))
@@ -113,10 +115,10 @@ def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admi
 
 
 def test_the_cluster_is_described(administer: Administer) -> None:
-    told = administer(lambda admin: admin.describe_cluster())
-    assert sorted(one["node_id"] for one in told["brokers"]) == [0, 1, 2]
-    assert told["controller_id"] in (0, 1, 2)
-    assert len(told["cluster_id"]) == 22
+    result = administer(lambda admin: admin.describe_cluster())
+    assert sorted(broker["node_id"] for broker in result["brokers"]) == [0, 1, 2]
+    assert result["controller_id"] in (0, 1, 2)
+    assert len(result["cluster_id"]) == 22
 
 
 def test_records_are_deleted(cluster: LocalCluster, client: Client, administer: Administer) -> None:
@@ -145,5 +147,5 @@ def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, ad
     before = settings()
     changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}
     (answer,) = administer(lambda admin: admin.alter_configs(resource(changes)))
-    assert [one[0] for one in answer.resources] == [0]
+    assert [resource[0] for resource in answer.resources] == [0]
     eventually(lambda: settings() == {**before, **changes}, "the settings do not change")

@@ -49,14 +49,14 @@ class ConfluentKafka:
 
         def send(topic: str, messages: Sequence[Message]) -> None:
             failed: list[Any] = []
-            for one in messages:
+            for message in messages:
                 producer.produce(
                     topic,
-                    one.value,
-                    one.key,
-                    one.partition,
+                    message.value,
+                    message.key,
+                    message.partition,
                     lambda error, _: failed.append(error) if error else None,
-                    headers=list(one.headers),
+                    headers=list(message.headers),
                 )
             assert producer.flush(WITHIN_S) == 0
             assert not failed
@@ -111,8 +111,11 @@ def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admi
     done(admin.create_topics([library.NewTopic("confluent", 2, 2)]))
     wait_for_topic(cluster, "confluent", 2)
     assert "confluent" in admin.list_topics(timeout=WITHIN_S).topics
-    told = done(admin.describe_topics(confluent.TopicCollection(["confluent"])))
-    assert [(one.id, len(one.replicas), len(one.isr)) for one in told.partitions] == [(0, 2, 2), (1, 2, 2)]
+    result = done(admin.describe_topics(confluent.TopicCollection(["confluent"])))
+    assert [(partition.id, len(partition.replicas), len(partition.isr)) for partition in result.partitions] == [
+        (0, 2, 2),
+        (1, 2, 2),
+    ]
     done(admin.create_partitions([library.NewPartitions("confluent", 5)]))
     wait_for_topic(cluster, "confluent", 5)
     done(admin.delete_topics(["confluent"]))
@@ -120,10 +123,10 @@ def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admi
 
 
 def test_the_cluster_is_described(admin: Any) -> None:
-    told = admin.describe_cluster().result(WITHIN_S)
-    assert sorted(one.id for one in told.nodes) == [0, 1, 2]
-    assert told.controller.id in (0, 1, 2)
-    assert told.cluster_id == admin.cluster_id(timeout=WITHIN_S)
+    result = admin.describe_cluster().result(WITHIN_S)
+    assert sorted(node.id for node in result.nodes) == [0, 1, 2]
+    assert result.controller.id in (0, 1, 2)
+    assert result.cluster_id == admin.cluster_id(timeout=WITHIN_S)
 
 
 def test_offsets_are_listed(cluster: LocalCluster, admin: Any) -> None:
@@ -132,13 +135,13 @@ def test_offsets_are_listed(cluster: LocalCluster, admin: Any) -> None:
     for timestamp in (5000, 9000, 7000):
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
     assert producer.flush(WITHIN_S) == 0
-    asked = (
+    requested = (
         library.OffsetSpec.earliest(),
         library.OffsetSpec.latest(),
         library.OffsetSpec.max_timestamp(),
         library.OffsetSpec.for_timestamp(6000),
     )
-    assert [done(admin.list_offsets({confluent.TopicPartition(topic, 0): which})).offset for which in asked] == [
+    assert [done(admin.list_offsets({confluent.TopicPartition(topic, 0): which})).offset for which in requested] == [
         0,
         3,
         1,

@@ -47,7 +47,8 @@ class KafkaPython:
 
         def send(topic: str, messages: Sequence[Message]) -> None:
             sent = [
-                producer.send(topic, one.value, one.key, list(one.headers), partition=one.partition) for one in messages
+                producer.send(topic, message.value, message.key, list(message.headers), partition=message.partition)
+                for message in messages
             ]
             producer.flush(WITHIN_S)
             for future in sent:
@@ -110,20 +111,20 @@ def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admi
     admin.create_topics({"python": {"num_partitions": 2, "replication_factor": 2}}, wait_for_metadata=True)
     wait_for_topic(cluster, "python", 2)
     assert "python" in admin.list_topics()
-    (told,) = admin.describe_topics(["python"])
-    assert (told["name"], told["is_internal"], len(told["partitions"])) == ("python", False, 2)
+    (result,) = admin.describe_topics(["python"])
+    assert (result["name"], result["is_internal"], len(result["partitions"])) == ("python", False, 2)
     admin.create_partitions({"python": 5})
     wait_for_topic(cluster, "python", 5)
-    assert all(len(one["replica_nodes"]) == 2 and one["leader_id"] >= 0 for one in states(cluster, "python"))
+    assert all(len(state["replica_nodes"]) == 2 and state["leader_id"] >= 0 for state in states(cluster, "python"))
     admin.delete_topics(["python"])
     eventually(lambda: "python" not in admin.list_topics(), "nor of the topic's end")
 
 
 def test_the_cluster_is_described(cluster: LocalCluster, admin: Any) -> None:
-    told = admin.describe_cluster()
-    assert sorted(one["broker_id"] for one in told["brokers"]) == [0, 1, 2]
-    assert told["controller_id"] in (0, 1, 2)
-    assert len(told["cluster_id"]) == 22
+    result = admin.describe_cluster()
+    assert sorted(broker["broker_id"] for broker in result["brokers"]) == [0, 1, 2]
+    assert result["controller_id"] in (0, 1, 2)
+    assert len(result["cluster_id"]) == 22
 
 
 def test_offsets_are_listed(cluster: LocalCluster, client: Client, admin: Any) -> None:
@@ -175,8 +176,8 @@ def test_settings_are_described_and_altered(cluster: LocalCluster, admin: Any) -
     topic = made(cluster)
 
     def settings() -> dict[str, Any]:
-        asked = ConfigResource(ConfigResourceType.TOPIC, topic)
-        found = admin.describe_configs([asked], config_filter="all")["topic"][topic]
+        requested = ConfigResource(ConfigResourceType.TOPIC, topic)
+        found = admin.describe_configs([requested], config_filter="all")["topic"][topic]
         return {name: one["value"] for name, one in found.items()}
 
     before = settings()
@@ -191,5 +192,7 @@ def test_settings_are_described_and_altered(cluster: LocalCluster, admin: Any) -
 
 
 def test_settings_of_a_broker_are_described(admin: Any) -> None:
-    told = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")["broker"]["1"]
-    assert told["broker.id"]["value"] == "1"
+    result = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")["broker"][
+        "1"
+    ]
+    assert result["broker.id"]["value"] == "1"

@@ -46,15 +46,15 @@ class Kcat:
 
         def send(topic: str, messages: Sequence[Message]) -> None:
             groups: dict[tuple[str, ...], list[bytes]] = {}
-            for one in messages:
-                words = ["-p", str(one.partition)]
-                for name, value in one.headers:
+            for message in messages:
+                words = ["-p", str(message.partition)]
+                for name, value in message.headers:
                     words += ["-H", f"{name}={(value or b'').decode()}"]
-                line = one.value or b""
-                if one.value is None or one.key is not None:
+                line = message.value or b""
+                if message.value is None or message.key is not None:
                     words += ["-K", DELIMITER]
-                    line = (one.key or b"") + DELIMITER.encode() + line
-                if one.value is None:
+                    line = (message.key or b"") + DELIMITER.encode() + line
+                if message.value is None:
                     words += ["-Z"]
                 groups.setdefault(tuple(words), []).append(line + b"\n")
             for found, lines in groups.items():
@@ -70,15 +70,15 @@ class Kcat:
         return [self._record(json.loads(line)) for line in lines.splitlines()]
 
     @staticmethod
-    def _record(told: dict[str, object]) -> Record:
+    def _record(expected: dict[str, object]) -> Record:
         def content(name: str) -> bytes | None:
-            text = told[name]
+            text = expected[name]
             return text.encode() if isinstance(text, str) else None
 
-        flat = told.get("headers", [])
+        flat = expected.get("headers", [])
         assert isinstance(flat, list)
         headers = tuple((name, value.encode()) for name, value in zip(flat[::2], flat[1::2], strict=True))
-        offset, timestamp = told["offset"], told["ts"]
+        offset, timestamp = expected["offset"], expected["ts"]
         assert isinstance(offset, int) and isinstance(timestamp, int)
         return Record(offset, timestamp, content("key"), content("payload"), headers)
 
@@ -94,11 +94,15 @@ class TestKcat(Scenarios):
 
 def test_the_cluster_is_described(cluster: LocalCluster, client: Kcat) -> None:
     topic = made(cluster, partitions=3)
-    told = json.loads(client.run("-L", "-J"))
-    assert sorted(one["id"] for one in told["brokers"]) == [0, 1, 2]
-    assert told["controllerid"] in (0, 1, 2)
-    found = next(one for one in told["topics"] if one["topic"] == topic)
-    assert [(one["partition"], len(one["isrs"])) for one in found["partitions"]] == [(0, 3), (1, 3), (2, 3)]
+    result = json.loads(client.run("-L", "-J"))
+    assert sorted(broker["id"] for broker in result["brokers"]) == [0, 1, 2]
+    assert result["controllerid"] in (0, 1, 2)
+    found = next(one for one in result["topics"] if one["topic"] == topic)
+    assert [(partition["partition"], len(partition["isrs"])) for partition in found["partitions"]] == [
+        (0, 3),
+        (1, 3),
+        (2, 3),
+    ]
 
 
 def test_offsets_by_time(cluster: LocalCluster, client: Kcat) -> None:

@@ -29,7 +29,7 @@ from tests.integration.clusters import eventually
 from tests.integration.faults import stopped
 
 
-def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
+def test_a_cluster_is_created_once(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", [2, 0], 19092, ['"min.insync.replicas" = 2'])
     found = LocalCluster(tmp_path / "c")
     assert found.brokers == (2, 0)
@@ -37,7 +37,7 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
     settings = made.settings(0)
     assert (settings.broker_id, settings.topic.min_insync_replicas) == (0, 2)
     assert settings.coordination == f"embedded:{tmp_path / 'c'}/coordination"
-    assert [(one.id, one.alive, one.port, one.controller) for one in found.status()] == [
+    assert [(status.id, status.alive, status.port, status.controller) for status in found.status()] == [
         (0, False, 19093, False),
         (2, False, 19092, False),
     ]
@@ -47,7 +47,7 @@ def test_a_cluster_is_made_once_and_found_again(tmp_path: Path) -> None:
         found.home(1)
 
 
-def test_what_cannot_be_a_cluster(tmp_path: Path) -> None:
+def test_refused_clusters(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains no cluster"):
         LocalCluster(tmp_path)
     with pytest.raises(UsageError, match="each once"):
@@ -58,7 +58,7 @@ def test_what_cannot_be_a_cluster(tmp_path: Path) -> None:
         LocalCluster(tmp_path)
 
 
-def test_a_pid_file_says_who_lives(tmp_path: Path) -> None:
+def test_a_pid_file_has_the_process_and_its_address(tmp_path: Path) -> None:
     assert read_pid_file(tmp_path) == (0, "", 0)
     mine = PidFile(tmp_path)
     assert read_pid_file(tmp_path) == (os.getpid(), "", 0)
@@ -75,12 +75,12 @@ def test_commands(tmp_path: Path) -> None:
     made = runner.invoke(clusters.cluster_app, ["create", str(tmp_path / "c"), "--brokers", "0,1", "--port", "0"])
     assert made.exit_code == 0
     assert "brokers 0, 1 at 127.0.0.1:" in made.output
-    told = runner.invoke(clusters.cluster_app, ["status", str(tmp_path / "c")])
-    assert told.output.count("stopped") == 2
+    outcome = runner.invoke(clusters.cluster_app, ["status", str(tmp_path / "c")])
+    assert outcome.output.count("stopped") == 2
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         (["foo=1"], "foo in --set is not a setting of a broker"),
         (["foo"], "--set foo: not a line of TOML"),
@@ -89,10 +89,10 @@ def test_commands(tmp_path: Path) -> None:
         (["broker.id = 7"], "broker.id differs from broker to broker"),
     ],
 )
-def test_settings_are_checked_before_anything_is_written(tmp_path: Path, settings: list[str], told: str) -> None:
+def test_settings_are_checked_before_anything_is_written(tmp_path: Path, settings: list[str], expected: str) -> None:
     with pytest.raises(UsageError) as error:
         LocalCluster.create(tmp_path / "c", [0, 1], 0, settings)
-    assert told in str(error.value)
+    assert expected in str(error.value)
     assert not (tmp_path / "c").exists()
 
 
@@ -105,7 +105,7 @@ def test_brokers_on_tcp_prove_the_key_that_was_made(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", [0, 1], 0, ['"inter.broker.listener" = "127.0.0.1:0"'])
     try:
         made.start()
-        assert {one.state for one in made.status()} == {"serving"}
+        assert {status.state for status in made.status()} == {"serving"}
     finally:
         made.stop()
 
@@ -122,7 +122,7 @@ def test_a_directory_of_a_version_without_a_key(tmp_path: Path) -> None:
         made = extend(made, [1], 0, [])
         assert load_key(made.settings(1).key_file or "")
         made.start()
-        assert {one.state for one in made.status()} == {"serving"}
+        assert {status.state for status in made.status()} == {"serving"}
     finally:
         made.stop()
 
@@ -139,7 +139,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
             made.wait_until_gone(broker)
 
 
-def test_settings_of_one_that_cannot_be_read(cluster: LocalCluster) -> None:
+def test_a_broker_with_unreadable_settings(cluster: LocalCluster) -> None:
     sound = cluster.bootstrap().split(",")[1]
     (cluster.home(0) / "broker.toml").write_text("broker.id: 0")
     first, second = cluster.status()
@@ -147,48 +147,49 @@ def test_settings_of_one_that_cannot_be_read(cluster: LocalCluster) -> None:
     assert f"the settings {cluster.home(0)}/broker.toml are not TOML" in first.detail
     assert (second.state, second.detail) == ("stopped", "")
     assert cluster.bootstrap() == sound
-    told = CliRunner().invoke(clusters.cluster_app, ["status", str(cluster.directory)])
-    assert "unreadable" in told.output
-    assert "stopped" in told.output
-    assert "broker 0: the settings" in told.output
+    outcome = CliRunner().invoke(clusters.cluster_app, ["status", str(cluster.directory)])
+    assert "unreadable" in outcome.output
+    assert "stopped" in outcome.output
+    assert "broker 0: the settings" in outcome.output
     with pytest.raises(UsageError, match="not TOML"):
         cluster.start()
-    assert not any(one.alive for one in cluster.status())
+    assert not any(status.alive for status in cluster.status())
 
 
 def test_a_start_that_fails_leaves_nothing_running(cluster: LocalCluster) -> None:
-    port = next(one.port for one in cluster.settings(1).listeners if one.host)
+    port = next(listener.port for listener in cluster.settings(1).listeners if listener.host)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(ClusterError) as error:
         cluster.start()
-    told = str(error.value)
-    assert "broker 1 exited with status 2 while it started: broker 1 cannot listen on" in told
+    message = str(error.value)
+    assert "broker 1 exited with status 2 while it started: broker 1 cannot listen on" in message
     assert (
-        f"127.0.0.1:{port}: another process listens there; change its setting listeners, or stop that process" in told
+        f"127.0.0.1:{port}: another process listens there; change its setting listeners, or stop that process"
+        in message
     )
-    assert "the brokers started with it are stopped again" in told
+    assert "the brokers started with it are stopped again" in message
     assert any("cannot listen" in line for line in error.value.lines)
-    assert [one.state for one in cluster.status()] == ["stopped", "stopped"]
+    assert [status.state for status in cluster.status()] == ["stopped", "stopped"]
 
 
 def test_a_broker_that_runs_stays_when_the_start_of_another_fails(cluster: LocalCluster) -> None:
     cluster.start([0])
     (cluster.home(1) / "data").write_text("a file where the directory should be")
-    told = CliRunner().invoke(clusters.cluster_app, ["start", str(cluster.directory)])
-    assert isinstance(told.exception, ClusterError)
-    assert "broker 1 exited" in str(told.exception)
-    assert "  " in told.output
-    assert [one.state for one in cluster.status()] == ["serving", "stopped"]
+    outcome = CliRunner().invoke(clusters.cluster_app, ["start", str(cluster.directory)])
+    assert isinstance(outcome.exception, ClusterError)
+    assert "broker 1 exited" in str(outcome.exception)
+    assert "  " in outcome.output
+    assert [status.state for status in cluster.status()] == ["serving", "stopped"]
 
 
-def test_what_a_broker_that_does_not_serve_waits_for(cluster: LocalCluster) -> None:
+def test_status_shows_what_a_starting_broker_waits_for(cluster: LocalCluster) -> None:
     mine = PidFile(cluster.home(0))
     (cluster.home(0) / "logs").mkdir()
     (cluster.home(0) / "logs" / "server.log").write_text(
         json.dumps({"message": "recovery: 500 of 900 replicas"}) + "\n"
     )
-    told = cluster.status()[0]
-    assert (told.state, told.pid) == ("starting", os.getpid())
-    assert told.detail == (
+    status = cluster.status()[0]
+    assert (status.state, status.pid) == ("starting", os.getpid())
+    assert status.detail == (
         "it recovers its logs and does not listen yet; the last line of its log: recovery: 500 of 900 replicas"
     )
     mine.write("127.0.0.1", 1)
@@ -214,15 +215,15 @@ def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        told = cluster.status()[0]
-        assert told.state == "suspended"
-        assert told.detail == f"its process is suspended; `kill -CONT {process.pid}` resumes it"
+        status = cluster.status()[0]
+        assert status.state == "suspended"
+        assert status.detail == f"its process is suspended; `kill -CONT {process.pid}` resumes it"
         with pytest.raises(ClusterError, match=r"is still running after 0 s: its process is suspended; `kill -CONT"):
             cluster.stop([0], 0)
         process.kill()
 
 
-def test_one_that_takes_longer_goes_on_starting(cluster: LocalCluster) -> None:
+def test_a_broker_that_exceeds_the_timeout_goes_on_starting(cluster: LocalCluster) -> None:
     with pytest.raises(ClusterError, match=r"not all brokers serve after 0 s; they go on starting.*broker 0: it "):
         cluster.start([0], 0)
     eventually(lambda: cluster.status()[0].alive, "it does not go on")
@@ -230,7 +231,7 @@ def test_one_that_takes_longer_goes_on_starting(cluster: LocalCluster) -> None:
     assert cluster.status()[0].state == "serving"
 
 
-def test_a_start_is_over_once_the_controller_has_taken_the_broker_in(cluster: LocalCluster) -> None:
+def test_a_start_waits_for_the_controllers_metadata(cluster: LocalCluster) -> None:
     cluster.start([0])
     with stopped(cluster, 0):
         with pytest.raises(ClusterError):
@@ -239,4 +240,4 @@ def test_a_start_is_over_once_the_controller_has_taken_the_broker_in(cluster: Lo
         with pytest.raises(ClusterError, match=r"broker 1: .*no controller has sent it metadata of all brokers"):
             cluster.start([1], 0.1)
     cluster.start([1])
-    assert [one.state for one in cluster.status()] == ["serving", "serving"]
+    assert [status.state for status in cluster.status()] == ["serving", "serving"]

@@ -38,7 +38,7 @@ def pair(tmp_path: Path) -> Iterator[Path]:
         end(LocalCluster(root))
 
 
-def told(run: Kreplog, *words: Any) -> dict[str, Any]:
+def add_brokers(run: Kreplog, *words: Any) -> dict[str, Any]:
     answer = run("cluster", "add-brokers", *words, "--json")
     assert answer.code == 0
     found: dict[str, Any] = json.loads(answer.out)
@@ -54,11 +54,11 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     kreplog("topic", "create", "grown", "-p", 6, "-r", 2, *where)
     kreplog("produce", "grown", *where, stdin=b"".join(b"%d\n" % number for number in range(1000)))
     before = files(pair)
-    plan = told(kreplog, "2", pair)
+    plan = add_brokers(kreplog, "2", pair)
     assert (plan["executed"], len(plan["moves"])) == (False, 4)
     assert {move["to"] for move in plan["moves"]} == {2}
-    assert [one["replicas"] for one in plan["brokers"]] == [[6, 4], [6, 4], [0, 4]]
-    assert [one["preferred_leaders"] for one in plan["brokers"]] == [[3, 2], [3, 2], [0, 2]]
+    assert [broker["replicas"] for broker in plan["brokers"]] == [[6, 4], [6, 4], [0, 4]]
+    assert [broker["preferred_leaders"] for broker in plan["brokers"]] == [[3, 2], [3, 2], [0, 2]]
     sizes = {
         move["partition"]: size_of(pair / f"broker-{move['from']}" / "data" / f"grown-{move['partition']}")
         for move in plan["moves"]
@@ -71,13 +71,13 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     assert text[-1].startswith("nothing changed: use --execute")
     assert files(pair) == before and LocalCluster(pair).brokers == (0, 1)
 
-    done = told(kreplog, "2", pair, "--execute")
+    done = add_brokers(kreplog, "2", pair, "--execute")
     assert done["executed"] and done["bytes_copied"] == plan["bytes"] and done["partitions"] == plan["partitions"]
     assert len(done["done"]) == len(plan["partitions"]) and not done["moving"] + done["failed"]
     described = json.loads(kreplog("topic", "describe", "grown", "--json", *where).out)["partitions"]
     placed = [{"topic": "grown", "partition": one["partition"], "replicas": one["replicas"]} for one in described]
-    assert [one for one in plan["partitions"] if one not in placed] == []
-    again = told(kreplog, "2", pair, "--execute")
+    assert [partition for partition in plan["partitions"] if partition not in placed] == []
+    again = add_brokers(kreplog, "2", pair, "--execute")
     assert (again["moves"], again["partitions"], again["done"]) == ([], [], [])
     records = kreplog("consume", "grown", "--from-beginning", "-n", 1000, *where).out.split()
     assert sorted(map(int, records)) == list(range(1000))
@@ -87,22 +87,22 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     assert LocalCluster(pair).brokers == (0, 1, 2)
 
 
-def test_what_was_left_is_gone_on_with(pair: Path, kreplog: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_addition_continues(pair: Path, kreplog: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_client, "CONNECT_TIMEOUT_S", 0.3)
     kreplog("topic", "create", "kept", "-p", 5, "-r", 2, "--cluster", pair)
     grown = extend(LocalCluster(pair), [2], 0, [])
     grown.start([2])
     os.kill(pid_of(grown, 2), signal.SIGSTOP)
     try:
-        left = told(kreplog, "2", pair, "--execute", "--no-wait")
+        left = add_brokers(kreplog, "2", pair, "--execute", "--no-wait")
         assert (len(left["moves"]), left["done"], left["failed"]) == (3, [], [])
-        eventually(lambda: told(kreplog, "2", pair)["moving_already"] == 3, "they do not begin")
-        assert [told(kreplog, "2", pair)[key] for key in ("moves", "partitions")] == [[], []]
+        eventually(lambda: add_brokers(kreplog, "2", pair)["moving_already"] == 3, "they do not begin")
+        assert [add_brokers(kreplog, "2", pair)[key] for key in ("moves", "partitions")] == [[], []]
     finally:
         os.kill(pid_of(grown, 2), signal.SIGCONT)
-    again = told(kreplog, "2", pair, "--execute")
+    again = add_brokers(kreplog, "2", pair, "--execute")
     assert again["failed"] == []
-    last = told(kreplog, "2", pair)
+    last = add_brokers(kreplog, "2", pair)
     assert (last["moves"], last["partitions"], last["moving_already"]) == ([], [], 0)
 
 
@@ -111,7 +111,7 @@ def size_of(folder: Path) -> int:
         return log.size
 
 
-def test_new_brokers_get_what_all_others_have_alike(tmp_path: Path) -> None:
+def test_new_brokers_get_the_settings_that_all_share(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "c", [0, 1], 0, ['"min.insync.replicas" = 2', '"broker.rack" = "a"'])
     other = made.home(1) / "broker.toml"
     other.write_text(other.read_text() + '"log.roll.ms" = 5000\n')
@@ -132,7 +132,7 @@ def test_new_brokers_get_what_all_others_have_alike(tmp_path: Path) -> None:
     assert len(set(ports)) == 3
 
 
-def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
+def test_refused_additions(tmp_path: Path, kreplog: Kreplog) -> None:
     root = tmp_path / "c"
     made = json.loads(kreplog("cluster", "create", "--brokers", "0", "--port", "0", "--json", root).out)
     assert made == {"directory": str(root), "brokers": [0], "bootstrap": LocalCluster(root).bootstrap()}
@@ -152,7 +152,7 @@ def test_what_cannot_be_added(tmp_path: Path, kreplog: Kreplog) -> None:
     assert not (root / "broker-1").exists()
 
 
-def test_a_move_that_ends_while_one_asks_does_not_add_replicas() -> None:
+def test_a_move_that_ends_between_two_requests_does_not_add_replicas() -> None:
     """Between the two questions: the partition still shows the replica that leaves."""
     one = TopicPartition("t", 0)
     moves = [{one: OngoingReassignment((0, 1, 2), (2,), (0,))}, {}, {}, {}]

@@ -27,7 +27,9 @@ from tests.integration.clusters import WITHIN_S, eventually, pid_of
 
 
 def replicas(run: Kreplog, topic: str) -> list[list[int]]:
-    return [one["replicas"] for one in json.loads(run("topic", "describe", topic, "--json").out)["partitions"]]
+    return [
+        partition["replicas"] for partition in json.loads(run("topic", "describe", topic, "--json").out)["partitions"]
+    ]
 
 
 def place(run: Kreplog, topic: str, *targets: str) -> None:
@@ -53,10 +55,10 @@ def standing_still(cluster: LocalCluster, broker: int) -> Iterator[None]:
 def test_partitions_move_and_nothing_is_lost(on_trio: Kreplog) -> None:
     place(on_trio, "moved", "0", "1")
     on_trio("produce", "moved", "--partition", 0, stdin=b"x" * 1000 + b"\nlast\n")
-    told = on_trio("partition", "reassign", "moved", "0=1,2", "1=2,0")
-    assert told.code == 0
-    assert told.out.startswith(b"2 partitions reassigned, 2,")  # two replicas of one batch of more than 1,000 bytes
-    assert "2 of 2 partitions" in told.err
+    outcome = on_trio("partition", "reassign", "moved", "0=1,2", "1=2,0")
+    assert outcome.code == 0
+    assert outcome.out.startswith(b"2 partitions reassigned, 2,")  # two replicas of one batch of more than 1,000 bytes
+    assert "2 of 2 partitions" in outcome.err
     assert replicas(on_trio, "moved") == [[1, 2], [2, 0]]
     assert on_trio("consume", "moved", "--from-beginning", "-n", 2).out == b"x" * 1000 + b"\nlast\n"
     assert on_trio("partition", "reassign").out == b"no partition is being reassigned\n"
@@ -64,16 +66,16 @@ def test_partitions_move_and_nothing_is_lost(on_trio: Kreplog) -> None:
 
 def test_a_file_in_kafkas_format(on_trio: Kreplog, tmp_path: Path) -> None:
     place(on_trio, "filed", "0", "1")
-    asked = {
+    requested = {
         "version": 1,
         "partitions": [
             {"topic": "filed", "partition": 0, "replicas": [2], "log_dirs": ["any"]},
             {"topic": "filed", "partition": 1, "replicas": [0]},
         ],
     }
-    (tmp_path / "plan.json").write_text(json.dumps(asked))
-    told = on_trio("partition", "reassign", "--file", tmp_path / "plan.json", "--json")
-    assert json.loads(told.out) == {
+    (tmp_path / "plan.json").write_text(json.dumps(requested))
+    outcome = on_trio("partition", "reassign", "--file", tmp_path / "plan.json", "--json")
+    assert json.loads(outcome.out) == {
         "done": [{"topic": "filed", "partition": 0}, {"topic": "filed", "partition": 1}],
         "moving": [],
         "failed": [],
@@ -99,16 +101,16 @@ def test_a_file_in_kafkas_format(on_trio: Kreplog, tmp_path: Path) -> None:
         '{"topic": "t", "partition": 0, "replicas": [1]}]}',
     ],
 )
-def test_what_is_no_such_file(kreplog: Kreplog, tmp_path: Path, content: str) -> None:
+def test_files_that_are_no_reassignment(kreplog: Kreplog, tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
-    told = kreplog("partition", "reassign", "--file", tmp_path / "plan.json", "--bootstrap", "localhost:1")
-    assert told.code == 2
-    assert told.err.startswith("kreplog: ") and told.err.count("\n") == 1
+    outcome = kreplog("partition", "reassign", "--file", tmp_path / "plan.json", "--bootstrap", "localhost:1")
+    assert outcome.code == 2
+    assert outcome.err.startswith("kreplog: ") and outcome.err.count("\n") == 1
 
 
 def test_what_is_refused(on_trio: Kreplog) -> None:
     place(on_trio, "refused-moves", "0", "0")
-    for words, told in (
+    for words, expected in (
         (["refused-moves", "0=9"], "refused-moves-0 is given replicas [9], of which [9] are no brokers here"),
         (["refused-moves", "0=1,1"], "refused-moves-0 is given replicas [1, 1]: name each broker once"),
         (["refused-moves", "2=1"], "there is no partition refused-moves-2: the topic has 2, counted from 0"),
@@ -122,7 +124,7 @@ def test_what_is_refused(on_trio: Kreplog) -> None:
     ):
         answer = on_trio("partition", "reassign", *words)
         assert answer.code != 0
-        assert told in answer.err
+        assert expected in answer.err
     mixed = on_trio("partition", "reassign", "refused-moves", "0=9", "1=1", "--json")
     found = json.loads(mixed.out)
     assert (mixed.code, found["done"]) == (1, [{"topic": "refused-moves", "partition": 1}])
@@ -130,11 +132,11 @@ def test_what_is_refused(on_trio: Kreplog) -> None:
     assert replicas(on_trio, "refused-moves") == [[0], [1]]
 
 
-def test_cancelled_it_is_led_back(trio: LocalCluster, on_trio: Kreplog) -> None:
+def test_a_cancelled_reassignment_is_rolled_back(trio: LocalCluster, on_trio: Kreplog) -> None:
     place(on_trio, "led-back", "0", "0")
     with standing_still(trio, 2):
-        told = on_trio("partition", "reassign", "led-back", "0=2", "1=1,2", "--no-wait")
-        assert (told.code, told.out) == (
+        outcome = on_trio("partition", "reassign", "led-back", "0=2", "1=1,2", "--no-wait")
+        assert (outcome.code, outcome.out) == (
             0,
             b"2 partitions still moving: wait with `kreplog partition reassign`\n",
         )
@@ -146,10 +148,12 @@ def test_cancelled_it_is_led_back(trio: LocalCluster, on_trio: Kreplog) -> None:
 
 
 def moving(run: Kreplog, topic: str) -> list[list[int]]:
-    return [one["adding"] for one in json.loads(run("topic", "describe", topic, "--json").out)["partitions"]]
+    return [
+        partition["adding"] for partition in json.loads(run("topic", "describe", topic, "--json").out)["partitions"]
+    ]
 
 
-def test_left_it_goes_on_and_can_be_waited_for_again(trio: LocalCluster, on_trio: Kreplog) -> None:
+def test_an_interrupted_reassignment_continues_and_can_be_followed_again(trio: LocalCluster, on_trio: Kreplog) -> None:
     place(on_trio, "left", "0")
     command = [sys.executable, "-m", "kreplog", "partition", "reassign"]
     where = ["--cluster", str(trio.directory)]
@@ -164,11 +168,11 @@ def test_left_it_goes_on_and_can_be_waited_for_again(trio: LocalCluster, on_trio
             b"1 partition still moving: wait with `kreplog partition reassign`\n",
         )
         assert b"Traceback" not in err
-    told = on_trio("partition", "reassign")
-    assert told.code == 0 and replicas(on_trio, "left") == [[2]]
+    outcome = on_trio("partition", "reassign")
+    assert outcome.code == 0 and replicas(on_trio, "left") == [[2]]
 
 
-def test_a_move_that_somebody_else_cancels_is_not_waited_for_for_ever(
+def test_a_reassignment_that_is_cancelled_elsewhere_is_not_awaited_for_ever(
     trio: LocalCluster, on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reassignment, "START_TIMEOUT_S", 0.2)
@@ -182,17 +186,17 @@ def test_a_move_that_somebody_else_cancels_is_not_waited_for_for_ever(
     assert "deleted" in progress.failed[gone]
 
 
-def test_leadership_goes_back_to_the_preferred_replicas(on_trio: Kreplog) -> None:
+def test_elect_preferred_elects_the_preferred_replicas(on_trio: Kreplog) -> None:
     place(on_trio, "elected", "0,1", "0,1")
     first, second = (one["leader"] for one in described(on_trio, "elected"))
     words = f"0={1 - first},{first}", f"1={second},{1 - second}"
     assert on_trio("partition", "reassign", "elected", *words).code == 0
-    told = json.loads(on_trio("partition", "elect-preferred", "elected", "--json").out)
+    result = json.loads(on_trio("partition", "elect-preferred", "elected", "--json").out)
     moved = {"topic": "elected", "partition": 0, "leader": 1 - first}
-    assert told == {"elected": [moved], "unchanged": 1, "failed": []}
+    assert result == {"elected": [moved], "unchanged": 1, "failed": []}
     assert [one["leader"] for one in described(on_trio, "elected")] == [1 - first, second]
-    told = on_trio("partition", "elect-preferred", "elected")
-    assert (told.code, told.out) == (0, b"0 leaders elected, 2 preferred already, 0 not elected\n")
+    result = on_trio("partition", "elect-preferred", "elected")
+    assert (result.code, result.out) == (0, b"0 leaders elected, 2 preferred already, 0 not elected\n")
     assert on_trio("partition", "elect-preferred").code == 0
     refused = on_trio("partition", "elect-preferred", "nope")
     assert (refused.code, "topic nope: there is no such topic" in refused.err) == (1, True)
@@ -203,7 +207,7 @@ def described(run: Kreplog, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_is_done_before_the_first_look_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_is_done_before_the_first_poll_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader of before holds nothing any more when it is asked only then."""
     moved, refused = TopicPartition("t", 0), TopicPartition("t", 1)
     sizes = {moved: 100, refused: 1000}
@@ -212,7 +216,7 @@ def test_what_is_done_before_the_first_look_counts_in_bytes(monkeypatch: pytest.
     monkeypatch.setattr(reassignment, "ongoing_reassignments", lambda brokers: {})
     monkeypatch.setattr(reassignment, "partitions_in", lambda metadata: {moved: SimpleNamespace(replica_nodes=[1, 2])})
     brokers: Any = SimpleNamespace(metadata=lambda topics: None)
-    before = {one: SimpleNamespace(replica_nodes=[0]) for one in sizes}
+    before = {size: SimpleNamespace(replica_nodes=[0]) for size in sizes}
     looked = reassignment.CopiedBytes(brokers, dict.fromkeys(sizes, (1, 2)), before)
     sizes[moved] = 0
     (progress,) = reassignment.follow(brokers, {moved: (1, 2)}, looked)

@@ -34,10 +34,10 @@ def command(trio: LocalCluster, *words: str) -> list[str]:
 def test_every_byte_of_a_line_is_kept(on_trio: Kreplog, tmp_path: Path) -> None:
     on_trio("topic", "create", "odd", "-r", 3)
     (tmp_path / "lines").write_bytes(b"\n".join(ODD))
-    told = on_trio("produce", "odd", tmp_path / "lines", "--compression", "lz4")
-    assert (told.code, told.out, told.err) == (0, b"", f"odd: {len(ODD)} records acknowledged\n")
-    told = on_trio("consume", "odd", "--from-beginning", "-n", len(ODD))
-    assert (told.code, told.out, told.err) == (0, b"\n".join(ODD) + b"\n", f"odd: {len(ODD)} records\n")
+    outcome = on_trio("produce", "odd", tmp_path / "lines", "--compression", "lz4")
+    assert (outcome.code, outcome.out, outcome.err) == (0, b"", f"odd: {len(ODD)} records acknowledged\n")
+    outcome = on_trio("consume", "odd", "--from-beginning", "-n", len(ODD))
+    assert (outcome.code, outcome.out, outcome.err) == (0, b"\n".join(ODD) + b"\n", f"odd: {len(ODD)} records\n")
     rows = [json.loads(line) for line in on_trio("consume", "odd", "-o", 2, "-n", 3, "--json").out.splitlines()]
     assert [(row["offset"], row["partition"], row["key"]) for row in rows] == [(2, 0, None), (3, 0, None), (4, 0, None)]
     assert [row["value"] for row in rows] == [
@@ -47,12 +47,12 @@ def test_every_byte_of_a_line_is_kept(on_trio: Kreplog, tmp_path: Path) -> None:
     ]
 
 
-def test_keys_partitions_and_what_became_of_them(on_trio: Kreplog) -> None:
+def test_keys_partitions_and_the_summary(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "keyed", "-p", 2)
     lines = b"k1::v1\nk2::v::2\n::no key\n"
-    told = on_trio("produce", "keyed", "-k", "::", "--partition", 1, "--acks", "1", "--json", stdin=lines)
-    assert told.code == 0
-    assert json.loads(told.out) == {
+    outcome = on_trio("produce", "keyed", "-k", "::", "--partition", 1, "--acks", "1", "--json", stdin=lines)
+    assert outcome.code == 0
+    assert json.loads(outcome.out) == {
         "topic": "keyed",
         "acknowledged": 3,
         "unknown": 0,
@@ -60,18 +60,18 @@ def test_keys_partitions_and_what_became_of_them(on_trio: Kreplog) -> None:
         "partitions": {"1": {"first_offset": 0, "last_offset": 2}},
         "error": None,
     }
-    told = on_trio("consume", "keyed", "--from-beginning", "--print-key", "--print-offset", "-k", "=", "-n", 3)
-    assert told.out == b"1:0\tk1=v1\n1:1\tk2=v::2\n1:2\t=no key\n"
-    told = on_trio("produce", "keyed", "-k", "::", "-p", 0, stdin=b"a::b\nnone\nc::d\n")
-    assert told.code == 2
-    assert told.err == (
+    outcome = on_trio("consume", "keyed", "--from-beginning", "--print-key", "--print-offset", "-k", "=", "-n", 3)
+    assert outcome.out == b"1:0\tk1=v1\n1:1\tk2=v::2\n1:2\t=no key\n"
+    outcome = on_trio("produce", "keyed", "-k", "::", "-p", 0, stdin=b"a::b\nnone\nc::d\n")
+    assert outcome.code == 2
+    assert outcome.err == (
         "keyed: 1 record acknowledged\n"
         "kreplog: line 2: no key separator '::' in it; no line from there on was produced\n"
     )
     assert on_trio("produce", "keyed", "--acks", "0", stdin=b"x").err == "keyed: 1 record sent\n"
 
 
-def test_from_where(on_trio: Kreplog) -> None:
+def test_start_offsets_of_consume(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "where")
     on_trio("produce", "where", stdin=b"0\n1\n")
     rows = on_trio("consume", "where", "--from-beginning", "-n", 2, "--json").out.splitlines()
@@ -89,7 +89,7 @@ def test_from_where(on_trio: Kreplog) -> None:
 
 def test_what_is_refused(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "strict", "-p", 2)
-    for words, told in (
+    for words, expected in (
         (["produce", "nope"], "topic nope: there is no such topic"),
         (["consume", "nope"], "topic nope: there is no such topic"),
         (["produce", "a/b"], "'a/b' is no legal topic name"),
@@ -110,20 +110,20 @@ def test_what_is_refused(on_trio: Kreplog) -> None:
     ):
         answer = on_trio(*words)
         assert answer.code != 0
-        assert told in answer.err
+        assert expected in answer.err
 
 
-def test_a_record_that_is_refused_is_named_and_the_others_are_there(on_trio: Kreplog) -> None:
+def test_a_refused_record_is_reported_by_line_and_the_others_are_produced(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "large")
-    told = on_trio("produce", "large", stdin=b"1\n" + b"x" * (2 << 20) + b"\n3\n")
-    assert told.code == 1
-    first, last = told.err.splitlines()
+    outcome = on_trio("produce", "large", stdin=b"1\n" + b"x" * (2 << 20) + b"\n3\n")
+    assert outcome.code == 1
+    first, last = outcome.err.splitlines()
     assert first.startswith("line 2: ") and "larg" in first
     assert last == "large: 2 records acknowledged, 1 failed"
     assert on_trio("consume", "large", "--from-beginning", "-n", 2).out == b"1\n3\n"
 
 
-def test_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that no broker acknowledges are not read further and further; one that is larger than all goes alone."""
     monkeypatch.setattr(produce, "MAX_UNACKNOWLEDGED_BYTES", 10)
     held: list[int] = []
@@ -182,7 +182,7 @@ def test_consume_ends_with_its_reader(trio: LocalCluster, on_trio: Kreplog) -> N
     assert b"roken" not in err and err.startswith(b"piped: ")
 
 
-def test_produce_ends_what_it_has_read_when_interrupted(trio: LocalCluster, on_trio: Kreplog) -> None:
+def test_an_interrupted_produce_finishes_the_lines_it_has_read(trio: LocalCluster, on_trio: Kreplog) -> None:
     on_trio("topic", "create", "interrupted")
     producing = subprocess.Popen(command(trio, "produce", "interrupted"), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert producing.stdin is not None and producing.stderr is not None

@@ -70,7 +70,9 @@ def topic(cluster: LocalCluster, run: Run) -> Callable[..., Outcome]:
 def test_a_topic_is_made_described_listed_and_deleted(topic: Run) -> None:
     assert topic("create", "t", "-p", "2").out == "t: 2 partitions, 1 replica each\n"
     described = json.loads(topic("describe", "t", "--json").out)
-    assert [(one["partition"], one["leader"], one["isr"]) for one in described["partitions"]] == [
+    assert [
+        (partition["partition"], partition["leader"], partition["isr"]) for partition in described["partitions"]
+    ] == [
         (0, 0, [0]),
         (1, 0, [0]),
     ]
@@ -89,7 +91,7 @@ def test_a_topic_id_is_spelled_as_everywhere(cluster: LocalCluster, topic: Run, 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["create", "there"], "topic there exists already"),
         (["create", "new", "-r", "2"], "topic new: replication factor 2 with 1 live broker: choose 1, or start more"),
@@ -104,12 +106,12 @@ def test_a_topic_id_is_spelled_as_everywhere(cluster: LocalCluster, topic: Run, 
         (["delete", "a/b"], "'a/b' is no legal topic name"),
     ],
 )
-def test_a_refusal_is_one_line_in_our_words(topic: Run, words: list[str], told: str) -> None:
+def test_a_refusal_is_one_short_line(topic: Run, words: list[str], expected: str) -> None:
     topic("create", "there")
     refused = topic(*words)
     assert refused.code != 0
     assert refused.out == ""
-    assert refused.err.startswith(f"kreplog: {told}")
+    assert refused.err.startswith(f"kreplog: {expected}")
     assert refused.err.count("\n") == 1
     assert "Request" not in refused.err
 
@@ -122,7 +124,7 @@ def test_librdkafka_lists_all_topics(cluster: LocalCluster, topic: Run) -> None:
     assert found.topics["for-rdkafka"].error is None
 
 
-def test_what_the_readme_shows(cluster: LocalCluster, topic: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_example(cluster: LocalCluster, topic: Run, capsys: pytest.CaptureFixture[str]) -> None:
     topic("create", "events", "-p", "4")
     section = (Path(__file__).parents[2] / "README.md").read_text().partition("## A cluster on one host")[2]
     code = section.partition("```python\n")[2].partition("```")[0]
@@ -139,9 +141,9 @@ def test_a_broker_that_falls_silent(topic: Run, monkeypatch: pytest.MonkeyPatch,
         raise error
 
     monkeypatch.setattr(KafkaAdminClient, "list_topics", list_topics)
-    told = topic("list")
-    assert told.code == 1
-    assert f"a broker did not respond ({error.__name__})" in told.err
+    outcome = topic("list")
+    assert outcome.code == 1
+    assert f"a broker did not respond ({error.__name__})" in outcome.err
 
 
 # No cluster
@@ -149,10 +151,10 @@ def test_a_broker_that_falls_silent(topic: Run, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_cluster_that_is_stopped(tmp_path: Path, run: Run) -> None:
     LocalCluster.create(tmp_path / "c", [0, 1], 0)
-    told = run("topic", "list", "--cluster", tmp_path / "c")
-    assert (told.code, told.out) == (1, "")
+    outcome = run("topic", "list", "--cluster", tmp_path / "c")
+    assert (outcome.code, outcome.out) == (1, "")
     assert (
-        told.err
+        outcome.err
         == f"kreplog: no broker of {tmp_path}/c is running: start them with `kreplog cluster start {tmp_path}/c`\n"
     )
 
@@ -160,16 +162,16 @@ def test_a_cluster_that_is_stopped(tmp_path: Path, run: Run) -> None:
 def test_nothing_listens_there(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    told = run("topic", "list", "--bootstrap", f"127.0.0.1:{port},localhost:{port}")
-    assert told.code == 1
-    assert f"no broker responds at 127.0.0.1:{port} (connection refused), localhost:{port} (connection" in told.err
+    outcome = run("topic", "list", "--bootstrap", f"127.0.0.1:{port},localhost:{port}")
+    assert outcome.code == 1
+    assert f"no broker responds at 127.0.0.1:{port} (connection refused), localhost:{port} (connection" in outcome.err
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":9092", "localhost:0", "localhost:x", "a:1,"])
-def test_what_is_no_address(run: Run, address: str) -> None:
-    told = run("topic", "list", "--bootstrap", address)
-    assert told.code == 2
-    assert "write host:port" in told.err
+def test_malformed_bootstrap_addresses(run: Run, address: str) -> None:
+    outcome = run("topic", "list", "--bootstrap", address)
+    assert outcome.code == 2
+    assert "write host:port" in outcome.err
 
 
 @pytest.fixture
@@ -196,12 +198,12 @@ def speaking() -> Iterator[Callable[[bytes | None], str]]:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
     yield listen
-    for one in open_sockets:
-        one.close()
+    for open_socket in open_sockets:
+        open_socket.close()
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "expected"),
     [
         (None, "no response within 0.2 s"),
         (b"", "connection closed"),
@@ -209,15 +211,15 @@ def speaking() -> Iterator[Callable[[bytes | None], str]]:
         (b"\0\0\0\4\0\0\0\7", "what listens there is not a Kafka broker"),
     ],
 )
-def test_what_is_no_broker(
-    run: Run, speaking: Any, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, told: str
+def test_addresses_without_a_kafka_broker(
+    run: Run, speaking: Any, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, expected: str
 ) -> None:
     monkeypatch.setattr(bootstrap, "CONNECT_TIMEOUT_S", 0.2)
     address = speaking(answer)
-    assert f"no broker responds at {address} ({told}): check the address" in run("topic", "list", "-b", address).err
+    assert f"no broker responds at {address} ({expected}): check the address" in run("topic", "list", "-b", address).err
 
 
-def test_one_that_answers_is_enough(cluster: LocalCluster, speaking: Any) -> None:
+def test_one_reachable_broker_is_enough(cluster: LocalCluster, speaking: Any) -> None:
     silent, there = speaking(None), cluster.bootstrap()
     assert bootstrap_servers(None, f"{silent},{there}") == [there]
     assert bootstrap_servers(cluster.directory, None) == [there]

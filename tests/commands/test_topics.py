@@ -28,7 +28,7 @@ def described(run: Kreplog, topic: str) -> list[Described]:
     return found
 
 
-def test_describe_asks_every_replica_where_it_is(trio: LocalCluster, on_trio: Kreplog) -> None:
+def test_describe_shows_the_offsets_of_every_replica(trio: LocalCluster, on_trio: Kreplog) -> None:
     on_trio("topic", "create", "described", "-r", 3)
     on_trio("produce", "described", stdin=b"1\n2\n3\n")
 
@@ -53,16 +53,16 @@ def test_describe_asks_every_replica_where_it_is(trio: LocalCluster, on_trio: Kr
     eventually(lambda: len(described(on_trio, "described")[0]["isr"]) == 3, "it does not join again")
 
 
-def test_what_is_said_of_replicas() -> None:
+def test_states_of_replicas() -> None:
     at, none = TopicPartition("t", 0), ErrorCode.NONE
-    told = SimpleNamespace(partition_index=0, leader_id=1, replica_nodes=[1, 2, 3, 4, 5], isr_nodes=[1])
+    result = SimpleNamespace(partition_index=0, leader_id=1, replica_nodes=[1, 2, 3, 4, 5], isr_nodes=[1])
     states = {
         1: {at: ReplicaState(none, 10, 8, 0)},
         2: {at: ReplicaState(none, 7, 7, 2)},
         3: {at: ReplicaState(ErrorCode.KAFKA_STORAGE_ERROR)},
         4: {at: ReplicaState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)},
     }
-    rows = _replicas("t", told, states)
+    rows = _replicas("t", result, states)
     assert [(row["state"], row["lag"]) for row in rows] == [
         ("leader", 0),
         ("lagging", 3),
@@ -71,22 +71,22 @@ def test_what_is_said_of_replicas() -> None:
         ("down", None),
     ]
     del states[1]
-    rows = _replicas("t", told, states)
+    rows = _replicas("t", result, states)
     assert [(row["state"], row["log_end_offset"], row["lag"]) for row in rows][:2] == [
         ("down", None, None),
         ("lagging", 7, None),
     ]
 
 
-def test_a_topic_that_the_broker_asked_has_not_heard_of_yet(on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_topic_that_the_first_broker_does_not_know_yet(on_trio: Kreplog, monkeypatch: pytest.MonkeyPatch) -> None:
     on_trio("topic", "create", "young")
     request = AdminClient.request
 
     def late(self: AdminClient, api: ApiKey, version: int, /, **fields: Any) -> Any:
         answer = request(self, api, version, **fields)
         if api == ApiKey.METADATA:
-            for one in answer.topics:
-                one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic in answer.topics:
+                topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return answer
 
     monkeypatch.setattr(AdminClient, "request", late)
@@ -97,10 +97,12 @@ def test_a_topic_that_the_broker_asked_has_not_heard_of_yet(on_trio: Kreplog, mo
 
 def test_alter_adds_partitions_and_changes_settings(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "altered", "-p", 2, "-r", 2, "--config", "retention.ms=5000")
-    told = on_trio("topic", "alter", "altered", "--partitions", 3, "--config", "retention.bytes=1000", "--json")
-    assert json.loads(told.out) == {"name": "altered", "partitions": 3, "configs": {"retention.bytes": "1000"}}
-    told = on_trio("topic", "alter", "altered", "--delete-config", "retention.ms", "--config", "retention.bytes=2000")
-    assert told.out == b"altered: retention.bytes = 2000, retention.ms reset to default\n"
+    outcome = on_trio("topic", "alter", "altered", "--partitions", 3, "--config", "retention.bytes=1000", "--json")
+    assert json.loads(outcome.out) == {"name": "altered", "partitions": 3, "configs": {"retention.bytes": "1000"}}
+    outcome = on_trio(
+        "topic", "alter", "altered", "--delete-config", "retention.ms", "--config", "retention.bytes=2000"
+    )
+    assert outcome.out == b"altered: retention.bytes = 2000, retention.ms reset to default\n"
     assert [len(one["replicas"]) for one in described(on_trio, "altered")] == [2, 2, 2]
     eventually(lambda: configs(on_trio, "altered") == {"retention.bytes": "2000"}, "the settings do not change")
     assert b"\n    retention.bytes = 2000\naltered-0  leader" in on_trio("topic", "describe", "altered").out
@@ -114,7 +116,7 @@ def configs(run: Kreplog, topic: str) -> dict[str, str]:
 
 def test_an_alteration_is_refused_as_a_whole(on_trio: Kreplog) -> None:
     on_trio("topic", "create", "refused", "-p", 2)
-    for words, told in (
+    for words, expected in (
         ([], "nothing to alter: give --partitions, --config or --delete-config"),
         (["--config", "retention.ms"], "--config 'retention.ms': give NAME=VALUE"),
         (["--config", "retention.ms=1", "--delete-config", "retention.ms"], "give each setting once"),
@@ -124,7 +126,7 @@ def test_an_alteration_is_refused_as_a_whole(on_trio: Kreplog) -> None:
         (["--partitions", "2", "--config", "retention.ms=1"], "topic refused has 2 partitions already"),
     ):
         answer = on_trio("topic", "alter", "refused", *words)
-        assert answer.code != 0 and told in answer.err
+        assert answer.code != 0 and expected in answer.err
         assert answer.err.startswith("kreplog: ") and answer.err.count("\n") == 1
     assert len(described(on_trio, "refused")) == 2
     assert "retention.ms" not in configs(on_trio, "refused")
@@ -137,7 +139,7 @@ def test_a_topic_of_far_too_many_partitions_harms_nobody(on_trio: Kreplog) -> No
     assert "enormous" not in on_trio("topic", "list").out.decode().split()
 
 
-def test_there_is_no_such_topic(on_trio: Kreplog) -> None:
+def test_unknown_topics(on_trio: Kreplog) -> None:
     for words in (["describe", "nope"], ["alter", "nope", "-p", 2], ["alter", "nope", "--config", "retention.ms=1"]):
         answer = on_trio("topic", *words)
         assert answer.code == 1

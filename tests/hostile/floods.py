@@ -110,7 +110,7 @@ def floods(topic: str) -> Iterator[Flood]:
     twice = [int32(0)]
     key = ApiKey
     yield Flood("metadata-repeated", key.METADATA, 4, array(repeated(name, 570_000)) + b"\0")
-    yield Flood("metadata-unknown", key.METADATA, 4, array([text(one) for one in unknown_names(2)]) + b"\0")
+    yield Flood("metadata-unknown", key.METADATA, 4, array([text(each) for each in unknown_names(2)]) + b"\0")
     one = b"\2" + name + int32(-1)
     yield Flood("describe-configs-repeated", key.DESCRIBE_CONFIGS, 1, array(repeated(one)) + b"\1")
     keys = b"\2" + name + array(repeated(text("x")))
@@ -137,7 +137,12 @@ def floods(topic: str) -> Iterator[Flood]:
     placed = array(repeated(int32(0) + array([int32(0)])))
     created = text("n") + struct.pack(">ih", -1, -1) + placed + array([])
     yield Flood("create-topics-assignments", key.CREATE_TOPICS, 2, array([created]) + int32(100) + b"\1")
-    yield Flood("delete-topics", key.DELETE_TOPICS, 1, array([text(one) for one in unknown_names(2)]) + int32(100))
+    yield Flood(
+        "delete-topics",
+        key.DELETE_TOPICS,
+        1,
+        array([text(each) for each in unknown_names(2)]) + int32(100),
+    )
     yield Flood("create-partitions", key.CREATE_PARTITIONS, 0,
                 array(repeated(name + int32(4) + int32(-1))) + int32(100) + b"\1")  # fmt: skip
     altered = b"\2" + name + array([text("retention.ms") + text("1000")])
@@ -170,14 +175,19 @@ def wide_floods(topic: str, partitions: int) -> Iterator[Flood]:
     name, key = text(topic), ApiKey
     numbers = [int32(one % partitions) for one in range(2 * partitions)]
     yield Flood("metadata", key.METADATA, 4, array([name] * 900) + b"\0")
-    yield Flood("metadata-unknown", key.METADATA, 4, array([text(one) for one in unknown_names(2)[:900]]) + b"\0")
+    yield Flood(
+        "metadata-unknown",
+        key.METADATA,
+        4,
+        array([text(each) for each in unknown_names(2)[:900]]) + b"\0",
+    )
     yield Flood("describe-configs", key.DESCRIBE_CONFIGS, 1,
-                array([b"\2" + text(one) + int32(-1) for one in [*unknown_names(2)[:900], topic]]) + b"\1")  # fmt: skip
-    listed = array([one + int64(-1) for one in numbers[:partitions]])
+                array([b"\2" + text(t) + int32(-1) for t in [*unknown_names(2)[:900], topic]]) + b"\1")  # fmt: skip
+    listed = array([number + int64(-1) for number in numbers[:partitions]])
     yield Flood("list-offsets", key.LIST_OFFSETS, 1, int32(-1) + array([name + listed]))
-    entries = array([one + int32(-1) + int32(0) for one in numbers])
+    entries = array([number + int32(-1) + int32(0) for number in numbers])
     yield Flood("offset-for-leader-epoch", key.OFFSET_FOR_LEADER_EPOCH, 2, array([name + entries]))
-    entries = array([one + int64(0) for one in numbers])
+    entries = array([number + int64(0) for number in numbers])
     yield Flood("delete-records", key.DELETE_RECORDS, 0, array([name + entries]) + int32(1000))
     yield Flood("fetch", key.FETCH, 7, fetch(topic, [fetched(one) for one in range(4_500)]))
     records = build([b"x"])
@@ -185,5 +195,5 @@ def wide_floods(topic: str, partitions: int) -> Iterator[Flood]:
     yield Flood("describe-log-dirs", key.DESCRIBE_LOG_DIRS, 1, array([name + array(numbers)]))
     yield Flood("elect-leaders", key.ELECT_LEADERS, 1, b"\0" + array([name + array(numbers)]) + int32(100))
     yield Flood("offset-fetch", key.OFFSET_FETCH, 1, text("g") + array([name + array(numbers)]))
-    altered = [b"\2" + text(one) + array([text("retention.ms") + text("1000")]) for one in unknown_names(2)[:400]]
+    altered = [b"\2" + text(each) + array([text("retention.ms") + text("1000")]) for each in unknown_names(2)[:400]]
     yield Flood("alter-configs", key.ALTER_CONFIGS, 0, array(altered) + b"\1")

@@ -65,8 +65,8 @@ class Outsider:
 
     async def fetch_as(self, broker: Broker, replica: int, epoch: int, offset: int) -> Any:
         partition = broker.manager.partitions[TP]
-        asked = FetchPartition(TP, partition.topic_id, -1, offset, 0 if offset else -1)
-        request = FetchRequest(replica, epoch, 0, 0, 1 << 20, (asked,), session_epoch=-1)
+        requested = FetchPartition(TP, partition.topic_id, -1, offset, 0 if offset else -1)
+        request = FetchRequest(replica, epoch, 0, 0, 1 << 20, (requested,), session_epoch=-1)
         header = RequestHeader(ApiKey.FETCH, 17, 1, f"broker-{replica}")
         return await self.send(broker, fetch.encode_request(request, header, lambda name: partition.topic_id))
 
@@ -147,8 +147,8 @@ def test_metadata_of_an_outsider_reaches_no_client_and_no_controller_is_shut_out
             await outsider.control(broker, UpdateMetadataRequest(9, FUTURE, epoch_of(broker), elsewhere, (), (TP,), 9))
         for broker in brokers:
             metadata = await outsider.ask(broker, ApiKey.METADATA, 9, topics=None)
-            assert {(one.host, one.port) for one in metadata.brokers} == {one.address for one in brokers}
-            assert [one.name for one in metadata.topics] == [TP.topic]
+            assert {(broker.host, broker.port) for broker in metadata.brokers} == {broker.address for broker in brokers}
+            assert [topic.name for topic in metadata.topics] == [TP.topic]
         await outsider.create(brokers[0], "later", [0, 1])  # the controller goes on to be heard by both
         for broker in brokers:
             async with asyncio.timeout(10):
@@ -197,7 +197,7 @@ def test_inter_broker_requests_do_not_exist_for_clients(tmp_path: Path) -> None:
     async def work(outsider: Outsider, brokers: list[Broker]) -> None:
         offered = await outsider.ask(brokers[0], ApiKey.API_VERSIONS, 0)
         inter_broker = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
-        assert inter_broker.isdisjoint(one.api_key for one in offered.api_keys)
+        assert inter_broker.isdisjoint(api_key.api_key for api_key in offered.api_keys)
         requests = [
             LeaderAndIsrRequest(9, 0, 0, (), is_init=True),
             StopReplicaRequest(9, 0, 0, ()),

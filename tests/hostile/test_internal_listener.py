@@ -289,7 +289,9 @@ def test_a_flood_of_strangers_is_none_of_log_lines(tmp_path: Path, caplog: pytes
             await until(lambda: broker.server.refused_peers == 20)
 
     run(work)
-    lines = [one.getMessage() for one in caplog.records if "refused at the internal listener" in one.getMessage()]
+    lines = [
+        record.getMessage() for record in caplog.records if "refused at the internal listener" in record.getMessage()
+    ]
     assert len(lines) == 5 and lines[-1].endswith("since the start: 16")
 
 

@@ -83,13 +83,13 @@ def test_a_forged_controller_reaches_no_file_outside_the_log_directory(tmp_path:
             before = list(listing(tmp_path / "cluster" / "data-1"))
             known = dict(broker.manager.metadata.brokers)
             for illegal in reached:
-                told = PartitionState(illegal, ID, state, (1,), is_new=True)
-                answer = await control(broker, LeaderAndIsrRequest, (told,))
+                result = PartitionState(illegal, ID, state, (1,), is_new=True)
+                answer = await control(broker, LeaderAndIsrRequest, (result,))
                 assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
                 answer = await control(broker, StopReplicaRequest, (StopReplica(illegal, ID, -1, True),))
                 assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
                 foreign = BrokerRegistration(1, broker.manager.broker_epoch, "192.0.2.1", 1)
-                answer = await control(broker, UpdateMetadataRequest, (foreign,), (told,))
+                answer = await control(broker, UpdateMetadataRequest, (foreign,), (result,))
                 assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
             assert broker.manager.partitions == {} and broker.manager.metadata.partitions == {}
             assert broker.manager.metadata.brokers == known

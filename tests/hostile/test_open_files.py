@@ -97,7 +97,11 @@ class Client:
             deadline = time.monotonic() + 30
             while missing and time.monotonic() < deadline:
                 messages = consumer.consume(1000, timeout=0.1)
-                missing -= {(one.topic(), one.partition(), one.value()) for one in messages if one.error() is None}
+                missing -= {
+                    (message.topic(), message.partition(), message.value())
+                    for message in messages
+                    if message.error() is None
+                }
         finally:
             consumer.close()
         return missing
@@ -131,7 +135,7 @@ def test_a_cluster_serves_what_fits_and_refuses_the_rest(tmp_path: Path) -> None
         client.flush()
         assert client.unread() == set()
         assert failures(cluster) == []
-        assert {one.state for one in cluster.status()} == {"serving"}
+        assert {status.state for status in cluster.status()} == {"serving"}
 
 
 def test_replicas_beyond_a_lowered_limit_are_refused_until_it_is_raised(tmp_path: Path) -> None:
@@ -151,7 +155,9 @@ def test_replicas_beyond_a_lowered_limit_are_refused_until_it_is_raised(tmp_path
         )
         assert client.unread() == set()
         (line, *_) = [
-            line for line in (cluster.home(0) / "logs" / "server.log").read_text().splitlines() if "no room" in line
+            line
+            for line in (cluster.home(0) / "logs" / "server.log").read_text().splitlines()
+            if "replicas: raise it" in line
         ]
         assert f"the limit on open files, {LIMIT}" in line and "ulimit -n" in line
         cluster.stop()

@@ -81,7 +81,7 @@ def test_a_stray_is_taken_back_within_the_same_life(tmp_path: Path) -> None:
             for _ in range(RECORDS):
                 await client.produce(batch)
             client.peer.close()
-            told = broker.manager.metadata.partitions[TP]._replace(is_new=False)
+            state = broker.manager.metadata.partitions[TP]._replace(is_new=False)
 
             async def synced() -> bool:
                 return not broker.hosted.busy_strays  # until then it is refused, and a restart takes it back
@@ -89,8 +89,8 @@ def test_a_stray_is_taken_back_within_the_same_life(tmp_path: Path) -> None:
             for _ in range(3):
                 await forged_silence(broker)
                 await eventually(synced)
-                told = told._replace(state=told.state._replace(leader_epoch=told.state.leader_epoch + 1))
-                answer = await control(broker, LeaderAndIsrRequest, (told,))
+                state = state._replace(state=state.state._replace(leader_epoch=state.state.leader_epoch + 1))
+                answer = await control(broker, LeaderAndIsrRequest, (state,))
                 assert answer.error is ErrorCode.NONE
                 assert dict(answer.partitions) == {TP: ErrorCode.NONE}  # type: ignore[union-attr]
                 assert await log_end(broker) == RECORDS

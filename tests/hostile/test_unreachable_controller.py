@@ -39,7 +39,7 @@ def test_a_producer_loses_nothing_at_a_broker_that_no_controller_reaches(tmp_pat
     """The controller and another broker are paused, so that the third, which restarts, is the only one to ask."""
     outcomes: list[Any] = []
     with clusters.running(tmp_path / "c", SETTINGS) as cluster:
-        controller = next(one.id for one in cluster.status() if one.controller)
+        controller = next(status.id for status in cluster.status() if status.controller)
         restarted, other = (broker for broker in cluster.brokers if broker != controller)
         with clusters.admin_of(cluster.bootstrap()) as admin:
             admin.create_topics([NewTopic("events", 3, 3)])

@@ -24,11 +24,11 @@ WITHIN_S = 20.0
 FAST = ('"log.flush.offset.checkpoint.interval.ms" = 500', '"min.insync.replicas" = 2')
 
 
-def eventually(true: Callable[[], Any], what: str | Callable[[], str], within_s: float = WITHIN_S) -> None:
+def eventually(true: Callable[[], Any], kind: str | Callable[[], str], within_s: float = WITHIN_S) -> None:
     """Wait until `true()`; fail with `what` after within_s."""
     deadline = time.monotonic() + within_s
     while not true():
-        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
+        assert time.monotonic() < deadline, kind if isinstance(kind, str) else kind()
         time.sleep(0.02)  # another process brings it about, and tells nobody
 
 

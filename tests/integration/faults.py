@@ -46,7 +46,7 @@ def stopped(cluster: LocalCluster, broker: int) -> Iterator[None]:
 
 def set_log_dirs(cluster: LocalCluster, broker: int, directories: Sequence[Path]) -> None:
     """For its next start."""
-    set_line(cluster, broker, "log.dirs", json.dumps([str(one) for one in directories]))
+    set_line(cluster, broker, "log.dirs", json.dumps([str(directory) for directory in directories]))
 
 
 def set_line(cluster: LocalCluster, broker: int, name: str, value: str) -> None:

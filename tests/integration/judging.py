@@ -179,9 +179,9 @@ def _settled(cluster: LocalCluster) -> bool:
                         ends.setdefault(folder.name, set()).update((log.log_end_offset, log.high_watermark))
                 except KreplogError:
                     return False
-    return all(len(one) == 1 for one in ends.values())
+    return all(len(end) == 1 for end in ends.values())
 
 
 def _replicas(directory: Path) -> list[Path]:
     """The folders of those in a log directory."""
-    return [one for one in sorted(directory.iterdir()) if one.name.rpartition("-")[2].isdigit()]
+    return [path for path in sorted(directory.iterdir()) if path.name.rpartition("-")[2].isdigit()]

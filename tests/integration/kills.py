@@ -80,5 +80,5 @@ def kill_leaders(
 
 
 def spread(seconds: list[float]) -> str:
-    ms = sorted(round(one * 1000) for one in seconds)
+    ms = sorted(round(second * 1000) for second in seconds)
     return f"median {statistics.median(ms):.0f} ms, min {ms[0]}, max {ms[-1]}"

@@ -33,11 +33,11 @@ def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str,
     while True:
         try:
             with admin_of(cluster.bootstrap()) as admin:
-                (told,) = admin.describe_topics([topic])
+                (result,) = admin.describe_topics([topic])
             break
         except KafkaConnectionError:
             assert time.monotonic() < deadline, f"nobody tells of {topic}"
-    found: dict[str, Any] = next(one for one in told["partitions"] if one["partition_index"] == partition)
+    found: dict[str, Any] = next(one for one in result["partitions"] if one["partition_index"] == partition)
     return found
 
 
@@ -64,10 +64,10 @@ def consume(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
 
 def test_a_cluster_says_who_lives_and_who_controls(cluster: LocalCluster) -> None:
     command = [sys.executable, "-m", "kreplog", "cluster", "status", "--json", str(cluster.directory)]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=30).stdout)
-    assert [one["id"] for one in told["brokers"]] == [0, 1, 2]
-    assert all(one["alive"] and one["pid"] > 1 and one["port"] for one in told["brokers"])
-    assert sum(one["controller"] for one in told["brokers"]) == 1
+    result = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=30).stdout)
+    assert [broker["id"] for broker in result["brokers"]] == [0, 1, 2]
+    assert all(broker["alive"] and broker["pid"] > 1 and broker["port"] for broker in result["brokers"])
+    assert sum(broker["controller"] for broker in result["brokers"]) == 1
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
@@ -161,10 +161,12 @@ def test_topics_are_made_grown_described_and_deleted(cluster: LocalCluster) -> N
 
         def grown() -> bool:
             """As one broker tells it; the next to be asked may not have heard of it yet."""
-            (told,) = admin.describe_topics(["admin"])
-            partitions = told["partitions"]
-            all_there = sorted(one["partition_index"] for one in partitions) == [0, 1, 2, 3]
-            return all_there and all(len(one["isr_nodes"]) == 2 and one["leader_id"] >= 0 for one in partitions)
+            (result,) = admin.describe_topics(["admin"])
+            partitions = result["partitions"]
+            all_there = sorted(partition["partition_index"] for partition in partitions) == [0, 1, 2, 3]
+            return all_there and all(
+                len(partition["isr_nodes"]) == 2 and partition["leader_id"] >= 0 for partition in partitions
+            )
 
         eventually(grown, "or of its partitions")
         admin.delete_topics(["admin"])
@@ -190,7 +192,7 @@ def test_garbage_costs_its_own_connection_only(cluster: LocalCluster) -> None:
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):
                 pass
-    assert all(one.alive and one.registered for one in cluster.status())
+    assert all(status.alive and status.registered for status in cluster.status())
 
 
 class Writer(threading.Thread):
@@ -260,7 +262,9 @@ def test_stopped_cleanly_and_started_again(cluster: LocalCluster) -> None:
     marks = [cluster.home(broker) / "data" / ".kafka_cleanshutdown" for broker in cluster.brokers]
     assert all(mark.exists() for mark in marks)
     checkpoints = [mark.parent / "replication-offset-checkpoint" for mark in marks]
-    assert all(any(line.startswith("kept 0 ") for line in one.read_text().splitlines()) for one in checkpoints)
+    assert all(
+        any(line.startswith("kept 0 ") for line in checkpoint.read_text().splitlines()) for checkpoint in checkpoints
+    )
     cluster.start()
     assert not any(mark.exists() for mark in marks)
     assert consume(cluster, "kept", len(values)) == values

@@ -76,7 +76,7 @@ def test_a_leader_is_cut_off(spread: tuple[LocalCluster, namespaces.Net], from_c
 
 def drop(view: View, load: Load, broker: int) -> bool:
     """Whether all others who lead have no longer this one in sync."""
-    states = [view.state(one) for one in load.partitions]
+    states = [view.state(partition) for partition in load.partitions]
     return all(broker == state.leader or broker not in state.isr for state in states)
 
 
@@ -85,7 +85,7 @@ def test_links_come_and_go(spread: tuple[LocalCluster, namespaces.Net], figure: 
     """Any of the six ways, several at once, for two minutes."""
     cluster, net = spread
     chosen = random.Random(SEED)
-    ways = [(one, other) for one in net.brokers for other in net.brokers if one != other]
+    ways = [(broker, other) for broker in net.brokers for other in net.brokers if broker != other]
     cuts = 0
     with View(cluster) as view, load_on(cluster, "flapping", records_per_s=300) as load:
         until = time.monotonic() + 120

@@ -74,11 +74,11 @@ class Asking:
         """Those that it leads, and what it said of the others."""
         self._number += 1
         header = RequestHeader(ApiKey.PRODUCE, _VERSION, self._number, "asking")
-        asked = tuple(ProducePartition(TopicPartition(self._topic, number), self._batch) for number in partitions)
-        self._sock.sendall(b"".join(produce.encode_request(ProduceRequest(1, 30_000, asked), header)))
+        requested = tuple(ProducePartition(TopicPartition(self._topic, number), self._batch) for number in partitions)
+        self._sock.sendall(b"".join(produce.encode_request(ProduceRequest(1, 30_000, requested), header)))
         response = produce.decode_response(self._receive(), header)
-        led = {one.partition.partition for one in response.partitions if one.error is self._taken}
-        return led, {one.error for one in response.partitions} - {self._taken}
+        led = {partition.partition.partition for partition in response.partitions if partition.error is self._taken}
+        return led, {partition.error for partition in response.partitions} - {self._taken}
 
     def _receive(self) -> bytes:
         (size,) = struct.unpack(">i", self._exactly(4))
@@ -122,7 +122,7 @@ def _of_many(folder: Path, figure: Figure, victim: str, count: int, *, writes: b
             dead, first = first, dead
         start = time.monotonic()
         _make(cluster, view, count, ((dead, first, second), (dead, second, first)))
-        addresses = {one.id: (one.host, one.port) for one in cluster.status()}
+        addresses = {status.id: (status.host, status.port) for status in cluster.status()}
         _ask_of_all(addresses, {dead: range(count)}, writes)
         figure(f"{count} partitions made in {time.monotonic() - start:.1f} s")
         eventually(lambda: not view.under_replicated("many"), "they are not all in sync", 300)
@@ -177,7 +177,7 @@ def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range],
             if taken:
                 more, errors = connections[broker].ask(partitions[1:ASKED])
                 taken |= more
-                partitions[:] = [one for one in partitions if one not in taken]
+                partitions[:] = [partition for partition in partitions if partition not in taken]
                 moved = True
             assert time.monotonic() < deadline, f"broker {broker}: {len(partitions)} left, {errors}"
         if not moved:

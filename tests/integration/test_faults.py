@@ -84,8 +84,8 @@ def test_leader_follower_and_controller_are_killed(cluster: LocalCluster, view: 
         (replace(read, offset=10**6), "phantom"),
         (replace(heard, high_watermark=heard.high_watermark - 1), "watermark fell"),
     ):
-        told = verdict.violations([*events, bad])
-        assert any(one.startswith(f"{kind}: ") for one in told), (kind, told)
+        result = verdict.violations([*events, bad])
+        assert any(one.startswith(f"{kind}: ") for one in result), (kind, result)
 
 
 def test_a_leader_is_stopped_for_longer_than_its_session(cluster: LocalCluster, view: View) -> None:
@@ -134,8 +134,8 @@ def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
     with load_on(cluster, "removed") as load:
         load.goes_on()
         process, more = pid_of(cluster, 1), cluster.home(1) / "more"
-        lost = [one for one in load.partitions if (more / str(one)).exists()]
-        kept = [one for one in load.partitions if one not in lost]
+        lost = [partition for partition in load.partitions if (more / str(partition)).exists()]
+        kept = [partition for partition in load.partitions if partition not in lost]
         assert lost and kept
         gone = more.rename(cluster.home(1) / "gone")  # in one instant: the broker goes on making files there
         shutil.rmtree(gone)
@@ -144,12 +144,12 @@ def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
         assert pid_of(cluster, 1) == process and 1 in view.registered()
         assert all(1 in view.state(one).isr for one in kept)
         brokers, degraded = examined(cluster)
-        assert {one["id"]: one["state"] for one in brokers} == {0: "serving", 1: "degraded", 2: "serving"}
+        assert {broker["id"]: broker["state"] for broker in brokers} == {0: "serving", 1: "degraded", 2: "serving"}
         assert str(more) in brokers[1]["detail"] and str(cluster.home(1) / "data") not in brokers[1]["detail"]
         assert any("under-replicated" in one for one in degraded)
         come_back(cluster, view, load, 1)
         brokers, degraded = examined(cluster)
-        assert {one["state"] for one in brokers} == {"serving"} and not degraded
+        assert {broker["state"] for broker in brokers} == {"serving"} and not degraded
     judge(cluster, load)
 
 

@@ -24,8 +24,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def create(cluster: LocalCluster, name: str, **configs: Any) -> TopicPartition:
     with admin_of(cluster.bootstrap()) as admin:
-        told = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        admin.create_topics({name: {"num_partitions": 1, "replication_factor": 3, "configs": told}})
+        result = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        admin.create_topics({name: {"num_partitions": 1, "replication_factor": 3, "configs": result}})
     wait_for_topic(cluster, name)
     return TopicPartition(name, 0)
 
@@ -42,15 +42,15 @@ def starts(cluster: LocalCluster, partition: TopicPartition) -> set[int]:
     found = set()
     for broker in cluster.brokers:
         for folder in cluster.home(broker).rglob(f"{partition.topic}-{partition.partition}"):
-            names = [int(one.stem) for one in folder.glob("*.log")]
+            names = [int(path.stem) for path in folder.glob("*.log")]
             found.add(min(names))
     return found
 
 
 def settings_of(cluster: LocalCluster, topic: str) -> dict[str, Any]:
     with admin_of(cluster.bootstrap()) as admin:
-        (told,) = admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")["topic"].values()
-    return dict(told)
+        (result,) = admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")["topic"].values()
+    return dict(result)
 
 
 def earliest(cluster: LocalCluster, partition: TopicPartition) -> int:
@@ -65,8 +65,8 @@ def test_records_are_deleted_on_every_replica_before_it_is_answered(cluster: Loc
     partition = create(cluster, "deleted")
     produce(cluster, "deleted", 10)
     with admin_of(cluster.bootstrap()) as admin:
-        told = admin.delete_records({partition: 4}, timeout_ms=10_000)
-    assert told[partition]["low_watermark"] == 4
+        result = admin.delete_records({partition: 4}, timeout_ms=10_000)
+    assert result[partition]["low_watermark"] == 4
     assert earliest(cluster, partition) == 4
     consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap().split(","), auto_offset_reset="none")
     consumer.assign([partition])
@@ -148,7 +148,7 @@ def test_all_settings_are_replaced(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "expected"),
     [
         ("min.insync.replicas", "4", "min.insync.replicas = 4 with 3 replicas cannot be met"),
         ("min.insync.replicas", "two", "min.insync.replicas = two: must be an integer from 1 to"),
@@ -158,7 +158,7 @@ def test_all_settings_are_replaced(cluster: LocalCluster) -> None:
         ("colour", "red", "colour is not a setting of a topic: the settings are cleanup.policy"),
     ],
 )
-def test_a_setting_that_is_wrong_is_named(cluster: LocalCluster, name: str, value: str, told: str) -> None:
+def test_a_setting_that_is_wrong_is_named(cluster: LocalCluster, name: str, value: str, expected: str) -> None:
     confluent = pytest.importorskip("confluent_kafka")
     confluent_admin: Any = pytest.importorskip("confluent_kafka.admin")
     if (
@@ -178,12 +178,12 @@ def test_a_setting_that_is_wrong_is_named(cluster: LocalCluster, name: str, valu
     (future,) = admin.incremental_alter_configs([wanted]).values()
     with pytest.raises(confluent.KafkaException) as refused:
         future.result(WITHIN_S)
-    assert refused.value.args[0].name() == "INVALID_CONFIG" and told in refused.value.args[0].str()
+    assert refused.value.args[0].name() == "INVALID_CONFIG" and expected in refused.value.args[0].str()
     new = confluent_admin.NewTopic("never", 1, 3, config={name: value})
     (future,) = admin.create_topics([new]).values()
     with pytest.raises(confluent.KafkaException) as refused:
         future.result(WITHIN_S)
-    assert refused.value.args[0].name() == "INVALID_CONFIG" and told in refused.value.args[0].str()
+    assert refused.value.args[0].name() == "INVALID_CONFIG" and expected in refused.value.args[0].str()
 
 
 def test_what_a_broker_goes_by_is_not_changed_while_it_runs(cluster: LocalCluster) -> None:
@@ -196,7 +196,7 @@ def test_what_a_broker_goes_by_is_not_changed_while_it_runs(cluster: LocalCluste
     (future,) = admin.alter_configs([wanted]).values()
     with pytest.raises(confluent.KafkaException) as refused:
         future.result(WITHIN_S)
-    assert "start it anew" in refused.value.args[0].str()
+    assert "restart it" in refused.value.args[0].str()
 
 
 def test_the_latest_record_by_time(cluster: LocalCluster) -> None:

@@ -104,9 +104,9 @@ def test_brokers_are_stopped_for_longer_than_their_sessions(cluster: LocalCluste
         for round_ in range(30):
             load.goes_on(5)
             victims = {view.state(load.partitions[0]).leader, view.controller(), chosen.choice(cluster.brokers)}
-            some = chosen.sample(sorted(victims), min(len(victims), 1 + round_ % 2))
+            first = chosen.sample(sorted(victims), min(len(victims), 1 + round_ % 2))
             with ExitStack() as stack:
-                for broker in some:
+                for broker in first:
                     stack.enter_context(stopped(cluster, broker))
                 time.sleep(session_s * chosen.choice((0.5, 1, 2, 3)))  # how long they are away is the point
             if chosen.random() < 0.7:

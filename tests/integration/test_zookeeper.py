@@ -89,7 +89,7 @@ def test_a_death_is_seen_before_the_session_ends(patient: Pair, controls: bool) 
         load.goes_on()
         controller = view.controller()
         victim = controller if controls else next(broker for broker in cluster.brokers if broker != controller)
-        led = [one for one in load.partitions if view.state(one).leader == victim]
+        led = [partition for partition in load.partitions if view.state(partition).leader == victim]
         assert led
         session = view.session_of(victim)
         kill(cluster, victim)

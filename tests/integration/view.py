@@ -93,7 +93,7 @@ class View:
 
     def serves_none(self, partitions: Iterable[TopicPartition], broker: int) -> bool:
         """Whether it neither leads any of them nor is in sync."""
-        states = [self.state(one) for one in partitions]
+        states = [self.state(partition) for partition in partitions]
         return all(broker not in state.isr and broker != state.leader for state in states)
 
     def dump(self) -> dict[str, Node]:
@@ -122,12 +122,12 @@ def by_controller(dump: dict[str, Node]) -> list[dict[str, Node]]:
     states = {path: nodes.decode_leader_and_isr(path, node) for path, node in dump.items() if _is_state(path)}
     grown = []
     for epoch in sorted({state.controller_epoch for state in states.values()}):
-        told = {
+        result = {
             path: node for path, node in dump.items() if path not in states or states[path].controller_epoch <= epoch
         }
         stat = replace(dump[nodes.CONTROLLER_EPOCH].stat, modified=-1 - epoch)
-        told[nodes.CONTROLLER_EPOCH] = Node(b"%d" % epoch, stat)
-        grown.append(told)
+        result[nodes.CONTROLLER_EPOCH] = Node(b"%d" % epoch, stat)
+        grown.append(result)
     return [*grown, dump]
 
 

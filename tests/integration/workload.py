@@ -77,7 +77,7 @@ class Load:
 
     @property
     def acked(self) -> int:
-        return sum(one.acked for one in self._producers)
+        return sum(producer.acked for producer in self._producers)
 
     @property
     def sending(self) -> bool:
@@ -90,7 +90,7 @@ class Load:
     @property
     def ends(self) -> list[int]:
         """By partition: the offset after the last that was acknowledged."""
-        return [max(one.ends[number] for one in self._producers) for number in range(len(self.partitions))]
+        return [max(producer.ends[number] for producer in self._producers) for number in range(len(self.partitions))]
 
     def __enter__(self) -> Self:
         self._sending.set()
@@ -101,10 +101,10 @@ class Load:
 
     def goes_on(self, count: int = 50, within_s: float = 60.0) -> None:
         """Wait until every producer has got so many more acknowledged."""
-        wanted = [one.acked + count for one in self._producers]
+        wanted = [producer.acked + count for producer in self._producers]
         eventually(
             lambda: all(one.acked >= goal for one, goal in zip(self._producers, wanted, strict=True)),
-            lambda: f"the producers stand still: {[(one.acked, one.troubles[-3:]) for one in self._producers]}",
+            lambda: f"the producers make no progress: {[(each.acked, each.troubles[-3:]) for each in self._producers]}",
             within_s,
         )
 
@@ -123,7 +123,7 @@ class Load:
             lambda: all(reader.positions >= self.ends for reader in self._readers if isinstance(reader, _Reading)),
             lambda: (
                 f"acknowledged below {self.ends}, "
-                f"read {[one.positions for one in self._readers if isinstance(one, _Reading)]}"
+                f"read {[reader.positions for reader in self._readers if isinstance(reader, _Reading)]}"
             ),
             60.0,
         )
@@ -193,17 +193,17 @@ class _Producing(threading.Thread):
 
     def _done(self, partition: int, sequence: int, value: str, error: KafkaError | None, message: Message) -> None:
         self._under_way -= 1
-        told = self._told(partition, sequence, value)
+        result = self._told(partition, sequence, value)
         if error is None:
             offset = message.offset()
             offset = UNKNOWN_OFFSET if offset is None else offset
-            self._load.history.add(Ok(**told, base_offset=offset))
+            self._load.history.add(Ok(**result, base_offset=offset))
             self.acked += 1
             self.ends[partition] = max(self.ends[partition], offset + 1)
         elif error.code() == KafkaError._MSG_TIMED_OUT:
-            self._load.history.add(Unknown(**told, reason=_ENDED))
+            self._load.history.add(Unknown(**result, reason=_ENDED))
         else:
-            self._load.history.add(Fail(**told, error=str(error)))
+            self._load.history.add(Fail(**result, error=str(error)))
 
 
 class _Reading(threading.Thread):
@@ -222,7 +222,7 @@ class _Reading(threading.Thread):
             load.history.add(Position(load.history.now_ms(), one, load.topic_id, self.name, 0, "earliest"))
         # An offset, not the beginning: librdkafka may ask for that twice, and starts over when a leader has changed
         # between the two answers.
-        places = [Place(load.topic, one.partition, 0) for one in load.partitions]
+        places = [Place(load.topic, partition.partition, 0) for partition in load.partitions]
         self._consumer.assign(places)
         while load.reading:
             for message in self._consumer.consume(1000, 0.1):
@@ -269,11 +269,11 @@ class _Watching(threading.Thread):
             if not load.reading:
                 break
             try:
-                told = self._consumer.get_watermark_offsets(Place(load.topic, one.partition), 2.0, cached=False)
+                result = self._consumer.get_watermark_offsets(Place(load.topic, one.partition), 2.0, cached=False)
             except KafkaException:
                 continue
-            if told is not None:
-                _told_watermark(load, one, self.name, told[1], "list")
+            if result is not None:
+                _told_watermark(load, one, self.name, result[1], "list")
             time.sleep(0.02)  # it is to look now and then, not to be the load
         self._consumer.close()
 

@@ -69,7 +69,7 @@ class Client:
 
     async def fetch(self, at: TopicPartition = TP, /, **oddities: Any) -> FetchResponse:
         header = RequestHeader(ApiKey.FETCH, 12, 1, "test")
-        asked = FetchPartition(
+        requested = FetchPartition(
             at, "", -1, oddities.get("offset", 0), max_bytes=oddities.get("partition_bytes", 1 << 20)
         )
         request = FetchRequest(
@@ -78,7 +78,7 @@ class Client:
             oddities.get("max_wait_ms", 0),
             oddities.get("min_bytes", 1),
             oddities.get("max_bytes", 1 << 20),
-            (asked,),
+            (requested,),
             session_id=oddities.get("session_id", 0),
             session_epoch=oddities.get("session_epoch", -1),
         )
@@ -123,7 +123,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_life(tmp_path: Path, batch: bytes) -> None:
     async def first(client: Client) -> None:
         metadata = await client.call(ApiKey.METADATA, 9, topics=None)
-        assert [(one.node_id, one.port) for one in metadata.brokers] == [(1, client.broker.address[1])]
+        assert [(broker.node_id, broker.port) for broker in metadata.brokers] == [(1, client.broker.address[1])]
         assert metadata.controller_id == 1
         assert await client.create("topic") == 0
         assert await client.create("topic") == ErrorCode.TOPIC_ALREADY_EXISTS
@@ -165,11 +165,11 @@ def test_a_broker_writes_its_checkpoints_while_it_runs(tmp_path: Path, batch: by
     with_broker(tmp_path, work, log_flush_offset_checkpoint_interval_ms=10)
 
 
-def test_what_a_crash_of_the_host_may_have_taken_is_said_until_it_is_dealt_with(tmp_path: Path) -> None:
+def test_a_broker_registers_as_unclean_until_the_controller_has_handled_it(tmp_path: Path) -> None:
     async def known(client: Client) -> None:
         while client.broker.registration.broker.unclean:
             await asyncio.sleep(0.01)  # the controller tells all, and nobody tells of that
-        assert not any(one.unclean or one.is_new for one in client.broker.hosted.directories)
+        assert not any(directory.unclean or directory.is_new for directory in client.broker.hosted.directories)
 
     with_broker(tmp_path, known)
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
@@ -271,16 +271,16 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
             request = FetchRequest(CONSUMER, -1, 0, 1, 1 << 20, listed, forgotten, *session)
             frame = fetch.encode_request(request, header, lambda name: topic_id)
             return fetch.decode_response(
-                await client.peer.call(client.broker.address, frame, 10), header, lambda asked: "topic"
+                await client.peer.call(client.broker.address, frame, 10), header, lambda requested: "topic"
             )
 
         begun = await ask((0, 0), (FetchPartition(TP, topic_id, -1, 0, max_bytes=1 << 20),))
-        assert begun.session_id and [one.error for one in begun.partitions] == [ErrorCode.NONE]
+        assert begun.session_id and [partition.error for partition in begun.partitions] == [ErrorCode.NONE]
         await client.call(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
         while client.broker.topics.name_of(topic_id) is not None:
             await asyncio.sleep(0.01)  # the controller tells of it after it has answered
-        told = await ask((begun.session_id, 1), ())
-        assert [one.error for one in told.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        result = await ask((begun.session_id, 1), ())
+        assert [partition.error for partition in result.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         forgetting = await ask((begun.session_id, 2), (), TP)
         assert forgetting.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -318,8 +318,8 @@ def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, batch: bytes)
             await client.fetch(**oddity)
         await client.fetch(nowhere)
         for timestamp in (-1, -2, -3, -4, -9, 0, 2**63 - 1):
-            asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
-            topic = {"name": "topic", "partitions": [asked]}
+            requested = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+            topic = {"name": "topic", "partitions": [requested]}
             await client.call(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[topic])
         requests: tuple[tuple[ApiKey, int, dict[str, Any]], ...] = (
             (ApiKey.METADATA, 9, {"topics": [{"name": ""}, {"name": "\u20ac" * 300}]}),
@@ -374,7 +374,7 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_not_the_broker(tm
     assert "replicas offline" in shim.run_driver("broker_disk", tmp_path, how, shim=library)
 
 
-def test_kip_98_a_batch_that_was_sent_behind_a_refused_one_is_to_be_sent_again(
+def test_kip_98_a_batch_in_flight_behind_a_refused_one_gets_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequence_grace, "SEQUENCE_GAP_GRACE_MS", 10**9)

@@ -40,7 +40,7 @@ def test_where_a_broker_listens_unasked_only_its_own_host_reaches() -> None:
     assert load(NEEDED, None, {}).metrics_listener is None
 
 
-def test_what_is_advertised_can_be_reached() -> None:
+def test_advertised_listeners_must_be_addresses_for_clients() -> None:
     everywhere = NEEDED | {"listeners": "0.0.0.0:9092", "allow.remote": True}
     with pytest.raises(UsageError, match=r"set advertised\.listeners"):
         load(everywhere, None, {})
@@ -75,7 +75,7 @@ def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "expected"),
     [
         ("broker.id", "one", "broker.id = 'one' in the command line: must be an integer from 0"),
         ("broker.id", True, "must be an integer"),
@@ -103,13 +103,13 @@ def test_brokers_of_several_hosts_do_not_meet_at_unix_sockets_by_default() -> No
         ("no.such.setting", 1, "no.such.setting in the command line is not a setting of a broker"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, value: Any, told: str) -> None:
+def test_wrong_settings_are_named(name: str, value: Any, expected: str) -> None:
     with pytest.raises(UsageError) as error:
         load(NEEDED | {name: value}, None, {})
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_settings_are_named() -> None:
     with pytest.raises(UsageError, match=r"a broker requires broker\.id, log\.dirs, coordination"):
         load({}, None, {})
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
         load({}, tmp_path / "missing.toml", {})
 
 
-def test_every_setting_can_be_told() -> None:
+def test_every_setting_has_a_value_to_describe() -> None:
     settings = load(NEEDED, None, {})
     assert given_value(settings, "listeners") == "127.0.0.1:9092,unix:/data/broker.sock"
     assert all(not isinstance(given_value(settings, name), tuple) for name in SETTINGS)

@@ -26,7 +26,7 @@ from kreplog.server.topic_settings import (
 BROKERS = TopicConfig(min_insync_replicas=2)
 
 
-def test_what_is_given_is_read_by_its_kind() -> None:
+def test_values_are_parsed_by_type() -> None:
     changes = [
         Change("retention.ms", "1000"),
         Change("unclean.leader.election.enable", "true"),
@@ -39,20 +39,20 @@ def test_what_is_given_is_read_by_its_kind() -> None:
     )
 
 
-def test_what_is_deleted_is_the_brokers_again() -> None:
+def test_a_deleted_setting_takes_the_brokers_value() -> None:
     config = TopicConfig(3, retention_ms=5)
     changes = [Change("retention.ms", None, DELETE), Change("min.insync.replicas", "", DELETE)]
     assert changed(config, changes, BROKERS, 3) == BROKERS
     assert changed(config, [Change("cleanup.policy", None, DELETE)], BROKERS, 3) == config
 
 
-def test_a_new_topic_with_few_replicas_asks_for_no_more() -> None:
+def test_min_insync_replicas_of_a_new_topic_is_at_most_its_replicas() -> None:
     assert for_new(BROKERS, [], 1) == TopicConfig()
     assert for_new(BROKERS, [], 3) == BROKERS
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ([Change("retention.ms", "-2")], "retention.ms = -2: must be an integer from -1 to 9223372036854775807"),
         ([Change("retention.ms", None)], "retention.ms = None: must be an integer"),
@@ -73,13 +73,13 @@ def test_a_new_topic_with_few_replicas_asks_for_no_more() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(changes: list[Change], told: str) -> None:
+def test_wrong_settings_are_named(changes: list[Change], expected: str) -> None:
     with pytest.raises(InvalidSettingError) as refused:
         changed(BROKERS, changes, BROKERS, 3)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(expected)
 
 
-def test_what_holds_comes_with_where_it_comes_from() -> None:
+def test_described_settings_have_their_source() -> None:
     given = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
     more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
     settings = load(given | more, None, {})

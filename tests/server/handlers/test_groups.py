@@ -83,9 +83,9 @@ def test_librdkafka_is_told(bootstrap: str) -> None:
     confluent = pytest.importorskip("confluent_kafka")
     consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "group"})
     consumer.subscribe([TOPIC])
-    told = consumer.poll(LATEST_WORD_S)
-    assert told is not None
-    assert "JoinGroup failed: Local: Required feature not supported by broker" in told.error().str()
+    result = consumer.poll(LATEST_WORD_S)
+    assert result is not None
+    assert "JoinGroup failed: Local: Required feature not supported by broker" in result.error().str()
     consumer.close()
 
 

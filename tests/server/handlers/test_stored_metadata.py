@@ -62,12 +62,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_metadata, "FRESH_S", 0.0)
 
 
-def test_the_store_is_read_where_no_controller_tells(tmp_path: Path) -> None:
+def test_the_store_is_read_without_update_metadata(tmp_path: Path) -> None:
     async def work(client: Client, broker: Broker) -> None:
         for names in (("topic", "missing"), ()):
             found = await metadata(client, *names)
-            assert {one.node_id for one in found.brokers} == {1, 2}
-            topics = {one.name: one for one in found.topics}
+            assert {broker.node_id for broker in found.brokers} == {1, 2}
+            topics = {topic.name: topic for topic in found.topics}
             assert topics["topic"].error_code == 0
             (partition,) = topics["topic"].partitions
             assert (partition.error_code, partition.leader_id, list(partition.isr_nodes)) == (0, 1, [1])
@@ -78,7 +78,7 @@ def test_the_store_is_read_where_no_controller_tells(tmp_path: Path) -> None:
     with_unreached(tmp_path, work)
 
 
-def test_no_partition_is_denied_to_those_who_write_and_read(tmp_path: Path) -> None:
+def test_producers_and_consumers_get_no_unknown_partition(tmp_path: Path) -> None:
     with kreplog.Log.open(tmp_path / "source-0") as log:
         log.append(b"value")
         batch = bytes(log.fetch(0).data)
@@ -94,7 +94,7 @@ def test_no_partition_is_denied_to_those_who_write_and_read(tmp_path: Path) -> N
     with_unreached(tmp_path, work)
 
 
-def test_nothing_is_denied_where_the_store_cannot_be_read_either(
+def test_no_topic_is_reported_unknown_without_store_and_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(client: Client, broker: Broker) -> None:
@@ -113,6 +113,6 @@ def test_nothing_is_denied_where_the_store_cannot_be_read_either(
             assert answer.results[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
             with pytest.raises(OSError):
                 await metadata(client)
-        assert [one.name for one in (await metadata(client)).topics] == ["topic"]
+        assert [topic.name for topic in (await metadata(client)).topics] == ["topic"]
 
     with_unreached(tmp_path, work)

@@ -33,7 +33,7 @@ class Counted(dict[TopicPartition, Any]):
         return super().items()
 
 
-def told(partition: TopicPartition, topic_id: str, leader_epoch: int = 0) -> PartitionState:
+def partition_state(partition: TopicPartition, topic_id: str, leader_epoch: int = 0) -> PartitionState:
     return PartitionState(partition, topic_id, LeaderAndIsr(1, leader_epoch, (1,)), (1,))
 
 
@@ -51,28 +51,32 @@ class World:
             self.metadata.apply(request)
         elif isinstance(request, LeaderAndIsrRequest):
             self.metadata.learn(request.partitions)
-            self.replicas.update({one.partition: one for one in request.partitions})
+            self.replicas.update({partition.partition: partition for partition in request.partitions})
         else:
-            for one in request.partitions:
-                self.replicas.pop(one.partition)
+            for partition in request.partitions:
+                self.replicas.pop(partition.partition)
         self.topics.changed(request)
 
 
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a"),)))
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a"),)))
     assert world.topics.name_of("id a") == "a" and world.topics.name_of("id b") is None
     return world
 
 
-def test_nobody_looks_again_for_more_of_the_same(world: World) -> None:
+def test_the_cache_of_ids_survives_new_states_of_known_partitions(world: World) -> None:
     """A failover of thousands of partitions tells of them in pieces, and followers fetch between any two."""
     looks = world.replicas.looks
     for epoch in range(1, 50):
-        world.tell(LeaderAndIsrRequest(0, 2, 1, (told(A, "id a", epoch),)))  # a new one, which has not told all yet
         world.tell(
-            UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a", epoch), told(TopicPartition("a", epoch), "id a")))
+            LeaderAndIsrRequest(0, 2, 1, (partition_state(A, "id a", epoch),))
+        )  # a new one, which has not told all yet
+        world.tell(
+            UpdateMetadataRequest(
+                0, 1, 1, (), (partition_state(A, "id a", epoch), partition_state(TopicPartition("a", epoch), "id a"))
+            )
         )
         assert world.topics.name_of("id a") == "a"
         assert len(world.topics.all["a"].partitions) == epoch + 1
@@ -82,36 +86,36 @@ def test_nobody_looks_again_for_more_of_the_same(world: World) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        LeaderAndIsrRequest(0, 1, 1, (told(TopicPartition("b", 0), "id b"),)),
-        UpdateMetadataRequest(0, 1, 1, (), (told(TopicPartition("b", 0), "id b"),)),
+        LeaderAndIsrRequest(0, 1, 1, (partition_state(TopicPartition("b", 0), "id b"),)),
+        UpdateMetadataRequest(0, 1, 1, (), (partition_state(TopicPartition("b", 0), "id b"),)),
     ],
 )
-def test_one_that_is_new_is_known_at_once(world: World, request_: ControlRequest) -> None:
+def test_a_new_topic_is_known_at_once(world: World, request_: ControlRequest) -> None:
     world.tell(request_)
     assert world.topics.name_of("id b") == "b" and world.topics.name_of("id a") == "a"
 
 
-def test_one_that_is_gone_is_known_no_more(world: World) -> None:
+def test_a_deleted_topic_is_unknown(world: World) -> None:
     world.tell(UpdateMetadataRequest(0, 1, 1, (), deleted=(A,)))
     assert world.topics.name_of("id a") is None
-    world.tell(LeaderAndIsrRequest(0, 1, 1, (told(A, "id a"),)))
+    world.tell(LeaderAndIsrRequest(0, 1, 1, (partition_state(A, "id a"),)))
     assert world.topics.name_of("id a") == "a"
     world.tell(StopReplicaRequest(0, 1, 1, (StopReplica(A, "id a", -1, True),)))
     assert world.topics.name_of("id a") is None
 
 
-def test_one_that_was_made_anew_has_another_id(world: World) -> None:
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a2"),)))
+def test_a_recreated_topic_has_another_id(world: World) -> None:
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a2"),)))
     assert world.topics.name_of("id a2") == "a" and world.topics.name_of("id a") is None
 
 
-def test_a_new_controller_tells_everything(world: World) -> None:
+def test_a_new_controllers_metadata_replace_all(world: World) -> None:
     world.tell(UpdateMetadataRequest(0, 2, 1, (), ()))
     assert world.topics.name_of("id a") is None
 
 
-def test_a_new_controller_tells_everything_though_it_tells_of_leaders_first(world: World) -> None:
-    b = told(TopicPartition("b", 0), "id b")
+def test_a_new_controllers_metadata_replace_all_even_after_its_leader_and_isr(world: World) -> None:
+    b = partition_state(TopicPartition("b", 0), "id b")
     world.tell(LeaderAndIsrRequest(0, 2, 1, (b,)))
     assert world.topics.name_of("id a") == "a"
     world.tell(UpdateMetadataRequest(0, 2, 1, (), (b,)))
@@ -120,24 +124,27 @@ def test_a_new_controller_tells_everything_though_it_tells_of_leaders_first(worl
 
 def test_topics_that_nothing_was_said_of_stay_as_they_are(world: World) -> None:
     """Metadata are asked for all the time, and a failover tells of thousands of partitions in pieces."""
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(TopicPartition("b", 0), "id b"),)))
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(TopicPartition("b", 0), "id b"),)))
     before = world.topics.all
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (told(A, "id a", 1),)))
+    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a", 1),)))
     assert world.topics.all["b"] is before["b"]
-    assert (before["a"].partitions[0], world.topics.all["a"].partitions[0]) == (told(A, "id a"), told(A, "id a", 1))
+    assert (before["a"].partitions[0], world.topics.all["a"].partitions[0]) == (
+        partition_state(A, "id a"),
+        partition_state(A, "id a", 1),
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_told_piece_by_piece_is_as_if_looked_at_anew(world: World, seed: int) -> None:
+def test_incremental_updates_equal_a_rebuild(world: World, seed: int) -> None:
     rng = random.Random(seed)
     places = [TopicPartition(topic, number) for topic in "cabd" for number in range(3)]
     controller = 1
     for epoch in range(60):
         controller += rng.random() < 0.1
-        some = rng.sample(places, 4)
-        states = tuple(told(one, f"id {one.topic}", epoch) for one in some[: rng.randrange(4)])
+        first = rng.sample(places, 4)
+        states = tuple(partition_state(one, f"id {one.topic}", epoch) for one in first[: rng.randrange(4)])
         if rng.random() < 0.5:
-            world.tell(UpdateMetadataRequest(0, controller, 1, (), states, tuple(some[3:])))
+            world.tell(UpdateMetadataRequest(0, controller, 1, (), states, tuple(first[3:])))
         else:
             world.tell(LeaderAndIsrRequest(0, controller, 1, states))
         if rng.random() < 0.7:

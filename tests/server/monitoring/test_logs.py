@@ -58,7 +58,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_one_event_is_one_json_line(tmp_path: Path) -> None:
+def test_an_event_is_a_json_line(tmp_path: Path) -> None:
     set_up(7, tmp_path)
     log = logging.getLogger("kreplog.server")
     hostile = 'client "x"\n{"level":"error"}\0\u2028'
@@ -80,7 +80,7 @@ def test_one_event_is_one_json_line(tmp_path: Path) -> None:
     assert second["error"].endswith("ValueError: broken")
 
 
-def test_one_event_is_one_text_line(tmp_path: Path) -> None:
+def test_an_event_is_a_text_line(tmp_path: Path) -> None:
     set_up(7, tmp_path, LogSettings("text", "debug"))
     logging.getLogger("kreplog.server").debug("two\nlines", extra={"facts": {"isr": [1, 2], "path": "/a b"}})
     (line,) = (tmp_path / "server.log").read_text().splitlines()
@@ -89,7 +89,7 @@ def test_one_event_is_one_text_line(tmp_path: Path) -> None:
     )
 
 
-def test_decisions_are_told_by_partition(tmp_path: Path) -> None:
+def test_control_requests_are_logged_by_partition(tmp_path: Path) -> None:
     set_up(1, tmp_path)
     log_sent(LeaderAndIsrRequest(0, 7, 5, (TOLD, TOLD), is_init=True), 2)
     applied = LeaderAndIsrRequest(0, 7, 5, (TOLD,))
@@ -99,14 +99,14 @@ def test_decisions_are_told_by_partition(tmp_path: Path) -> None:
     log_sent(UpdateMetadataRequest(0, 7, 5, (BrokerRegistration(1, 5), BrokerRegistration(2, 6)), (), (TP,)), 1)
     log_sent(UpdateMetadataRequest(0, 7, 5, ()), 1)
     log_state_change("warning", "deposed")
-    told = lines(tmp_path / "state-change.log")
-    for line in told:
+    result = lines(tmp_path / "state-change.log")
+    for line in result:
         assert (line.pop("broker"), line.pop("logger")) == (1, STATE_CHANGES)
         del line["time"], line["level"]
     one = {"controller": 0, "controller_epoch": 7}
     state = {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "replicas": [1, 2, 0], "partition_epoch": 9}
     init = {"message": "LeaderAndIsr sent", **one, "to": 2, "init": True, "partition": "topic-3", **state}
-    assert told == [
+    assert result == [
         init,
         init,
         {
@@ -162,12 +162,12 @@ def test_many_decisions_are_written_a_few_at_a_time_and_in_order(tmp_path: Path)
 
     asyncio.run(main())
     log_state_change("info", "last")
-    told = lines(path)
-    assert [line["message"] for line in (told[0], *told[-3:])] == ["before", "after", "late", "last"]
-    assert [line["partition"] for line in told[1:-3]] == [f"topic-{number}" for number in range(3000)]
+    result = lines(path)
+    assert [line["message"] for line in (result[0], *result[-3:])] == ["before", "after", "late", "last"]
+    assert [line["partition"] for line in result[1:-3]] == [f"topic-{number}" for number in range(3000)]
 
 
-def test_what_waits_when_a_thread_writes_it_leaves_the_way_free(tmp_path: Path) -> None:
+def test_deferred_records_written_by_a_thread_do_not_block_later_ones(tmp_path: Path) -> None:
     path = tmp_path / "state-change.log"
 
     async def main() -> list[object]:
@@ -194,8 +194,8 @@ def test_files_are_bounded(tmp_path: Path) -> None:
         log_state_change("info", f"change {number}")
     for name in ("server.log", "state-change.log"):
         files = sorted(tmp_path.glob(f"{name}*"))
-        assert [one.name for one in files] == [name, f"{name}.1", f"{name}.2"]
-        assert all(one.stat().st_size < 10_000 + 200 for one in files)
+        assert [file.name for file in files] == [name, f"{name}.1", f"{name}.2"]
+        assert all(file.stat().st_size < 10_000 + 200 for file in files)
         assert lines(tmp_path / name)[-1]["message"].endswith(" 999")
 
 
@@ -206,7 +206,7 @@ class Full(io.StringIO):
         raise OSError(errno.ENOSPC, "full")
 
 
-def test_what_cannot_be_written_is_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_records_that_cannot_be_written_are_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     set_up(1, tmp_path)
     handler = logging.getLogger().handlers[0]
     assert isinstance(handler, logging.FileHandler)

@@ -68,7 +68,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         return bytes(log.fetch(0).data)
 
 
-def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
+def test_metrics_of_a_broker(tmp_path: Path, batch: bytes) -> None:
     async def main() -> None:
         async with serving(tmp_path, 1, metrics_listener=ANYWHERE) as (broker,):
             client = Client(broker)
@@ -78,7 +78,7 @@ def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
             await client.produce(batch, at=TopicPartition("none", 0))
             (fetched,) = (await client.fetch()).partitions
             assert len(fetched.records) == 2 * len(batch)
-            told = await scrape(broker)
+            result = await scrape(broker)
             await client.call(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
             async with asyncio.timeout(30):
                 while broker.manager.partitions:
@@ -87,35 +87,35 @@ def test_what_one_broker_tells(tmp_path: Path, batch: bytes) -> None:
             client.peer.close()
         traffic = "kafka_server_brokertopicmetrics"
         for name in ("bytesin", "bytesout", "messagesin"):
-            assert told[f"{traffic}_{name}_total", "topic"] == told[f"{traffic}_{name}_total",]
-            assert later[f"{traffic}_{name}_total",] == told[f"{traffic}_{name}_total",]
-        assert told[f"{traffic}_totalproducerequests_total", "topic"] == 2
-        assert {tuple(labels) for name, *labels in told if name.startswith(traffic)} == {(), ("topic",)}
+            assert result[f"{traffic}_{name}_total", "topic"] == result[f"{traffic}_{name}_total",]
+            assert later[f"{traffic}_{name}_total",] == result[f"{traffic}_{name}_total",]
+        assert result[f"{traffic}_totalproducerequests_total", "topic"] == 2
+        assert {tuple(labels) for name, *labels in result if name.startswith(traffic)} == {(), ("topic",)}
         assert {tuple(labels) for name, *labels in later if name.startswith(traffic)} == {()}
-        assert told[f"{traffic}_bytesin_total",] == told[f"{traffic}_bytesout_total",] == 2 * len(batch)
-        assert told[f"{traffic}_messagesin_total",] == 6
-        assert told[f"{traffic}_totalproducerequests_total",] == 3
-        assert told[f"{traffic}_failedproducerequests_total",] == 1
-        assert told[f"{traffic}_replicationbytesin_total",] == told[f"{traffic}_failedfetchrequests_total",] == 0
-        assert told["kafka_network_requestmetrics_requests_total", "Produce"] == 3
-        assert told["kafka_network_requestmetrics_totaltime_seconds_count", "FetchConsumer"] == 1
-        assert told["kafka_network_requestmetrics_totaltime_seconds_bucket", "Produce", "+Inf"] == 3
-        assert told["kafka_network_requestmetrics_totaltime_seconds_sum", "CreateTopics"] > 0
-        assert told["kafka_log_log_logendoffset", "topic", "0"] == 6
-        assert told["kafka_log_log_size", "topic", "0"] == 2 * len(batch)
-        assert told["kafka_cluster_partition_highwatermark", "topic", "0"] == 6
+        assert result[f"{traffic}_bytesin_total",] == result[f"{traffic}_bytesout_total",] == 2 * len(batch)
+        assert result[f"{traffic}_messagesin_total",] == 6
+        assert result[f"{traffic}_totalproducerequests_total",] == 3
+        assert result[f"{traffic}_failedproducerequests_total",] == 1
+        assert result[f"{traffic}_replicationbytesin_total",] == result[f"{traffic}_failedfetchrequests_total",] == 0
+        assert result["kafka_network_requestmetrics_requests_total", "Produce"] == 3
+        assert result["kafka_network_requestmetrics_totaltime_seconds_count", "FetchConsumer"] == 1
+        assert result["kafka_network_requestmetrics_totaltime_seconds_bucket", "Produce", "+Inf"] == 3
+        assert result["kafka_network_requestmetrics_totaltime_seconds_sum", "CreateTopics"] > 0
+        assert result["kafka_log_log_logendoffset", "topic", "0"] == 6
+        assert result["kafka_log_log_size", "topic", "0"] == 2 * len(batch)
+        assert result["kafka_cluster_partition_highwatermark", "topic", "0"] == 6
         for name in (
             "replicamanager_partitioncount",
             "replicamanager_leadercount",
             "sessionexpirelistener_sessionstate",
         ):
-            assert told[f"kafka_server_{name}",] == 1
-        assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 0
-        assert told["kafka_controller_kafkacontroller_activecontrollercount",] == 1
-        assert told["kafka_controller_kafkacontroller_offlinepartitionscount",] == 0
-        assert told["kafka_server_socketservermetrics_connection_count",] >= 1
-        assert told["kafka_log_logmanager_offlinelogdirectorycount",] == 0
-        assert 10 << 20 < told["process_resident_memory_bytes",] < 4 << 30
+            assert result[f"kafka_server_{name}",] == 1
+        assert result["kafka_server_replicamanager_underreplicatedpartitions",] == 0
+        assert result["kafka_controller_kafkacontroller_activecontrollercount",] == 1
+        assert result["kafka_controller_kafkacontroller_offlinepartitionscount",] == 0
+        assert result["kafka_server_socketservermetrics_connection_count",] >= 1
+        assert result["kafka_log_logmanager_offlinelogdirectorycount",] == 0
+        assert 10 << 20 < result["process_resident_memory_bytes",] < 4 << 30
 
     asyncio.run(main())
 
@@ -125,9 +125,11 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
         async with serving(tmp_path, 1, 2, metrics_listener=ANYWHERE, replica_lag_time_max_ms=300) as brokers:
             client = Client(brokers[0])
             await eventually(lambda: _knows(client, 2))
-            controllers = [one for one in brokers if await _says(one, f"{CONTROLLER}_activecontrollercount", 1)]
+            controllers = [
+                broker for broker in brokers if await _says(broker, f"{CONTROLLER}_activecontrollercount", 1)
+            ]
             (controller,) = (follower,) = controllers
-            (leader,) = (one for one in brokers if one is not controller)
+            (leader,) = (broker for broker in brokers if broker is not controller)
             assigned = [{"partition_index": 0, "broker_ids": [leader.id, follower.id]}]
             topic = {"name": "topic", "num_partitions": -1, "replication_factor": -1, "assignments": assigned}
             topics = [{**topic, "configs": []}]
@@ -145,18 +147,18 @@ def test_a_follower_that_lags_and_catches_up(tmp_path: Path, batch: bytes, monke
                 patch.setattr(follower.fetch_client, "send", held.append)
                 await client.produce(batch, acks=1)
                 await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrshrinks_total", 1))
-                told = await scrape(leader)
-                assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 1
-                assert told["kafka_cluster_partition_underreplicated", "topic", "0"] == 1
-                assert told["kafka_cluster_partition_insyncreplicascount", "topic", "0"] == 1
-                assert told["kafka_server_replicafetchermanager_maxlag",] == 3
-                assert told["kafka_server_fetcherlagmetrics_consumerlag", "topic", "0", str(follower.id)] == 3
+                result = await scrape(leader)
+                assert result["kafka_server_replicamanager_underreplicatedpartitions",] == 1
+                assert result["kafka_cluster_partition_underreplicated", "topic", "0"] == 1
+                assert result["kafka_cluster_partition_insyncreplicascount", "topic", "0"] == 1
+                assert result["kafka_server_replicafetchermanager_maxlag",] == 3
+                assert result["kafka_server_fetcherlagmetrics_consumerlag", "topic", "0", str(follower.id)] == 3
             for effect in held:
                 follower.fetch_client.send(effect)
             await eventually(lambda: _says(leader, "kafka_server_replicamanager_isrexpands_total", 1))
-            told = await scrape(leader)
-            assert told["kafka_server_replicamanager_underreplicatedpartitions",] == 0
-            assert told["kafka_server_replicafetchermanager_maxlag",] == 0
+            result = await scrape(leader)
+            assert result["kafka_server_replicamanager_underreplicatedpartitions",] == 0
+            assert result["kafka_server_replicafetchermanager_maxlag",] == 0
             client.peer.close()
             assert await _says(controller, f"{STATS}_leaderelections_total", 0)
             leader.stop()
@@ -197,7 +199,7 @@ def test_readiness(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_asks_for_something_else_and_who_asks_badly(tmp_path: Path) -> None:
+def test_unknown_paths_bad_requests_and_slow_clients(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, 1, metrics_listener=ANYWHERE) as (broker,):
             assert (await ask(broker, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
@@ -224,7 +226,7 @@ async def _answers(broker: Broker) -> bool:
     return b"200 OK" in await ask(broker, b"GET /metrics HTTP/1.1\r\n\r\n")
 
 
-def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
+def test_metrics_are_off_by_default(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, 1) as (broker,):
             assert not broker.metrics.address.host
@@ -232,7 +234,7 @@ def test_metrics_are_off_unless_asked_for(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_address_that_is_taken_is_told_with_its_setting(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_with_its_setting(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         names = {
             "broker.id": 1,

@@ -101,7 +101,7 @@ def test_a_request_may_come_byte_by_byte() -> None:
     run(work)
 
 
-def test_who_has_too_much_under_way_is_not_read_from() -> None:
+def test_a_connection_over_its_limit_is_not_read() -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 3, 1 << 20))
         with echo.connect() as sock:
@@ -118,7 +118,7 @@ def test_who_has_too_much_under_way_is_not_read_from() -> None:
     run(work)
 
 
-def test_what_came_with_too_much_waits_too() -> None:
+def test_received_requests_over_the_limit_wait() -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 3, 1 << 20))
         with echo.connect() as sock:
@@ -162,7 +162,7 @@ def test_requests_that_take_long_are_handled_in_turn_with_those_of_others(monkey
     run(work)
 
 
-def test_who_does_not_read_its_answers_is_not_read_from() -> None:
+def test_a_client_that_reads_no_responses_is_not_read() -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 1000, 1 << 20))
         answer = bytes(1 << 20)
@@ -213,7 +213,7 @@ def test_a_hostile_frame_costs_its_own_connection(hostile: bytes) -> None:
     run(work)
 
 
-def test_an_answer_for_one_who_has_left_is_dropped() -> None:
+def test_a_response_to_a_closed_connection_is_dropped() -> None:
     async def work() -> None:
         echo = Echo()
         with echo.connect() as sock:
@@ -298,7 +298,7 @@ def test_a_peer_calls_and_calls_anew_after_a_loss() -> None:
     run(work)
 
 
-def test_what_a_peer_begins_has_gone_before_the_loop_goes_on() -> None:
+def test_begin_sends_before_it_returns() -> None:
     """The loop may have much to do first; the other end works meanwhile."""
 
     async def work() -> None:
@@ -372,7 +372,7 @@ def test_a_long_frame_of_a_trusted_peer_is_received_in_large_pieces() -> None:
     run(work)
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_a_response_without_request_closes_the_connection() -> None:
     async def work() -> None:
         ours, theirs = socket.socketpair()
         closed = asyncio.Event()
@@ -431,7 +431,7 @@ def test_a_flood_of_frames_that_never_end_is_bounded(sent: int, figure: Callable
     run(work)
 
 
-def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) -> None:
+def test_unread_responses_are_bounded(figure: Callable[[str], None]) -> None:
     async def work() -> None:
         limit = 16 << 20
         echo = Echo(Limits(1 << 20, 100, 4 << 20, limit))
@@ -456,7 +456,7 @@ def test_answers_that_nobody_takes_are_bounded(figure: Callable[[str], None]) ->
     run(work)
 
 
-def test_what_is_remembered_for_long_closes_no_connection() -> None:
+def test_other_holders_of_memory_close_no_connection() -> None:
     """Producers that are in the logs are charged whatever room there is; connections have a quarter all the same."""
 
     async def work() -> None:
@@ -531,7 +531,7 @@ def test_records_of_segments_count_as_nobodys_memory(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_flood_of_connections_costs_those_who_ask_nothing(figure: Callable[[str], None]) -> None:
+def test_a_flood_of_connections_closes_those_without_a_request(figure: Callable[[str], None]) -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 100, 1 << 20, max_connections=100))
         with echo.connect() as sound, contextlib.ExitStack() as stack:
@@ -551,7 +551,7 @@ def test_a_flood_of_connections_costs_those_who_ask_nothing(figure: Callable[[st
     run(work)
 
 
-def test_where_all_have_asked_the_one_idle_for_longest_goes() -> None:
+def test_the_connection_idle_for_longest_is_closed_for_a_new_one() -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 100, 1 << 20, max_connections=3))
         with echo.connect() as waiting, echo.connect() as idle, echo.connect() as lively:
@@ -570,7 +570,7 @@ def test_where_all_have_asked_the_one_idle_for_longest_goes() -> None:
     run(work)
 
 
-def test_idle_connections_are_closed_and_those_who_wait_for_an_answer_are_not() -> None:
+def test_idle_connections_are_closed_but_not_those_with_a_request_in_flight() -> None:
     async def work() -> None:
         echo = Echo(Limits(1 << 20, 100, 1 << 20, max_idle_ms=50))
         with echo.connect() as silent, echo.connect() as slow, echo.connect() as waiting:

@@ -25,8 +25,8 @@ TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 def ask(correlation: int) -> Send:
-    asked = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
-    return Send(LEADER, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (asked,), session_epoch=0))
+    requested = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
+    return Send(LEADER, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (requested,), session_epoch=0))
 
 
 def encoded(correlation: int) -> bytes:
@@ -39,7 +39,7 @@ def answer(correlation: int) -> bytes:
     return b"".join(fetch.encode_response(FetchResponse(ErrorCode.NONE, correlation), header))
 
 
-def test_where_there_is_a_connection_a_fetch_has_gone_before_the_loop_goes_on() -> None:
+def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
     async def work() -> None:
         put: list[Fetched] = []
         known: dict[int, Address] = {}

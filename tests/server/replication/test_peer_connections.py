@@ -65,7 +65,7 @@ def test_a_death_is_a_closed_connection_and_a_refused_one(tmp_path: Path, unix: 
     run(work)
 
 
-def test_what_cannot_be_known_is_not_refused(tmp_path: Path) -> None:
+def test_an_unknown_outcome_is_not_a_refusal(tmp_path: Path) -> None:
     """A socket that is not there may have been removed, a TCP endpoint needs a key, and a registration may not say."""
 
     async def work() -> None:
@@ -79,7 +79,7 @@ def test_what_cannot_be_known_is_not_refused(tmp_path: Path) -> None:
     run(work)
 
 
-def test_who_hangs_up_or_connects_again_hears_nothing_of_the_former_connection() -> None:
+def test_events_of_a_replaced_connection_are_dropped() -> None:
     async def work() -> None:
         world = World()
         world.peers = PeerConnections(connect, world.heard.append, world.hung_up.append)

@@ -34,7 +34,7 @@ class World:
         return [one.id for one in self.recently_failed.listed()]
 
 
-def test_who_hangs_up_is_in_doubt_for_a_moment() -> None:
+def test_a_broker_that_closes_a_connection_is_suspected_for_a_moment() -> None:
     world = World()
     assert world.recently_failed.suspected() == set()
     world.recently_failed.connection_closed(1)
@@ -43,14 +43,14 @@ def test_who_hangs_up_is_in_doubt_for_a_moment() -> None:
     assert world.recently_failed.suspected() == set()
 
 
-def test_who_is_known_to_be_gone_is_in_no_doubt() -> None:
+def test_a_failed_broker_is_not_suspected() -> None:
     world = World()
     world.recently_failed.connection_closed(1)
     world.forget(1)
     assert world.recently_failed.suspected() == set()
 
 
-def test_who_is_gone_is_listed_a_little_longer() -> None:
+def test_a_failed_broker_stays_listed_for_a_while() -> None:
     world = World()
     world.forget(1)
     assert world.listed() == [1]
@@ -60,7 +60,7 @@ def test_who_is_gone_is_listed_a_little_longer() -> None:
     assert world.listed() == []
 
 
-def test_who_comes_back_is_not_listed_twice() -> None:
+def test_a_broker_that_registers_again_is_listed_once() -> None:
     world = World()
     world.forget(1)
     world.metadata.brokers[1] = BrokerRegistration(1, 2, "host", 9999)
@@ -70,7 +70,7 @@ def test_who_comes_back_is_not_listed_twice() -> None:
     assert [one.port for one in world.recently_failed.listed()] == [9999]
 
 
-def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> None:
+def test_metadata_of_a_suspected_leader_waits_for_the_election(tmp_path: Path) -> None:
     """The broker takes itself for hung up here; the news is that it has not."""
 
     async def work(client: Client) -> None:
@@ -86,8 +86,8 @@ def test_who_asks_for_a_leader_in_doubt_waits_for_the_news(tmp_path: Path) -> No
         assert not asking.done()
         recently_failed._now = lambda: 200.0
         broker.topics.changed(UpdateMetadataRequest(broker.id, 1, 1, ()))
-        (told,) = (await asking).topics
-        assert told.partitions[0].leader_id == broker.id
+        (result,) = (await asking).topics
+        assert result.partitions[0].leader_id == broker.id
         other.peer.close()
 
     with_broker(tmp_path, work)

@@ -107,13 +107,13 @@ def test_answers_that_take_long_are_sent_in_several_turns(
             connection.send([b"one"])
             connection.send([b", two"])
         await turns.until(4)
-        assert turns.done == [[one] for one in connections]
+        assert turns.done == [[connection] for connection in connections]
         assert [theirs.recv(100) for _, theirs in pairs] == [b"one, two"] * 4
 
     run(work)
 
 
-def test_what_goes_on_in_later_turns_takes_its_share_of_each() -> None:
+def test_paced_callbacks_share_each_iteration() -> None:
     """In order, whatever one of them raises; one that adds itself again has its next turn after the others."""
 
     async def work(turns: Turns) -> None:

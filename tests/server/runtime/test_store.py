@@ -74,17 +74,17 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
     run(work)
 
 
-def test_what_clients_ask_for_waits_for_the_next_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_clients_wait_for_the_next_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the one that has ended nothing was done. Without patience it is told so, when no other one follows in time."""
 
     async def work() -> None:
         link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: None, lambda: None)
         patient = AnySession(link)
-        asked = asyncio.create_task(patient.multi((Create("/a"),)))
+        requested = asyncio.create_task(patient.multi((Create("/a"),)))
         await asyncio.sleep(0)
-        assert not asked.done()
+        assert not requested.done()
         running = asyncio.create_task(link.run())
-        assert await asked == ("/a",)
+        assert await requested == ("/a",)
         for _ in range(3):
             link.abandon()
             (node,) = await patient.get_nodes(("/a",))
@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
         make_store("zookeeper:/root")
 
 
-def test_what_is_submitted_together_shares_a_transaction_and_no_failure(tmp_path: Path) -> None:
+def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) -> None:
     """Thousands of ISR changes at once take few transactions; who is refused is refused alone, in order."""
 
     async def work() -> None:

@@ -65,7 +65,10 @@ def test_the_end_writes_the_checkpoints_of_a_directory_once(
     ]
     for name in ("recovery-point", "replication"):
         text = (life.root / "data" / f"{name}-offset-checkpoint").read_text()
-        assert text.splitlines()[1:] == ["20", *sorted((f"topic {one.partition} 3" for one in places), key=by_number)]
+        assert text.splitlines()[1:] == [
+            "20",
+            *sorted((f"topic {place.partition} 3" for place in places), key=by_number),
+        ]
 
 
 def by_number(line: str) -> int:

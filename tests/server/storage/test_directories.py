@@ -61,7 +61,7 @@ def test_directories_have_one_owner(life: Life, tmp_path: Path) -> None:
         DataDirectory(str(tmp_path / "file"), 1, "boot")
 
 
-def test_nobody_else_writes_where_a_broker_is(life: Life, tmp_path: Path) -> None:
+def test_logs_in_a_brokers_directory_are_locked(life: Life, tmp_path: Path) -> None:
     """Its lock is that of all its logs, whether they are open or not; and it opens none that another writes."""
     outside = TopicPartition("topic", 1)
     logs = life.open()

@@ -194,7 +194,7 @@ def test_a_log_that_a_change_was_interrupted_in_is_opened_anew(life: Life, batch
     assert logs.close()
 
 
-def test_no_topic_id_is_read_only_where_there_is_none(tmp_path: Path) -> None:
+def test_exhaustion_is_not_taken_for_a_missing_topic_id(tmp_path: Path) -> None:
     """One that cannot be read for want of a descriptor would make the replica one of no topic."""
     assert read_topic_id(tmp_path) is None
     (tmp_path / "partition.metadata").write_text(f"version: 0\ntopic_id: {ID}\n")
@@ -225,7 +225,7 @@ def test_replicas_that_do_not_fit_are_refused(life: Life, batch: bytes) -> None:
     assert logs.close()
 
 
-def test_at_the_start_too_and_until_there_is_room(life: Life) -> None:
+def test_replicas_beyond_the_limit_are_refused_at_the_start_until_others_are_deleted(life: Life) -> None:
     logs = life.open()
     opened(logs)
     opened(logs, partition=NEW)

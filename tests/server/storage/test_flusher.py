@@ -17,15 +17,15 @@ from tests.server.loop import run, until
 from tests.server.storage.life import ID, TP, Life, opened
 
 
-def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_created_replicas_are_durable_before_the_response(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nobody waits for an epoch that was dropped; a log that cannot be synced fails with its directory."""
     logs = life.open()
-    told: list[str] = []
+    reported: list[str] = []
     sync_files = ManagedLog.sync_files
 
     def noted(log: ManagedLog) -> None:
         sync_files(log)
-        told.append(str(log.topic_partition))
+        reported.append(str(log.topic_partition))
 
     def fail(log: ManagedLog) -> None:
         raise LogFailedError("the disk is gone")
@@ -36,7 +36,7 @@ def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pyt
         answer = asyncio.Event()
 
         def then() -> None:
-            told.append("answer")
+            reported.append("answer")
             answer.set()
 
         logs.sync_files(then)
@@ -46,12 +46,12 @@ def test_what_was_made_is_durable_before_the_answer(life: Life, monkeypatch: pyt
         for number in range(3):
             opened(logs, partition=TopicPartition("topic", number))
         await answered()
-        assert sorted(told[:3]) == ["topic-0", "topic-1", "topic-2"] and told[3:] == ["answer"]
-        told.clear()
+        assert sorted(reported[:3]) == ["topic-0", "topic-1", "topic-2"] and reported[3:] == ["answer"]
+        reported.clear()
         logs.execute(effects.TruncateTo(TP, 0))
         await answered()
-        assert told[0] == "answer", "it is synced later"
-        await until(lambda: told == ["answer", "topic-0"])
+        assert reported[0] == "answer", "it is synced later"
+        await until(lambda: reported == ["answer", "topic-0"])
         monkeypatch.setattr(ManagedLog, "sync_files", fail)
         logs.execute(effects.TruncateTo(TP, 0))
         await answered()
@@ -133,7 +133,7 @@ def test_sealed_segments_are_made_durable_beside_the_appends(
     life.crash()
 
 
-def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_durable(
+def test_a_failed_sync_of_a_deleted_replica_is_not_reported(
     life: Life, batch: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = life.open()
@@ -160,5 +160,5 @@ def test_nobody_hears_that_what_was_sealed_in_a_deleted_folder_cannot_be_made_du
 
     run(work)
     assert life.events == [] and not logs.hosted.directories[0].failed
-    assert [one.message for one in caplog.records if one.levelno >= logging.WARNING] == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
     life.crash()

@@ -8,7 +8,7 @@ from kreplog.types import TopicPartition
 from tests.server.storage.life import ID, OTHER_ID, TP, Life, appended, opened
 
 
-def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
+def test_a_killed_broker_recovers_its_logs(life: Life, batch: bytes) -> None:
     logs = life.open("a", "b")
     for directory in logs.hosted.directories:
         directory.clear_unclean()
@@ -27,7 +27,7 @@ def test_a_killed_broker_finds_what_it_had(life: Life, batch: bytes) -> None:
     life.crash()
 
 
-def test_recovery_tells_how_far_it_is_and_reads_nothing_after_a_clean_stop(life: Life, batch: bytes) -> None:
+def test_recovery_reports_progress_and_reads_nothing_after_a_clean_shutdown(life: Life, batch: bytes) -> None:
     logs = life.open()
     places = [TopicPartition("topic", number) for number in range(5)]
     for place in places:
@@ -35,15 +35,15 @@ def test_recovery_tells_how_far_it_is_and_reads_nothing_after_a_clean_stop(life:
         appended(logs, batch, partition=place)
     life.crash()
 
-    told: list[tuple[int, int, int]] = []
-    logs = life.open(progress=lambda *facts: told.append(facts))
-    assert told[-1] == (5, 5, 5 * len(batch))
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert {done for done, _, _ in told} >= {1, 2, 3, 4, 5}
+    reported: list[tuple[int, int, int]] = []
+    logs = life.open(progress=lambda *facts: reported.append(facts))
+    assert reported[-1] == (5, 5, 5 * len(batch))
+    assert [done for done, _, _ in reported] == sorted(done for done, _, _ in reported)
+    assert {done for done, _, _ in reported} >= {1, 2, 3, 4, 5}
     assert logs.close()
-    told.clear()
-    life.open(progress=lambda *facts: told.append(facts))
-    assert told == [(number, 5, 0) for number in range(1, 6)]
+    reported.clear()
+    life.open(progress=lambda *facts: reported.append(facts))
+    assert reported == [(number, 5, 0) for number in range(1, 6)]
     life.crash()
 
 
@@ -55,7 +55,7 @@ def test_a_deletion_that_was_interrupted_is_finished_at_the_next_start(life: Lif
     life.crash()
 
 
-def test_what_kafka_left_without_an_id_is_never_deleted(life: Life, batch: bytes) -> None:
+def test_a_directory_without_topic_id_is_never_deleted(life: Life, batch: bytes) -> None:
     folder = life.root / "data" / "topic-0"
     folder.parent.mkdir()
     with kreplog.Log.open(folder) as log:

@@ -30,7 +30,11 @@ def found_offsets(life: Life, logs: LogManager, *timestamps: int) -> list[tuple[
         await until(lambda: len(found()) == len(timestamps))
 
     def found() -> dict[int, tuple[int, int]]:
-        return {one.tag[1]: (one.offset, one.timestamp) for one in life.events if isinstance(one, events.OffsetFound)}
+        return {
+            event.tag[1]: (event.offset, event.timestamp)
+            for event in life.events
+            if isinstance(event, events.OffsetFound)
+        }
 
     run(work)
     return [found()[index] for index in range(len(timestamps))]
@@ -161,7 +165,7 @@ def test_a_failed_log_keeps_its_settings(life: Life) -> None:
     life.crash()
 
 
-def test_what_retention_sealed_is_let_go_of(life: Life) -> None:
+def test_a_segment_sealed_by_retention_is_released(life: Life) -> None:
     """Its mapping would keep the deleted file's room."""
     logs = life.open()
 

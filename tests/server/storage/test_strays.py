@@ -118,7 +118,7 @@ def test_a_replica_that_cannot_be_opened_becomes_a_stray_too(life: Life, batch: 
     life.crash()
 
 
-def test_what_stands_where_a_stray_came_from_is_not_touched(life: Life, batch: bytes) -> None:
+def test_a_stray_is_not_restored_over_an_existing_directory(life: Life, batch: bytes) -> None:
     logs = life.open()
     opened(logs)
     logs.execute(effects.SetAsideStray(TP))
