@@ -35,7 +35,7 @@ def store(directory: Path) -> Iterator[EmbeddedStore]:
     opened.close()
 
 
-def test_a_store_that_another_process_keeps_locked_is_told_as_such(store: EmbeddedStore, directory: Path) -> None:
+def test_a_store_locked_by_another_process_is_reported(store: EmbeddedStore, directory: Path) -> None:
     """As by a process that is stopped in the middle of a commit. Reads go on, and nobody's session ends of it."""
     session, other = store.connect(500), store.connect(500)
     session.create("/a")
@@ -75,7 +75,7 @@ def test_a_dead_session_is_ended_once_a_lock_is_free(store: EmbeddedStore, direc
     until(lambda: session.exists("/e") is None, "the dead session's end", 10)
 
 
-def test_a_full_disk_is_told_and_got_over(directory: Path) -> None:
+def test_a_full_disk_is_reported_and_recovered_from(directory: Path) -> None:
     """RLIMIT_FSIZE stands for the full disk."""
     script = """if True:
         import resource, sys
@@ -103,7 +103,7 @@ def test_a_full_disk_is_told_and_got_over(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + bytes(range(256)) * 20])
-def test_a_damaged_database_is_told_as_such(content: bytes, directory: Path) -> None:
+def test_a_damaged_database_is_reported(content: bytes, directory: Path) -> None:
     directory.mkdir()
     (directory / "coordination.db").write_bytes(content)
     with pytest.raises(StoreFailedError) as told:
@@ -113,7 +113,7 @@ def test_a_damaged_database_is_told_as_such(content: bytes, directory: Path) -> 
     assert (directory / "coordination.db").read_bytes() == content
 
 
-def test_a_directory_that_cannot_be_used_is_told_as_such(tmp_path: Path) -> None:
+def test_an_unusable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreFailedError, match="file"):
         EmbeddedStore(tmp_path / "file").connect(1000)
@@ -154,7 +154,7 @@ def test_sessions_of_before_a_reboot_are_ended(store: EmbeddedStore, directory: 
     until(lambda: ghost.expired, "the ghost's own insight", 10)
 
 
-def test_an_ended_session_whose_process_believes_in_it_writes_nothing(
+def test_an_ended_session_writes_nothing_although_its_process_runs(
     store: EmbeddedStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is looked for in the transaction of the write: no clock, flag or wake-up is needed for the refusal."""
@@ -214,7 +214,7 @@ def test_a_forked_child_is_refused_and_does_not_hide_its_parents_death(store: Em
     until(lambda: session.exists("/child") is None, "the child's end", 10)
 
 
-def test_watches_are_told_when_no_bell_rings(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_fire_when_no_bell_rings(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     session, writer, fired = store.connect(400), store.connect(400), threading.Event()
     session.exists("/a", lambda _: fired.set())
     monkeypatch.setattr(liveness, "ring", lambda *_: None)
@@ -223,7 +223,7 @@ def test_watches_are_told_when_no_bell_rings(store: EmbeddedStore, monkeypatch: 
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_watches_are_told_when_the_changes_are_no_longer_kept(
+def test_watches_fire_when_the_changes_were_dropped(
     kept: int, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that has fallen behind compares its watches with the tree."""

@@ -63,7 +63,7 @@ def test_a_watch_is_called_after_the_operation_and_never_inside_another() -> Non
     assert order == ["a begins", "a ends", "c", "b"]
 
 
-def test_what_a_watch_raises_comes_out_and_the_next_is_called_later() -> None:
+def test_an_exception_of_a_watch_is_raised_and_the_next_is_called_later() -> None:
     store, events = MemoryStore(), list[WatchEvent]()
     session, other = store.connect(100), store.connect(100)
     session.create("/a")

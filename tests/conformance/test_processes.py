@@ -128,7 +128,7 @@ def test_every_watch_is_called_once_in_order_while_another_process_writes(shared
     assert events == [WatchEvent(path, "created") for path in paths]
 
 
-def test_nobody_sees_half_a_multi(shared: Stores) -> None:
+def test_no_reader_sees_half_a_multi(shared: Stores) -> None:
     """Also when the writer is killed in the middle of one."""
     session = shared.connect()
     paths = [f"/n{number}" for number in range(20)]
@@ -327,7 +327,7 @@ def test_a_write_under_way_when_the_connection_breaks_is_of_unknown_outcome(
     store.close()
 
 
-def test_zookeeper_refuses_what_does_not_fit_into_one_packet(zookeeper: ZooKeeperServer) -> None:
+def test_zookeeper_refuses_a_multi_larger_than_a_packet(zookeeper: ZooKeeperServer) -> None:
     store = ZooKeeperStore(zookeeper.hosts + "/large")
     session = store.connect(10_000)
     session.create("/n")
@@ -339,7 +339,7 @@ def test_zookeeper_refuses_what_does_not_fit_into_one_packet(zookeeper: ZooKeepe
     store.close()
 
 
-def test_no_zookeeper_server_is_told_as_such(tmp_path: Path) -> None:
+def test_a_missing_zookeeper_server_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLossError, match="no ZooKeeper server"):
         ZooKeeperStore("127.0.0.1:1", connect_timeout_ms=300).connect(1000)
     for hosts in ("", "/kreplog", "host:1/a//b", "host:1/.."):
@@ -349,5 +349,5 @@ def test_no_zookeeper_server_is_told_as_such(tmp_path: Path) -> None:
 
 def test_the_agreed_timeout_is_known(zookeeper: ZooKeeperServer) -> None:
     store = ZooKeeperStore(zookeeper.hosts)
-    assert [store.connect(asked).timeout_ms for asked in (10, 1500, 10_000_000)] == [1000, 1500, 20_000]
+    assert [store.connect(requested).timeout_ms for requested in (10, 1500, 10_000_000)] == [1000, 1500, 20_000]
     store.close()

@@ -233,7 +233,7 @@ WATCHED: list[tuple[Sequence[StoreOperation], list[list[tuple[str, str]]]]] = [
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one multi"])
 @pytest.mark.parametrize(("operations", "expected"), WATCHED, ids=lambda case: repr(case[0])[:60])
-def test_what_watches_see(
+def test_events_of_watches(
     operations: Sequence[StoreOperation], expected: list[list[tuple[str, str]]], together: bool, stores: Stores
 ) -> None:
     session, writer = stores.connect(), stores.connect()
@@ -247,16 +247,20 @@ def test_what_watches_see(
     session.children("/n", seen[4].append)
     for batch in [operations] if together else [[operation] for operation in operations]:
         writer.multi(batch)
-    until(lambda: [one.kinds() for one in seen] == expected, f"{[one.kinds() for one in seen]} == {expected}", 10)
+    until(
+        lambda: [client.kinds() for client in seen] == expected,
+        f"{[client.kinds() for client in seen]} == {expected}",
+        10,
+    )
     writer.multi([SetData("/n", b"again"), Create("/n/a-", sequential=True)])
     if writer.exists("/n/a") is not None:
         writer.set_data("/n/a", b"again")
     settle(session)
-    for one, first in zip(seen[:2], expected[:2], strict=True):
-        assert len(one) == 1 or not first, "a watch is called once"
+    for kinds, first in zip(seen[:2], expected[:2], strict=True):
+        assert len(kinds) == 1 or not first, "a watch is called once"
 
 
-def test_a_watch_is_called_once_and_not_for_what_was_before(stores: Stores) -> None:
+def test_a_watch_is_called_once_and_not_for_earlier_changes(stores: Stores) -> None:
     session, seen = stores.connect(), Seen()
     session.create("/a")
     for number in range(20):

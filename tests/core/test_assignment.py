@@ -361,7 +361,7 @@ def test_leaders_are_as_even_as_the_replicas_allow() -> None:
         assert sum(count**2 for count in leaders_per_broker(after.values(), brokers)) == best, seed
 
 
-def test_drain_moves_what_it_must_and_nothing_else() -> None:
+def test_drain_moves_no_more_than_it_must() -> None:
     for seed in range(300):
         dice = random.Random(seed)
         racks = ["a", "b", "c", None][: dice.randint(1, 4)]
@@ -405,7 +405,7 @@ def test_a_partition_all_in_one_rack_gets_another() -> None:
     assert replicas_per_broker(after.values(), brokers) == [1, 1, 1, 1]
 
 
-def test_what_cannot_be_rebalanced() -> None:
+def test_impossible_rebalances() -> None:
     with pytest.raises(InvalidReplicaAssignmentError, match=r"flights-0 .* \[7\] are no brokers here"):
         rebalance(topic({0: (0, 7)}), plain(0, 1))
     with pytest.raises(UsageError, match=r"brokers \[1\] are in the cluster already"):

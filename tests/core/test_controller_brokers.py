@@ -58,7 +58,7 @@ def test_a_dead_follower_leaves_the_isr() -> None:
     cluster.check()
 
 
-def test_who_leaves_an_isr_that_becomes_too_small_stays_eligible() -> None:
+def test_a_replica_that_leaves_a_too_small_isr_stays_eligible() -> None:
     """KIP-966: with two of two needed, nothing can be committed without broker 2, so it may lead again."""
     cluster = cluster_with(1, 2, config=TWO)
     cluster.brokers[2].stop()
@@ -86,8 +86,8 @@ def test_a_lower_min_insync_replicas_ends_eligibility_before_the_leader_hears_of
     if failover:
         cluster.start_controller()
     cluster.run()
-    told = cluster.brokers[1].replicas[T0]
-    assert (told.config.min_insync_replicas, told.state.elr) == (1, ())
+    partition_state = cluster.brokers[1].replicas[T0]
+    assert (partition_state.config.min_insync_replicas, partition_state.state.elr) == (1, ())
     assert cluster.state(T0).elr == ()
     cluster.brokers[1].stop()
     cluster.brokers[2].start()
@@ -96,7 +96,7 @@ def test_a_lower_min_insync_replicas_ends_eligibility_before_the_leader_hears_of
     cluster.check()
 
 
-def test_without_an_in_sync_replica_nobody_leads_until_one_returns() -> None:
+def test_without_an_in_sync_replica_there_is_no_leader_until_it_returns() -> None:
     cluster = cluster_with(1, 2)
     cluster.brokers[2].stop()
     cluster.run()
@@ -130,7 +130,7 @@ def test_f19_an_unclean_election_only_where_the_topic_allows_it_and_loudly() -> 
     cluster.write(SetData(nodes.topic_config("t"), data))
     cluster.run()
     assert cluster.leader_and_isr(T0) == (2, (2,))
-    assert [(one.partition, one.leader) for one in cluster.unclean] == [(T0, 2)]
+    assert [(election.partition, election.leader) for election in cluster.unclean] == [(T0, 2)]
     assert "committed records may be lost" in cluster.errors()[0]
 
 
@@ -162,7 +162,7 @@ def test_the_inconsistency_of_the_replica_state_machine_study(witness: str, toge
     assert state.isr == ((1, 2) if together else (second,))
 
 
-def test_f33_a_new_controller_processes_a_death_that_nobody_saw() -> None:
+def test_f33_a_new_controller_handles_a_failure_that_no_controller_saw() -> None:
     """KAFKA-3143: the controller and the leader die in the same moment."""
     cluster = cluster_with(1, 2, 3)
     cluster.controllers[0].die()
@@ -241,7 +241,7 @@ def test_f17_an_unclean_return_costs_the_place_in_the_isr(seen: bool) -> None:
     cluster.check()
 
 
-def test_f17_also_where_every_record_is_fsynced_now_but_not_where_nobody_else_is_left() -> None:
+def test_f17_also_where_every_record_is_fsynced_now_but_not_for_the_last_replica() -> None:
     """It may not have been when those that were lost were written."""
     durable = TopicConfig(flush_messages=1, min_insync_replicas=2)
     for config, others, leader in ((durable, (2,), NO_LEADER), (TopicConfig(), (), 1)):
@@ -282,11 +282,11 @@ def test_a_new_broker_learns_of_everything_and_all_learn_of_it() -> None:
     assert first.is_init
     assert first.partitions == ()
     assert isinstance(second, UpdateMetadataRequest)
-    assert [told.partition for told in second.partitions] == [T0]
+    assert [partition_state.partition for partition_state in second.partitions] == [T0]
     cluster.check()
 
 
-def test_an_init_makes_a_broker_delete_what_is_no_longer_its_own() -> None:
+def test_an_init_makes_a_broker_delete_unassigned_replicas() -> None:
     cluster = cluster_with(1, 2)
     cluster.brokers[3].stop()
     cluster.run()
@@ -317,7 +317,7 @@ def test_f15_controlled_shutdown_moves_leaders_and_followers_away() -> None:
     cluster.check()
 
 
-def test_f15_a_stopping_broker_is_elected_by_nobody_even_after_a_failover() -> None:
+def test_f15_a_stopping_broker_is_never_elected_even_after_a_failover() -> None:
     cluster = cluster_with(1, 2, 3)
     cluster.brokers[2].mark_stopping()
     cluster.run()
@@ -389,7 +389,11 @@ def test_f14_an_isr_that_changes_under_the_controllers_hands_is_read_anew() -> N
     raced: list[Effect] = []
 
     def race(box: Box, effect: Effect) -> bool:
-        if isinstance(effect, Multi) and any(isinstance(one, SetData) for one in effect.operations) and not raced:
+        if (
+            isinstance(effect, Multi)
+            and any(isinstance(operation, SetData) for operation in effect.operations)
+            and not raced
+        ):
             raced.append(effect)
             cluster.brokers[1].write_isr(T0, (1, 3))
         return False
@@ -407,7 +411,7 @@ def test_a_partition_that_is_written_all_the_time_is_left_to_the_next_tick() -> 
     cluster.brokers[3].stop()
 
     def race(box: Box, effect: Effect) -> bool:
-        if isinstance(effect, Multi) and any(isinstance(one, SetData) for one in effect.operations):
+        if isinstance(effect, Multi) and any(isinstance(operation, SetData) for operation in effect.operations):
             cluster.brokers[1].write_isr(T0, cluster.state(T0).isr)
         return False
 
@@ -421,7 +425,7 @@ def test_a_partition_that_is_written_all_the_time_is_left_to_the_next_tick() -> 
     cluster.check()
 
 
-def test_f30_a_broker_that_does_not_answer_holds_nobody_up() -> None:
+def test_f30_a_broker_that_does_not_respond_delays_no_other() -> None:
     cluster = cluster_with(1, 2, 3)
     cluster.brokers[3].stuck = True
     cluster.brokers[1].stop()
@@ -430,7 +434,7 @@ def test_f30_a_broker_that_does_not_answer_holds_nobody_up() -> None:
     assert cluster.brokers[2].replicas[T0].state.leader_epoch == 1
 
 
-def test_a_follower_is_told_to_stop_only_on_a_broker_that_lives() -> None:
+def test_a_follower_is_stopped_only_on_a_live_broker() -> None:
     cluster = cluster_with(1, 2, 3)
     cluster.brokers[1].stop()
     cluster.run()
@@ -456,8 +460,8 @@ def test_a_whole_cluster_that_restarts_keeps_its_isr(order: tuple[int, ...]) -> 
 @pytest.mark.parametrize("broker", [1, 2])
 def test_a_leader_or_a_follower_that_takes_no_more_in_its_leader_epoch_is_given_another(broker: int) -> None:
     cluster = cluster_with(1, 2, 3)
-    told = PartitionState(T0, cluster.controller.context.topic_id(T0), cluster.state(T0), (1, 2, 3))
-    request = LeaderAndIsrRequest(101, cluster.controller.epoch, cluster.brokers[broker].epoch, (told,))
+    partition_state = PartitionState(T0, cluster.controller.context.topic_id(T0), cluster.state(T0), (1, 2, 3))
+    request = LeaderAndIsrRequest(101, cluster.controller.epoch, cluster.brokers[broker].epoch, (partition_state,))
     refused = LeaderAndIsrResponse(ErrorCode.NONE, ((T0, ErrorCode.FENCED_LEADER_EPOCH),))
     for _ in range(2):  # the second answer is to an epoch that is over by then
         cluster.box.queue.append(ControlReplied(broker, cluster.brokers[broker].epoch, request, refused))

@@ -18,7 +18,7 @@ from kreplog.errors import ConnectionLossError
 from kreplog.types import TopicPartition
 from tests.core.controlled import Box, Cluster
 
-ASKED = Multi | GetNodes | GetChildren
+STORE_EFFECTS = Multi | GetNodes | GetChildren
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -184,7 +184,7 @@ def test_a_controller_that_dies_at_any_effect_is_replaced_by_one_that_finishes(
     wanted = undisturbed.outcome()
     assert len(effects) > 10
     for number, crashed_at in enumerate(effects):
-        if number and not isinstance(crashed_at, ASKED) and not isinstance(effects[number - 1], ASKED):
+        if number and not isinstance(crashed_at, STORE_EFFECTS) and not isinstance(effects[number - 1], STORE_EFFECTS):
             continue  # lines of the log, and requests that die together
         seen = 0
 
@@ -209,8 +209,8 @@ def test_a_controller_that_loses_any_reply_of_the_store_starts_over(
 ) -> None:
     effects, undisturbed = count_effects(flow)
     wanted = undisturbed.outcome()
-    asked = [number for number, effect in enumerate(effects) if isinstance(effect, ASKED)]
-    for number in asked:
+    numbers = [number for number, effect in enumerate(effects) if isinstance(effect, STORE_EFFECTS)]
+    for number in numbers:
         seen = 0
 
         def lose(box: Box, effect: Effect, number: int = number) -> bool:

@@ -84,7 +84,9 @@ def test_f28_elected_with_the_reply_lost(applied: bool) -> None:
     first, second = cluster.start_controller(), cluster.start_controller()
 
     def lose(box: Box, effect: Effect) -> bool:
-        if isinstance(effect, Multi) and any(isinstance(one, Create) and one.ephemeral for one in effect.operations):
+        if isinstance(effect, Multi) and any(
+            isinstance(operation, Create) and operation.ephemeral for operation in effect.operations
+        ):
             cluster.after = lambda box, effect: False
             cluster.lost = ConnectionLossError("lost")
         return False

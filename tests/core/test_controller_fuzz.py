@@ -62,7 +62,8 @@ class History:
                 epoch = broker.replicas[partition].state.leader_epoch
                 if (state.leader, state.leader_epoch) == (broker.id, epoch) and len(state.isr) > 1:
                     broker.write_isr(
-                        partition, [one for one in state.isr if one == broker.id or self.draw.random() < 0.5]
+                        partition,
+                        [broker_id for broker_id in state.isr if broker_id == broker.id or self.draw.random() < 0.5],
                     )
 
     def bounce(self, broker: FakeBroker) -> None:
@@ -221,7 +222,7 @@ class History:
 
 
 @pytest.mark.parametrize("first", range(0, 100, 10))
-def test_random_histories_come_to_rest_as_asked(first: int) -> None:
+def test_random_histories_come_to_rest_as_requested(first: int) -> None:
     for seed in range(first, first + 10):
         history = History(seed)
         try:

@@ -34,8 +34,12 @@ def test_the_target_joins_catches_up_and_takes_over() -> None:
     state = cluster.state(T0)
     assert (state.leader, state.isr, state.leader_epoch) == (1, (1, 2), 1)
     for broker in (1, 2, 3, 4):
-        told = cluster.brokers[broker].replicas[T0]
-        assert (told.adding, told.removing, told.is_new) == ((4, 3), (1, 2), broker in (3, 4))
+        partition_state = cluster.brokers[broker].replicas[T0]
+        assert (partition_state.adding, partition_state.removing, partition_state.is_new) == (
+            (4, 3),
+            (1, 2),
+            broker in (3, 4),
+        )
     cluster.check()
 
     cluster.brokers[1].write_isr(T0, (1, 2, 4))
@@ -59,8 +63,8 @@ def test_the_switch_is_one_multi() -> None:
     multis = cluster.note_multis()
     cluster.brokers[1].write_isr(T0, (1, 2, 3))
     cluster.run()
-    (switch,) = [multi for multi in multis if any(isinstance(one, SetData) for one in multi.operations)]
-    assert [one.path for one in switch.operations] == [
+    (switch,) = [multi for multi in multis if any(isinstance(operation, SetData) for operation in multi.operations)]
+    assert [operation.path for operation in switch.operations] == [
         nodes.CONTROLLER_EPOCH,
         nodes.topic("t"),
         nodes.leader_and_isr(T0),
@@ -111,12 +115,12 @@ def test_several_partitions_move_in_one_write_of_their_topic() -> None:
         *(Create(nodes.partition(TopicPartition("t", n), nodes.REASSIGNED), b"[3,4]") for n in range(300)),
     )
     cluster.run()
-    assert all(one == Assignment((3, 4)) for one in cluster.topic("t").partitions.values())
+    assert all(assigned == Assignment((3, 4)) for assigned in cluster.topic("t").partitions.values())
     assert cluster.topic("t").version == 4
     cluster.check()
 
 
-def test_cancelling_leads_back_exactly_and_deletes_who_joined() -> None:
+def test_cancelling_restores_the_assignment_and_deletes_joined_replicas() -> None:
     cluster = cluster_with(2, 1, 3)
     cluster.reassign(T0, (3, 4))
     cluster.run()
@@ -132,7 +136,7 @@ def test_cancelling_leads_back_exactly_and_deletes_who_joined() -> None:
     cluster.check()
 
 
-def test_cancelling_waits_while_only_a_newcomer_holds_what_is_committed() -> None:
+def test_cancelling_waits_while_only_a_new_replica_holds_committed_records() -> None:
     """Otherwise the newcomer, the last in the ISR, would be deleted with what nobody else has."""
     cluster = cluster_with(1)
     cluster.reassign(T0, (4, 5))
@@ -156,7 +160,7 @@ def test_cancelling_waits_while_only_a_newcomer_holds_what_is_committed() -> Non
 
 
 @pytest.mark.parametrize("target", [(), (1, 5)])
-def test_who_joined_stays_while_too_few_others_hold_what_is_committed(target: tuple[int, ...]) -> None:
+def test_joined_replicas_stay_while_too_few_others_hold_committed_records(target: tuple[int, ...]) -> None:
     """min.insync.replicas is what an acknowledged record is promised; a change of mind does not delete so many of it
     that fewer are left."""
     cluster = cluster_with(1, 2, config=TopicConfig(min_insync_replicas=2))
@@ -201,7 +205,7 @@ def test_a_request_replaced_at_the_last_moment_is_not_deleted_unread() -> None:
     cluster.brokers[1].write_isr(T0, (1, 2, 3, 4))
 
     def race(box: Box, effect: Effect) -> bool:
-        if isinstance(effect, Multi) and any(isinstance(one, Delete) for one in effect.operations[2:]):
+        if isinstance(effect, Multi) and any(isinstance(operation, Delete) for operation in effect.operations[2:]):
             cluster.before = lambda box, effect: False
             cluster.write(*admin_operations.reassign_operations(T0, (5, 3), (3, 5), pending=True))
         return False
@@ -217,7 +221,7 @@ def test_a_request_replaced_at_the_last_moment_is_not_deleted_unread() -> None:
     ("partition", "data"),
     [(T0, b"[1,1]"), (T0, b"[1,77]"), (T0, b"?"), (T1, b"[1]"), (TopicPartition("x", 0), b"[1]"), (T0, b"[-1]")],
 )
-def test_what_cannot_be_is_refused_and_the_request_deleted(partition: TopicPartition, data: bytes) -> None:
+def test_an_impossible_request_is_refused_and_deleted(partition: TopicPartition, data: bytes) -> None:
     cluster = cluster_with(1, 2)
     path = nodes.partition(partition, nodes.REASSIGNED)
     cluster.write(Create(f"{nodes.REASSIGNED}/{partition.topic}"), Create(path, data))
@@ -287,7 +291,7 @@ def test_a_newcomer_may_be_elected_only_out_of_the_isr() -> None:
     cluster.check()
 
 
-def test_without_its_request_what_is_under_way_goes_on() -> None:
+def test_a_reassignment_under_way_continues_without_its_request() -> None:
     cluster = cluster_with(1, 2)
     cluster.reassign(T0, (3, 4))
     cluster.run()

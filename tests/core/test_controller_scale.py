@@ -65,15 +65,15 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
     assert sum(written) < TOPICS * PARTITIONS + 100
     assert len(written) < TOPICS * PARTITIONS / 499 + 5
     orphaned = {TopicPartition(f"t{n // PARTITIONS}", n % PARTITIONS) for n in range(0, TOPICS * PARTITIONS, 3)}
-    told = _told_as_written(effects, orphaned)
-    assert told == set(cluster.controller.context.states)
+    partitions_sent = _partitions_sent_as_written(effects, orphaned)
+    assert partitions_sent == set(cluster.controller.context.states)
     sent = [effect for effect in effects if isinstance(effect, SendControl)]
-    early = [one for one in sent if isinstance(one.request, LeaderAndIsrRequest) and not one.request.is_init]
+    early = [send for send in sent if isinstance(send.request, LeaderAndIsrRequest) and not send.request.is_init]
     assert sent[: len(early)] == early
     (waited,) = (at for at, effect in enumerate(effects) if isinstance(effect, DrainControlChannels))
     assert effects[waited] == DrainControlChannels(500, 250)
     assert [effect for effect in effects[:waited] if isinstance(effect, SendControl)] == early, "taken before the INIT"
-    assert [(one.broker, type(one.request), len(one.request.partitions)) for one in sent[len(early) :]] == [
+    assert [(send.broker, type(send.request), len(send.request.partitions)) for send in sent[len(early) :]] == [
         (broker, kind, TOPICS * PARTITIONS)
         for broker in (2, 3)
         for kind in (LeaderAndIsrRequest, UpdateMetadataRequest)
@@ -82,26 +82,26 @@ def test_f32_a_failover_with_ten_thousand_partitions() -> None:
     assert counted["GetNodes"] + counted["GetChildren"] < 40
 
 
-def test_who_leads_is_told_before_the_isrs_of_others_are_written() -> None:
+def test_new_leaders_are_sent_before_other_isrs_are_written() -> None:
     """A broker dies that led a third of thousands of partitions and followed in the others: the new leaders wait for
     the multis of those led by it, in pieces, and for nothing else."""
     cluster = _cluster(2, 3 * (fencing.MAX_OPERATIONS + 1))
     cluster.catching_up = False
     cluster.start_controller()
     cluster.run()
-    led = {one for one, state in cluster.controller.context.states.items() if state.leader == 1}
+    led = {partition for partition, state in cluster.controller.context.states.items() if state.leader == 1}
     assert len(led) > 2 * MAX_PARTITIONS_PER_REQUEST
     effects = _noted(cluster)
     cluster.brokers[1].stop()
     cluster.run()
     cluster.check()
     assert all(state.isr == (2, 3) for state in cluster.controller.context.states.values())
-    assert _told_as_written(effects, led) == set(cluster.controller.context.states)
+    assert _partitions_sent_as_written(effects, led) == set(cluster.controller.context.states)
 
 
-def _told_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[TopicPartition]:
+def _partitions_sent_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[TopicPartition]:
     """What was told before any INIT; the brokers of `led` as soon as each multi of those is written."""
-    told: set[TopicPartition] = set()
+    partitions_sent: set[TopicPartition] = set()
     multis = 0
     for effect in effects:
         if isinstance(effect, SendControl):
@@ -109,12 +109,12 @@ def _told_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[Top
             if isinstance(effect.request, LeaderAndIsrRequest):
                 if effect.request.is_init:
                     break
-                told.update(one.partition for one in effect.request.partitions)
+                partitions_sent.update(state.partition for state in effect.request.partitions)
             assert len(effect.request.partitions) <= MAX_PARTITIONS_PER_REQUEST
-        elif isinstance(effect, Multi) and [type(one) for one in effect.operations[:2]] == [Check, SetData]:
+        elif isinstance(effect, Multi) and [type(operation) for operation in effect.operations[:2]] == [Check, SetData]:
             multis += 1
-            assert len(told & led) >= min(len(led), (multis - 1) * (fencing.MAX_OPERATIONS - 1)), (
+            assert len(partitions_sent & led) >= min(len(led), (multis - 1) * (fencing.MAX_OPERATIONS - 1)), (
                 "told as it is written"
             )
     assert multis > 6
-    return told
+    return partitions_sent

@@ -47,8 +47,8 @@ def test_a_new_topic_is_led_by_its_first_live_replicas() -> None:
     cluster.run()
     assert cluster.state(T0) == LeaderAndIsr(1, 0, (1, 3), (), 1, 0)
     assert cluster.state(T1) == LeaderAndIsr(3, 0, (1, 3), (), 1, 0)
-    told = cluster.brokers[1].replicas[T0]
-    assert (told.topic_id, told.replicas, told.is_new) == ("uuid", (2, 1, 3), True)
+    partition_state = cluster.brokers[1].replicas[T0]
+    assert (partition_state.topic_id, partition_state.replicas, partition_state.is_new) == ("uuid", (2, 1, 3), True)
     assert cluster.controller.context.replica_status(PartitionAndReplica(T0, 2)) is ReplicaStatus.OFFLINE
     cluster.check()
 
@@ -102,7 +102,7 @@ def test_a_batch_is_one_request_of_a_kind_for_each_broker_in_the_right_order() -
     ]
 
 
-def test_what_a_broker_is_told_as_a_replica_it_is_not_told_again_for_its_clients() -> None:
+def test_a_partition_in_leader_and_isr_is_not_sent_again_in_update_metadata() -> None:
     """But what is new all are told of in one, lest clients hear of a part of a topic."""
     cluster = running()
     cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
@@ -112,11 +112,11 @@ def test_what_a_broker_is_told_as_a_replica_it_is_not_told_again_for_its_clients
     cluster.sent.clear()
     cluster.write(*admin_operations.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
     cluster.run()
-    told = [
-        (send.broker, type(send.request), [one.partition.partition for one in send.request.partitions])
+    sent = [
+        (send.broker, type(send.request), [state.partition.partition for state in send.request.partitions])
         for send in cluster.sent
     ]
-    assert told == [
+    assert sent == [
         (1, LeaderAndIsrRequest, [0]),
         (1, UpdateMetadataRequest, [1]),
         (2, LeaderAndIsrRequest, [0, 1]),
@@ -129,7 +129,7 @@ def test_what_a_broker_is_told_as_a_replica_it_is_not_told_again_for_its_clients
 # Settings
 
 
-def test_new_settings_are_told_under_the_same_leader_epoch() -> None:
+def test_new_settings_are_sent_under_the_same_leader_epoch() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2)})
     cluster.run()
@@ -161,7 +161,7 @@ def test_a_setting_of_a_newer_version_does_not_undo_the_others() -> None:
     assert nodes.decode_topic_config("/config/topics/t", node) == TopicConfig(min_insync_replicas=2)
 
 
-def test_what_logs_do_otherwise_is_kept_with_the_topic() -> None:
+def test_log_settings_are_stored_with_the_topic() -> None:
     config = TopicConfig(retention_ms=1000, segment_bytes=4096, message_timestamp_type="LogAppendTime")
     data = nodes.encode_topic_config(config)
     assert b"retention.bytes" not in data
@@ -369,7 +369,7 @@ def test_a_replica_on_a_failed_disk_is_deleted_when_its_broker_registers_anew() 
     cluster.check()
 
 
-def test_nobody_is_elected_for_a_topic_that_is_being_deleted() -> None:
+def test_no_leader_is_elected_for_a_topic_that_is_being_deleted() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2, 3)})
     cluster.run()
@@ -401,7 +401,7 @@ def test_f41_a_topic_deleted_and_made_anew_while_a_broker_was_away() -> None:
     cluster.check()
 
 
-def test_deleting_what_is_not_there_only_deletes_the_request() -> None:
+def test_deleting_a_missing_topic_only_deletes_the_request() -> None:
     cluster = running()
     cluster.write(Create(f"{nodes.DELETED_TOPICS}/nothing"))
     cluster.run()
@@ -432,7 +432,7 @@ def test_a_large_topic_is_deleted_in_chunks_the_request_last() -> None:
 
     def note(box: Box, effect: Effect) -> bool:
         if isinstance(effect, Multi):
-            deletes.append([one.path for one in effect.operations if isinstance(one, Delete)])
+            deletes.append([operation.path for operation in effect.operations if isinstance(operation, Delete)])
         return False
 
     cluster.before = note
@@ -442,7 +442,7 @@ def test_a_large_topic_is_deleted_in_chunks_the_request_last() -> None:
     assert deletes[-1] == [nodes.topic_config("t"), nodes.topic("t"), f"{nodes.DELETED_TOPICS}/t"]
 
 
-def test_a_topic_that_somebody_deletes_by_hand_is_stopped_and_forgotten() -> None:
+def test_a_topic_deleted_by_hand_is_stopped_and_forgotten() -> None:
     cluster = running()
     cluster.create_topic("t", {0: (1, 2)})
     cluster.run()
@@ -533,7 +533,9 @@ def test_f18_more_in_sync_replicas_than_replicas_are_refused() -> None:
         ("t", {0: (1, 2), 1: (1,)}, InvalidReplicaAssignmentError),
     ],
 )
-def test_what_cannot_be_created(name: str, assignment: dict[int, tuple[int, ...]], error: type[KreplogError]) -> None:
+def test_impossible_topics_are_refused(
+    name: str, assignment: dict[int, tuple[int, ...]], error: type[KreplogError]
+) -> None:
     with pytest.raises(error):
         admin_operations.create_topic_operations(name, "id", assignment, TopicConfig(), (1, 2, 3))
 
@@ -555,7 +557,7 @@ def test_other_requests_are_checked_as_well() -> None:
         admin_operations.delete_topic_operations("..")
 
 
-def test_requests_for_what_is_not_there_fail_whole() -> None:
+def test_requests_for_missing_topics_fail_whole() -> None:
     cluster = running()
     for operations in (
         admin_operations.delete_topic_operations("t"),

@@ -41,7 +41,7 @@ def test_partitions_of_a_cluster_and_of_a_broker_are_bounded() -> None:
     limits.add("b", 0, [(3,)], 0)
 
 
-def test_what_was_created_is_counted_once_also_before_the_metadata_has_it() -> None:
+def test_a_created_partition_is_counted_once_also_before_the_metadata_has_it() -> None:
     limits = PartitionLimits(4, 100)
     limits.recount({"a": [(1,)]}, 0)
     limits.add("a", 1, [(1,)], 0)
@@ -57,7 +57,7 @@ def test_what_was_created_is_counted_once_also_before_the_metadata_has_it() -> N
 
 
 def request(replica_id: int, count: int, session: int = 0, epoch: int = 0) -> FetchRequest:
-    partitions = tuple(FetchPartition(TopicPartition("t", one), "", -1, 0) for one in range(count))
+    partitions = tuple(FetchPartition(TopicPartition("t", number), "", -1, 0) for number in range(count))
     return FetchRequest(replica_id, -1, 0, 0, 1 << 20, partitions, (), session, epoch)
 
 
@@ -91,7 +91,7 @@ def parked_fetches(shell: Shell) -> int:
 def park(shell: Shell, reply_to: str, replica_id: int = CONSUMER) -> Reply | None:
     """Send a fetch at the end of the log, which may wait; the reply where it comes at once."""
     wanted = FetchRequest(replica_id, 1, 500, 1, 1 << 20, (FetchPartition(TP, "id", 1, 0),))
-    replies = [one for one in shell.request(wanted, reply_to) if isinstance(one, Reply)]
+    replies = [effect for effect in shell.request(wanted, reply_to) if isinstance(effect, Reply)]
     return replies[0] if replies else None
 
 
@@ -121,14 +121,14 @@ def test_parked_fetches_are_charged_and_beyond_the_bound_answered_at_once() -> N
 def test_parked_fetches_that_get_records_are_charged_no_more() -> None:
     shell = leader_with_room_for_two()
     effects = shell.request(ProduceRequest(1, 1000, (ProducePartition(TP, batch("a")),)), "producer")
-    assert {one.reply_to for one in effects if isinstance(one, Reply)} == {"first", "second", "producer"}
+    assert {effect.reply_to for effect in effects if isinstance(effect, Reply)} == {"first", "second", "producer"}
     assert parked_fetches(shell) == 0
 
 
 def test_parked_fetches_that_time_out_are_charged_no_more() -> None:
     shell = leader_with_room_for_two()
     shell.now_ms = 500
-    assert {one.reply_to for one in shell.step(Tick()) if isinstance(one, Reply)} == {"first", "second"}
+    assert {effect.reply_to for effect in shell.step(Tick()) if isinstance(effect, Reply)} == {"first", "second"}
     assert parked_fetches(shell) == 0
     assert park(shell, "later") is None
 

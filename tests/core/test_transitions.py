@@ -67,7 +67,7 @@ ILLEGAL_PARTITION = [
 ]
 
 
-def test_the_tables_hold_what_the_study_says() -> None:
+def test_the_tables_agree_with_the_study() -> None:
     """Seven states of a replica and four of a partition; OnlineReplica as the study quotes it."""
     assert len(REPLICA_TRANSITIONS) == 7
     assert len(PARTITION_TRANSITIONS) == 4

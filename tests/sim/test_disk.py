@@ -65,7 +65,7 @@ class BothLogs(RuleBasedStateMachine):
             if disk.on_disk().get(TP, topic_id) != topic_id:
                 disk.set_aside(TP)
         opened = [disk.open(TP, topic_id) for disk in self.disks]
-        self.logs = [one.log for one in opened]
+        self.logs = [replica.log for replica in opened]
         assert opened[0][1:] == opened[1][1:]
         self.compare()
 
@@ -131,7 +131,7 @@ class BothLogs(RuleBasedStateMachine):
             offset += count
         model = [batch(self.both[0], first, n, producer, e, at) for producer, first, n, at, e in facts]
         native = [batch(self.both[1], first, n, producer, e, at) for producer, first, n, at, e in facts]
-        joined = [type(model[0])(tuple(one.batches[0] for one in model)), b"".join(native)]
+        joined = [type(model[0])(tuple(records.batches[0] for records in model)), b"".join(native)]
         self.on_both(lambda disks, log: log.append_as_follower(joined[self.both.index(disks)]))
 
     @rule(raised=st.integers(-1, 2))
@@ -253,7 +253,7 @@ def test_truncating_to_the_end_drops_an_epoch_without_records() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200])
 @pytest.mark.parametrize("length", [0, 1, 56, 57, 58, 64, 9000])
-def test_both_codecs_tell_the_same(count: int, length: int) -> None:
+def test_both_codecs_agree(count: int, length: int) -> None:
     model, native = ModelCodec(), NativeCodec()
     made = [
         codec.encode(3, 1, 5, [b"v" * length] * count, 7, base_offset=4, leader_epoch=2) for codec in (model, native)
@@ -264,7 +264,7 @@ def test_both_codecs_tell_the_same(count: int, length: int) -> None:
     assert model.decode(b"") == native.decode(b"") == []
 
 
-def test_a_killed_process_loses_nothing_and_power_takes_what_was_not_flushed(disks: Disks) -> None:
+def test_a_killed_process_loses_nothing_and_a_power_failure_unflushed_records(disks: Disks) -> None:
     disk = disks.disk(1)
     log = disk.open(TP, "id").log
     for sequence in range(4):
@@ -351,11 +351,11 @@ def test_the_nth_write_fails(disks: Disks, torn: bool, survives: bool, found: in
     assert (opened.state.leo, opened.high_watermark) == (found, 1)
 
 
-def test_a_deletion_that_fails_may_have_been_done_and_is_told(disks: Disks) -> None:
+def test_a_deletion_that_fails_may_have_been_done_and_is_observed(disks: Disks) -> None:
     disk = disks.disk(1)
-    told = mock.Mock()
-    told.deleted = lambda broker, partition, log, start: seen.append((start, log.state().log_start))
-    disk.observer = told
+    observer = mock.Mock()
+    observer.deleted = lambda broker, partition, log, start: seen.append((start, log.state().log_start))
+    disk.observer = observer
     seen: list[tuple[int, int]] = []
     log = disk.open(TP, "id").log
     for number in range(3):

@@ -47,8 +47,8 @@ def test_a_connection_keeps_the_order_and_connections_overtake_each_other(seed: 
     for number in range(20):
         bench.call(number, "one" if number % 2 else "two")
     bench.run()
-    assert [one for one in bench.served if one % 2] == list(range(1, 20, 2))
-    assert [one for one in bench.served if not one % 2] == list(range(0, 20, 2))
+    assert [number for number in bench.served if number % 2] == list(range(1, 20, 2))
+    assert [number for number in bench.served if not number % 2] == list(range(0, 20, 2))
     assert bench.served != sorted(bench.served)
     assert sorted(bench.answers) == [(number, number) for number in range(20)]
 
@@ -61,7 +61,7 @@ def test_a_dead_host_is_learned_as_a_closed_connection() -> None:
     assert (bench.served, bench.answers) == ([], [("x", None)])
 
 
-def test_a_host_that_dies_with_a_request_tells_its_caller() -> None:
+def test_the_caller_of_a_host_that_fails_sees_it() -> None:
     bench = Bench(answers=False)
     bench.call("x", timeout_us=100 * SECOND)
     bench.run(100 * MS)
@@ -92,7 +92,7 @@ def test_a_time_out_closes_the_connection_with_all_its_calls() -> None:
     assert bench.network.connections() == []
 
 
-def test_what_waits_at_a_cut_arrives_late_when_it_heals() -> None:
+def test_messages_at_a_cut_arrive_late_when_it_heals() -> None:
     bench = Bench()
     bench.network.cut("a", "b")
     for number in range(3):
@@ -105,7 +105,7 @@ def test_what_waits_at_a_cut_arrives_late_when_it_heals() -> None:
     assert bench.answers == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_what_waits_at_a_cut_is_gone_with_its_connection() -> None:
+def test_messages_at_a_cut_are_lost_with_their_connection() -> None:
     bench = Bench()
     bench.network.cut("a", "b")
     bench.call("x", timeout_us=SECOND)
@@ -192,8 +192,8 @@ def test_across_a_cut_held_connections_hear_nothing(link: tuple[str, str]) -> No
     assert Held(bench).fates == [Fate.SILENT]
     bench.network.detach("b")
     bench.run()
-    told = [Fate.CONNECTED] if link == ("b", "a") else [Fate.CONNECTED, Fate.RESET]
-    assert held.fates == told
+    expected = [Fate.CONNECTED] if link == ("b", "a") else [Fate.CONNECTED, Fate.RESET]
+    assert held.fates == expected
     assert Held(bench).fates == [Fate.SILENT]
 
 
@@ -213,7 +213,7 @@ def test_a_refusal_looks_like_a_death_and_is_none() -> None:
     assert Held(bench).fates == [Fate.CONNECTED]
 
 
-def test_who_hangs_up_hears_nothing_more() -> None:
+def test_a_closed_connection_reports_nothing_more() -> None:
     bench = Bench()
     held = Held(bench)
     bench.network.hang_up(held.connection)

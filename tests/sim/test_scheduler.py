@@ -30,7 +30,7 @@ def test_a_cancelled_timer_does_not_run_and_leaves_no_mark() -> None:
     assert with_timer.events == without.events == 1
 
 
-def test_what_is_due_in_the_past_runs_now() -> None:
+def test_an_event_due_in_the_past_runs_now() -> None:
     scheduler = Scheduler(1)
     scheduler.run_until(100)
     seen: list[int] = []
@@ -54,7 +54,7 @@ def test_events_may_schedule_events() -> None:
     assert seen == [7, 14, 21]
 
 
-def test_the_fingerprint_tells_one_course_from_another() -> None:
+def test_the_fingerprint_distinguishes_courses() -> None:
     def course(seed: int, extra: bool) -> int:
         scheduler = Scheduler(seed)
         for _ in range(10):

@@ -82,7 +82,7 @@ def test_a_plan_is_drawn_from_its_seed_alone() -> None:
     assert any(plan.starved for plan in plans)
 
 
-def test_the_command_that_replays_a_seed_says_what_matters() -> None:
+def test_the_command_that_replays_a_seed_has_all_options() -> None:
     options = report.options_of("3", "crash,pause", "model", "acks-before-watermark", "1,2")
     assert options.command(9) == (
         "kreplog simulate --seeds 9 --brokers 3..3 --faults crash,pause --log model --mutate acks-before-watermark "

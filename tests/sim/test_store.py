@@ -22,7 +22,7 @@ class Bench:
         self.scheduler = Scheduler(seed)
         self.network = Network(self.scheduler)
         self.server = StoreServer(self.scheduler, self.network)
-        self.told: list[Any] = []
+        self.observed: list[Any] = []
         self.link = VirtualStoreLink(
             self.server,
             self.network,
@@ -30,8 +30,8 @@ class Bench:
             "b1",
             TIMEOUT_MS,
             late_ms * MS,
-            lambda session_id: self.told.append("connected"),
-            lambda: self.told.append(("lost", self.scheduler.now_ms)),
+            lambda session_id: self.observed.append("connected"),
+            lambda: self.observed.append(("lost", self.scheduler.now_ms)),
         )
         self.link.connect()
         self.run(50)
@@ -40,10 +40,10 @@ class Bench:
         self.scheduler.run_until(self.scheduler.now_us + ms * MS)
 
     def outcome(self, results: Any, error: Any) -> None:
-        self.told.append(type(error) if error is not None else results)
+        self.observed.append(type(error) if error is not None else results)
 
     def watcher(self, event: WatchEvent) -> None:
-        self.told.append((event.path, event.kind))
+        self.observed.append((event.path, event.kind))
 
     def create(self, path: str) -> None:
         self.link.multi([Create(path)], self.outcome)
@@ -55,13 +55,13 @@ def test_requests_are_answered_in_order() -> None:
     bench.create("/b/c")
     bench.link.get_children("/", None, bench.outcome)
     bench.run(50)
-    assert bench.told == ["connected", ("/a",), NoNodeError, ["a"]]
+    assert bench.observed == ["connected", ("/a",), NoNodeError, ["a"]]
 
 
 def test_a_session_is_kept_up_for_as_long_as_it_is_wanted() -> None:
     bench = Bench()
     bench.run(20 * TIMEOUT_MS)
-    assert bench.told == ["connected"]
+    assert bench.observed == ["connected"]
 
 
 def test_a_link_that_is_cut_off_fences_itself_before_the_store_ends_its_session() -> None:
@@ -75,8 +75,8 @@ def test_a_link_that_is_cut_off_fences_itself_before_the_store_ends_its_session(
         bench.run(10)
         if bench.server.store.peek("/me") is None:
             gone_ms = bench.scheduler.now_ms
-    assert bench.told[-1][0] == "lost"
-    assert bench.told[-1][1] <= gone_ms
+    assert bench.observed[-1][0] == "lost"
+    assert bench.observed[-1][1] <= gone_ms
 
 
 def test_a_late_link_is_a_zombie_for_a_while() -> None:
@@ -87,9 +87,9 @@ def test_a_late_link_is_a_zombie_for_a_while() -> None:
     bench.network.cut("b1", STORE)
     bench.run(2 * TIMEOUT_MS)
     assert bench.server.store.peek("/me") is None
-    assert bench.told == ["connected", ("/me",)]
+    assert bench.observed == ["connected", ("/me",)]
     bench.run(3000)
-    assert bench.told[-1][0] == "lost"
+    assert bench.observed[-1][0] == "lost"
 
 
 def test_a_session_that_the_store_ended_is_learned_with_the_next_word() -> None:
@@ -99,12 +99,12 @@ def test_a_session_that_the_store_ended_is_learned_with_the_next_word() -> None:
     bench.server.expire(session.id)
     bench.create("/a")
     bench.run(100)
-    assert bench.told[1][0] == "lost"
-    assert bench.told[2] is SessionExpiredError
+    assert bench.observed[1][0] == "lost"
+    assert bench.observed[2] is SessionExpiredError
     assert bench.server.store.peek("/a") is None
     bench.create("/a")
     bench.run(10)
-    assert bench.told[3] is SessionExpiredError
+    assert bench.observed[3] is SessionExpiredError
 
 
 def test_a_lost_reply_leaves_the_write_applied() -> None:
@@ -112,12 +112,12 @@ def test_a_lost_reply_leaves_the_write_applied() -> None:
     bench.link.lose_replies(1)
     bench.create("/a")
     bench.run(50)
-    assert bench.told == ["connected", ConnectionLossError]
+    assert bench.observed == ["connected", ConnectionLossError]
     assert bench.server.store.peek("/a") is not None
     bench.run(500)
     bench.create("/b")
     bench.run(50)
-    assert bench.told[-1] == ("/b",)
+    assert bench.observed[-1] == ("/b",)
 
 
 def test_a_write_on_a_lost_connection_is_applied_before_the_link_is_back_or_never() -> None:
@@ -128,8 +128,8 @@ def test_a_write_on_a_lost_connection_is_applied_before_the_link_is_back_or_neve
         bench.scheduler.run_until(bench.scheduler.now_us + int(2 * MS * bench.scheduler.random.random()))
         bench.link.lose_connection()
         done = bench.server.store.peek("/a") is not None
-        if bench.told != ["connected", ("/a",)]:
-            assert bench.told == ["connected", ConnectionLossError]
+        if bench.observed != ["connected", ("/a",)]:
+            assert bench.observed == ["connected", ConnectionLossError]
         bench.run(1000)
         assert done == (bench.server.store.peek("/a") is not None)
         applied.add(done)
@@ -143,27 +143,27 @@ def test_an_unavailable_store_ends_no_session() -> None:
     bench.create("/a")
     bench.server.resume()
     bench.run(2 * TIMEOUT_MS)
-    assert ("lost" in str(bench.told)) is False
-    assert bench.told[-1] in (("/a",), ConnectionLossError)
+    assert ("lost" in str(bench.observed)) is False
+    assert bench.observed[-1] in (("/a",), ConnectionLossError)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_watches_come_in_order_and_before_what_was_read_after_them(seed: int) -> None:
+def test_watches_come_in_order_and_before_later_reads(seed: int) -> None:
     bench = Bench(seed)
     bench.create("/a")
     bench.link.get_nodes(["/a", "/b"], bench.watcher, bench.outcome)
     bench.link.get_nodes(["/a"], bench.watcher, lambda results, error: None)
     bench.run(50)
-    del bench.told[:]
+    del bench.observed[:]
     other = bench.server.store.connect(10**6)
     other.create("/b")
     other.multi([SetData("/a", b"x")])
-    bench.link.get_nodes(["/a"], None, lambda results, error: bench.told.append(results[0].data))
+    bench.link.get_nodes(["/a"], None, lambda results, error: bench.observed.append(results[0].data))
     bench.run(50)
-    assert bench.told == [("/b", "created"), ("/a", "changed"), b"x"]
+    assert bench.observed == [("/b", "created"), ("/a", "changed"), b"x"]
 
 
-def test_watches_that_fire_while_the_link_is_down_are_told_when_it_is_back() -> None:
+def test_watches_that_fire_while_the_link_is_down_arrive_when_it_is_back() -> None:
     bench = Bench()
     bench.create("/a")
     bench.link.get_nodes(["/a"], bench.watcher, bench.outcome)
@@ -171,17 +171,17 @@ def test_watches_that_fire_while_the_link_is_down_are_told_when_it_is_back() -> 
     bench.link.lose_connection()
     bench.server.store.connect(10**6).set_data("/a", b"x")
     bench.run(500)
-    assert bench.told[-1] == ("/a", "changed")
+    assert bench.observed[-1] == ("/a", "changed")
 
 
 def test_a_paused_process_loses_its_session_and_learns_it_when_it_goes_on() -> None:
     bench = Bench()
     bench.link.paused = True
     bench.run(3 * TIMEOUT_MS)
-    assert bench.told == ["connected"]
+    assert bench.observed == ["connected"]
     bench.link.resume()
     bench.run(100)
-    assert bench.told[-1][0] == "lost"
+    assert bench.observed[-1][0] == "lost"
 
 
 def test_a_killed_process_is_noticed_at_once_or_by_its_timeout() -> None:

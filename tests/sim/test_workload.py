@@ -72,12 +72,12 @@ class ClientPort:
         if isinstance(request, m.ListOffsetsRequest):
             offset = self.log.high_watermark if request.partitions[0].timestamp == m.LATEST else 0
             return m.ListOffsetsResponse((m.ListedOffset(TP, ErrorCode.NONE, offset, self.epoch),))
-        asked = request.partitions[0]
+        fetch = request.partitions[0]
         state, end = self.log.state(), self.log.high_watermark
-        if asked.fetch_offset > state.leo:
+        if fetch.fetch_offset > state.leo:
             found = m.FetchedPartition(TP, ErrorCode.OFFSET_OUT_OF_RANGE)
         else:
-            records = self.log.read(asked.fetch_offset, end, asked.max_bytes)
+            records = self.log.read(fetch.fetch_offset, end, fetch.max_bytes)
             found = m.FetchedPartition(TP, ErrorCode.NONE, end, 0, None, BROKER, self.epoch, records)
         return m.FetchResponse(ErrorCode.NONE, 0, (found,))
 
@@ -180,7 +180,7 @@ def test_a_producer_gives_up_when_it_has_waited_long_enough() -> None:
     port.run(3000)
     given_up = run.of(Unknown)
     assert given_up
-    assert {event.reason for event in given_up} == {"no answer for long"}
+    assert {event.reason for event in given_up} == {"no response for patience_ms"}
     assert len({event.producer_id for event in run.of(Invoke)}) == len(run.of(Invoke))
 
 
@@ -194,7 +194,7 @@ def test_a_producer_numbers_a_topic_made_anew_from_the_start() -> None:
     port.answer = port.serve
     port.run(3000)
     run.finish()
-    assert [event.reason for event in run.of(Unknown)] == ["the topic was made anew"]
+    assert [event.reason for event in run.of(Unknown)] == ["the topic was created again"]
     anew = [event for event in run.of(Invoke) if event.topic_id == "id1"]
     assert (anew[0].producer_id, anew[0].sequence) == (101, 0)
     assert run.log()[0] == "101:0"
@@ -211,7 +211,7 @@ def test_a_producer_lets_go_of_a_topic_that_is_gone() -> None:
     run.switch.off = True
     port.known = True
     run.finish()
-    assert all(event.reason == "the topic is gone" for event in run.of(Unknown))
+    assert all(event.reason == "the topic is deleted" for event in run.of(Unknown))
 
 
 def test_acks_of_nothing_ask_for_no_answer() -> None:
@@ -271,8 +271,8 @@ def test_histories_go_into_json() -> None:
     run = Run("producer")
     run.port.run(100)
     run.finish()
-    told = run.history.as_json()[0]
-    assert (told["event"], told["partition"], told["producer_id"]) == ("Invoke", "t-0", 100)
+    event = run.history.as_json()[0]
+    assert (event["event"], event["partition"], event["producer_id"]) == ("Invoke", "t-0", 100)
 
 
 def test_the_same_seed_does_the_same() -> None:
