@@ -29,6 +29,7 @@ IN_A_DIRECTORY = {
 ON_A_CLUSTER = {
     "cluster_kafka_python": ["offsets [0, 1, 2]", *RECORDS],
     "cluster_confluent_kafka": ["offset 0", "offset 1", "offset 2", *RECORDS],
+    "bulk_client": ["bulk-client-0: offsets 0 to 9999", "alice 5000", "bob 5000"],
     "cluster_aiokafka": ["offset 0", "offset 1", "offset 2", *RECORDS],
 }
 WITH_SPARK = {"spark_batch": ["alice 8", "bob 4"]}
