@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import kreplog
-from kreplog.errors import KreplogError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import require_every_partition, resolve
 from pyspark_kreplog.data_loss import report_data_loss
@@ -168,28 +168,32 @@ class StreamPlanner:
             if expected is not None:
                 require_same_topic(partition, expected, state.topic_id, stream=True)
             read_up_to = start.offsets.get(partition)
-            epoch = start.leader_epochs.get(partition)
-            if read_up_to is not None and state.end_offset < read_up_to:
-                checked[partition] = self._await_end(partition, state, read_up_to)
-            elif (
-                read_up_to is not None
-                and epoch is not None
-                and ((shared := end_of_shared_log(state.leader_epochs, epoch, read_up_to)) < read_up_to)
-            ):
-                loss = f"offsets {shared} to {read_up_to}, which were read, have been truncated and replaced by others"
-                self._lost(partition, shared, loss)
-                checked[partition] = replace(state, end_offset=shared)
-            elif state.start_offset > (read_up_to or 0):
+            if read_up_to is not None:
+                checked[partition] = self._check_end(partition, state, read_up_to, start.leader_epochs.get(partition))
+            if state.start_offset > (read_up_to or 0):
                 self._lost_to_retention(partition, read_up_to, state.start_offset)
         return checked
 
-    def _await_end(self, partition: TopicPartition, state: PartitionState, offset: int) -> PartitionState:
-        """The state of a partition whose end fell below `offset`, once that had time to come back; or data loss."""
+    def _check_end(
+        self, partition: TopicPartition, state: PartitionState, read_up_to: int, epoch: int | None
+    ) -> PartitionState:
+        """The state to go on with: where records below `read_up_to` were truncated, it ends there, after data loss.
+
+        epoch: of the last record that was read. An end that fell is given time to come back.
+        """
+        shared = read_up_to if epoch is None else end_of_shared_log(state.leader_epochs, epoch, read_up_to)
+        if shared < read_up_to:
+            loss = f"offsets {shared} to {read_up_to}, which were read, have been truncated and replaced by others"
+            self._lost(partition, shared, loss)
+            return replace(state, end_offset=shared)
+        if state.end_offset >= read_up_to:
+            return state
         with self._logs.use(partition) as log:
-            end = 0 if log is None else await_high_watermark(log, offset)
-        if end < offset:
-            self._lost(partition, offset, f"the log now ends at offset {end}, below offset {offset}, read already")
-        return replace(state, end_offset=min(end, offset))
+            end = read_up_to if log is None else await_high_watermark(log, read_up_to)
+        if end < read_up_to:
+            loss = f"the log now ends at offset {end}, below offset {read_up_to}, read already"
+            self._lost(partition, read_up_to, loss)
+        return replace(state, end_offset=min(end, read_up_to))
 
     def _limit(self, start: Offsets, end: Offsets, *, unlimited: bool) -> dict[TopicPartition, int] | None:
         """The end within the options that limit a batch; None to wait for more records."""
@@ -210,18 +214,21 @@ class StreamPlanner:
 
     def _limit_bytes(self, limit: int, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
         """The end of each partition with a backlog such that the batch has about `limit` bytes."""
+        ranges = {}
         sizes = {}
-        for partition, stop in end.items():
+        for partition, wanted in end.items():
             with self._logs.use(partition) as log:
-                if log is not None and stop > start[partition]:
-                    sizes[partition] = max(1, _size(log, start[partition], stop))
+                if log is not None:
+                    first, stop = max(start[partition], log.log_start_offset), min(wanted, log.high_watermark)
+                    if first < stop:
+                        ranges[partition] = first, stop
+                        sizes[partition] = max(1, _size(log, first, stop))
         limited = {}
         for partition, share in limit_bytes(limit, sizes).items():
             with self._logs.use(partition) as log:
                 if log is not None:
-                    first, stop = start[partition], end[partition]
-                    boundary = partial(_first_boundary, log, first, share)
-                    limited[partition] = end_within_bytes(share, first, stop, sizes[partition], boundary)
+                    boundary = partial(_first_boundary, log, ranges[partition][0], share)
+                    limited[partition] = end_within_bytes(share, *ranges[partition], sizes[partition], boundary)
         return limited
 
     def _range(
@@ -272,9 +279,17 @@ class StreamPlanner:
 
 
 def _size(log: kreplog.Log, start: int, stop: int) -> int:
-    return sum(piece.bytes for piece in log.offset_ranges(start, stop, 1 << 62))
+    """Bytes of [start, stop), 0 where retention deletes `start` at this moment."""
+    try:
+        return sum(piece.bytes for piece in log.offset_ranges(start, stop, 1 << 62))
+    except OffsetOutOfRangeError:
+        return 0
 
 
 def _first_boundary(log: kreplog.Log, start: int, size: int, stop: int) -> int:
-    """The first batch boundary behind `start` with about `size` bytes before it, at most `stop`."""
-    return log.offset_ranges(start, stop, size)[0].stop
+    """The first batch boundary behind `start` with about `size` bytes before it, at most `stop`, as where retention
+    deletes `start` at this moment."""
+    try:
+        return log.offset_ranges(start, stop, size)[0].stop
+    except OffsetOutOfRangeError:
+        return stop

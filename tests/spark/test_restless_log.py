@@ -106,7 +106,8 @@ def read_while_writing(spark: SparkSession, load: Load, path: Path, scans: int, 
 
     options = {"path": str(path), "subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false"}
     with writer.running():
-        reader = spark.readStream.format("kreplog").options(**options, maxOffsetsPerTrigger="400", minPartitions="2")
+        limit = {"maxOffsetsPerTrigger": "400"} if seed % 2 else {"maxBytesPerTrigger": "20000"}
+        reader = spark.readStream.format("kreplog").options(**options, **limit, minPartitions="2")
         stream = reader.load().writeStream.option("checkpointLocation", str(path / "checkpoint")).foreachBatch(take)
         query = stream.trigger(processingTime="0 seconds").start()
         try:

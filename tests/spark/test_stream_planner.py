@@ -407,6 +407,37 @@ def test_a_truncated_log_that_grew_again(tmp_path: Path, caplog: pytest.LogCaptu
         assert "t-0: offsets 10 to 30, which were read, have been truncated and replaced by others" in caplog.text
 
 
+def test_a_truncated_log_that_is_still_shorter(tmp_path: Path) -> None:
+    """The query goes back to where the logs part, not to the end of the log, lest it skip the records in between."""
+    with replicated(tmp_path / "t-0", 0, 0) as log:
+        elect(log, 5, 30)
+        stream = Stream(tmp_path, startingOffsets="earliest", failOnDataLoss="false")
+        end, _ = stream.first()
+        log.truncate_to(0)
+        elect(log, 5, 10)
+        elect(log, 7, 5)
+        back, _ = stream.following(end)
+        assert offsets(back) == {"t": {"0": 10}}
+        assert stream.following(back)[1] == [("t-0", 10, 15)]
+
+
+def test_bytes_while_retention_deletes(tmp_path: Path) -> None:
+    """Under AvailableNow the fixed end stays, the start moves."""
+    fill(tmp_path / "t-0", 100)
+    stream = Stream(tmp_path, startingOffsets="earliest", maxBytesPerTrigger="1", failOnDataLoss="false")
+    stream.planner.freeze()
+    end, ranges = stream.first()
+    assert ranges == [("t-0", 0, 10)]
+    with kreplog.Log.open(tmp_path / "t-0") as log:
+        log.delete_records_before(55)
+    end, ranges = stream.following(end)
+    assert ranges == [("t-0", 55, 60)]
+    assert stream.following(end)[1] == [("t-0", 60, 70)]
+    with kreplog.Log.open(tmp_path / "t-0") as log:
+        log.delete_records_before(100)
+    assert offsets(stream.end(end)) == {"t": {"0": 100}}
+
+
 def test_leader_epochs_of_records_that_retention_deleted(tmp_path: Path) -> None:
     """A new leader, and no record of the epoch that was read left: no truncation."""
     with replicated(tmp_path / "t-0", 0, 0) as log:
