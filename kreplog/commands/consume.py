@@ -79,15 +79,7 @@ def consume(
     show = _as_json if as_json else _as_text(print_key, print_offset, key_separator.encode())
     count = 0
     with kafka_errors(), Interruption() as interruption:
-        consumer = KafkaConsumer(
-            bootstrap_servers=servers,
-            bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-        )
+        consumer = _consumer(servers)
         try:
             assigned = [KafkaPartition(topic, number) for number in numbers]
             consumer.assign(assigned)
@@ -102,6 +94,19 @@ def consume(
         finally:
             consumer.close(autocommit=False, timeout_ms=1000)
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
+
+
+def _consumer(servers: list[str]) -> Any:
+    """A consumer without a group, whose partitions are assigned by hand."""
+    return KafkaConsumer(
+        bootstrap_servers=servers,
+        bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
 
 
 def _seek(consumer: Any, assigned: list[Any], from_beginning: bool, offset: int | None, time_ms: int | None) -> None:

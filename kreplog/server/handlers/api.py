@@ -130,8 +130,6 @@ class Api:
             settings.max_partitions,
             host.max_replicas,
         )
-        admin = self._admin
-        configs = ConfigHandlers(store, host.topics, settings.topic)
         self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
@@ -151,26 +149,9 @@ class Api:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
             ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
         }
-        self._answers: dict[int, Callable[[Any, int], Description]] = {
-            ApiKey.METADATA: metadata.metadata,
-            ApiKey.DESCRIBE_CLUSTER: lambda request, version: metadata.cluster(),
-            ApiKey.DESCRIBE_CONFIGS: lambda request, version: metadata.configs(request),
-            ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: metadata.log_dirs(request),
-            ApiKey.FIND_COORDINATOR: metadata.coordinator,
-            ApiKey.OFFSET_FETCH: lambda request, version: metadata.committed(request),
-        }
-        self._works: dict[int, Callable[[Any], Awaitable[Fields]]] = {
-            ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
-            ApiKey.CREATE_TOPICS: admin.create_topics,
-            ApiKey.DELETE_TOPICS: admin.delete_topics,
-            ApiKey.CREATE_PARTITIONS: admin.create_partitions,
-            ApiKey.ALTER_CONFIGS: configs.replace,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.change,
-            ApiKey.ELECT_LEADERS: admin.elect_leaders,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
-        }
-        known = {*self._handlers, *self._encoders, *self._answers, *self._works}
+        self._queries = _queries(metadata)
+        self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, settings.topic))
+        known = {*self._handlers, *self._encoders, *self._queries, *self._commands}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
 
@@ -180,7 +161,7 @@ class Api:
         handler = self._handlers.get(key)
         if handler is not None:
             handler(context, frame)
-        elif key not in self._encoders and key not in self._answers and key not in self._works:
+        elif key not in self._encoders and key not in self._queries and key not in self._commands:
             context.close()
         elif len(frame) <= INLINE_BYTES:
             self._dispatch(context, self._decode(context, frame, self._max_entries(key)))
@@ -218,7 +199,7 @@ class Api:
             context.encode = lambda response: self._encoders[key](response, context.header)
             self._put(context, request)
         elif (
-            key in self._answers
+            key in self._queries
             and self._has_metadata()
             and not (key == ApiKey.METADATA and self._has_suspected_leader(request))
         ):
@@ -229,7 +210,7 @@ class Api:
     def _describe(self, context: RequestContext, request: Any) -> None:
         """Respond from the current state; a large response is built and encoded in a thread."""
         header = context.header
-        entries, make = self._answers[header.api_key](request, header.api_version)
+        entries, make = self._queries[header.api_key](request, header.api_version)
         if entries <= INLINE_ENTRIES:
             context.respond(generic.encode_response(header, **make()))
         else:
@@ -304,16 +285,16 @@ class Api:
         key = context.header.api_key
         with _closing_on_error(context):
             if not self._has_metadata():
-                await self._await_metadata(QUERY_WAIT_S if key in self._answers else CHANGE_WAIT_S)
+                await self._await_metadata(QUERY_WAIT_S if key in self._queries else CHANGE_WAIT_S)
             if key == ApiKey.METADATA:
                 await self._host.topics.until(lambda: not self._has_suspected_leader(request), SUSPECTED_S)
                 if self._metadata_handlers.lacks_metadata(request, context.header.api_version):
                     context.close()  # the client tries another broker
                     return
-            if key in self._answers:
+            if key in self._queries:
                 self._describe(context, request)
             else:
-                header, fields = context.header, await self._works[key](request)
+                header, fields = context.header, await self._commands[key](request)
                 large = context.offload is not None or len(self._host.manager.metadata.partitions) > INLINE_ENTRIES
                 encode = partial(generic.encode_response, header, **fields)
                 context.respond(await self._in_thread(encode) if large else encode())
@@ -472,6 +453,33 @@ class Api:
             return
         if node is not None:
             self._cluster_id = node.data.decode()
+
+
+def _queries(metadata: MetadataHandlers) -> dict[int, Callable[[Any, int], Description]]:
+    """Handlers of requests that describe the cluster, by API key; called with a request and its version."""
+    return {
+        ApiKey.METADATA: metadata.metadata,
+        ApiKey.DESCRIBE_CLUSTER: lambda request, version: metadata.cluster(),
+        ApiKey.DESCRIBE_CONFIGS: lambda request, version: metadata.configs(request),
+        ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: metadata.log_dirs(request),
+        ApiKey.FIND_COORDINATOR: metadata.coordinator,
+        ApiKey.OFFSET_FETCH: lambda request, version: metadata.committed(request),
+    }
+
+
+def _commands(admin: AdminHandlers, configs: ConfigHandlers) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
+    """Handlers that run in a task of their own, most of which change the cluster, by API key."""
+    return {
+        ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
+        ApiKey.CREATE_TOPICS: admin.create_topics,
+        ApiKey.DELETE_TOPICS: admin.delete_topics,
+        ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+        ApiKey.ALTER_CONFIGS: configs.replace,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.change,
+        ApiKey.ELECT_LEADERS: admin.elect_leaders,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_reassignments,
+    }
 
 
 @contextlib.contextmanager
