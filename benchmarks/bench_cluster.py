@@ -147,14 +147,14 @@ class Life:
         producer = self._producer(acks=acks, **{"queue.buffering.max.messages": 2_000_000})
         refused: list[str] = []
 
-        def told(error: KafkaError | None, _: Message) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 refused.append(str(error))
 
         send = producer.produce
         started = time.perf_counter()
         for number, value in enumerate(values):
-            send(topic, value, on_delivery=told)
+            send(topic, value, on_delivery=delivered)
             if number % 1000 == 0:
                 producer.poll(0)
         left = producer.flush(ANSWER_S)
@@ -175,7 +175,7 @@ class Life:
         seen, started, deadline = 0, 0.0, time.monotonic() + ANSWER_S
         while seen < count:
             found = consumer.consume(min(10_000, count - seen) if seen else 1, timeout=1.0)
-            seen += sum(one.error() is None for one in found)
+            seen += sum(message.error() is None for message in found)
             if seen and not started:
                 started = time.perf_counter()
             if time.monotonic() > deadline:
@@ -264,7 +264,7 @@ class Life:
         """From the follower's first move until it is in sync, in bytes a second, against a copy by our own log."""
         clusters.create_topic(self.cluster, "behind", 1)
         leader, isr = clusters.wait_in_sync(self.cluster, "behind")[0]
-        follower = next(one for one in isr if one != leader)
+        follower = next(broker_id for broker_id in isr if broker_id != leader)
         clusters.kill(self.cluster, follower)
         self._produce("behind", list(self.pools["large"].first(self.scale.behind)), acks="all")
         where = self.cluster.data(follower) / "behind-0"
@@ -302,7 +302,7 @@ def _since(sent: float, error: KafkaError | None) -> float:
 
 def _bytes(partition: Path) -> int:
     """Blocks in use: sizes are those of preallocated files."""
-    return sum(one.stat().st_blocks * 512 for one in partition.glob("*.log"))
+    return sum(segment.stat().st_blocks * 512 for segment in partition.glob("*.log"))
 
 
 def _memory_at_hand(size: int) -> mmap.mmap:
@@ -360,7 +360,7 @@ def main(
                 cluster: Cluster = kind(folder)
                 try:
                     life = Life(cluster, scale, pools, kafka)
-                    samples[cluster.name].append(life.run(lambda what: console.print(what, highlight=False)))
+                    samples[cluster.name].append(life.run(lambda text: console.print(text, highlight=False)))
                     if out is not None:
                         out.write_text(json.dumps(samples, indent=1) + "\n")
                 finally:
@@ -376,20 +376,20 @@ def main(
 
 def show(console: Console, samples: dict[str, list[dict[str, float]]]) -> None:
     table = Table("measure", "unit", OURS, THEIRS, "ratio (range)", "must", "reached", title="three brokers each")
-    for one in MEASURES:
-        ours, theirs = ([life[one.name] for life in samples[name]] for name in (OURS, THEIRS))
+    for measure in MEASURES:
+        ours, theirs = ([life[measure.name] for life in samples[name]] for name in (OURS, THEIRS))
         ratios = [our / their for our, their in zip(ours, theirs, strict=True)]
         ratio = statistics.median(ratios)
-        sign = ">=" if one.better == "more" else "<="
-        good = one.must is None or (ratio >= one.must if one.better == "more" else ratio <= one.must)
+        sign = ">=" if measure.better == "more" else "<="
+        good = measure.must is None or (ratio >= measure.must if measure.better == "more" else ratio <= measure.must)
         table.add_row(
-            one.title,
-            one.unit,
+            measure.title,
+            measure.unit,
             f"{statistics.median(ours):,.3g}",
             f"{statistics.median(theirs):,.3g}",
             f"{ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
-            "" if one.must is None else f"{sign} {one.must}",
-            "" if one.must is None else "yes" if good else "NO",
+            "" if measure.must is None else f"{sign} {measure.must}",
+            "" if measure.must is None else "yes" if good else "NO",
         )
     console.print(table)
 

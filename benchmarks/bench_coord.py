@@ -190,14 +190,14 @@ def main(
         for repetition in range(repetitions):
             for name in sorted(measures, key=lambda name: (list(measures).index(name) + repetition) % len(measures)):
                 samples[name].append(measures[name]())
-        table = Table("what", "who", "median ms", "min", "p99 or max", title="coordination stores")
+        table = Table("operation", "store", "median ms", "min", "p99 or max", title="coordination stores")
         for name, seconds in samples.items():
             _add(table, f"{partitions:,} conditional writes", name, seconds)
-        for name, (one, _) in singles.items():
-            _add(table, "a conditional write", name, single_writes(one, writes))
-        for name, (one, address) in singles.items():
+        for name, (writer, _) in singles.items():
+            _add(table, "a conditional write", name, single_writes(writer, writes))
+        for name, (writer, address) in singles.items():
             count = deaths if name == "embedded" else min(deaths, 3)
-            _add(table, f"SIGKILL to watch, {timeout_ms} ms session", name, kills(one, address, timeout_ms, count))
+            _add(table, f"SIGKILL to watch, {timeout_ms} ms session", name, kills(writer, address, timeout_ms, count))
         console.print(table)
         digests = {store.check() for store in stores.values()}
         console.print(
@@ -209,10 +209,10 @@ def main(
             raise typer.Exit(1)
 
 
-def _add(table: Table, what: str, who: str, seconds: Sequence[float]) -> None:
+def _add(table: Table, operation: str, store: str, seconds: Sequence[float]) -> None:
     ordered = sorted(value * 1000 for value in seconds)
     worst = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    table.add_row(what, who, f"{statistics.median(ordered):.2f}", f"{ordered[0]:.2f}", f"{worst:.2f}")
+    table.add_row(operation, store, f"{statistics.median(ordered):.2f}", f"{ordered[0]:.2f}", f"{worst:.2f}")
 
 
 if __name__ == "__main__":

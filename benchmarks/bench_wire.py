@@ -99,9 +99,13 @@ def fetch_decode(count: int) -> Row:
     body = memoryview(frame)[known.body :]
     theirs = their_consumer.FetchRequest
     offsets = [
-        one.fetch_offset for topic in theirs.decode(body, version=FETCH_VERSION).topics for one in topic.partitions
+        partition.fetch_offset
+        for topic in theirs.decode(body, version=FETCH_VERSION).topics
+        for partition in topic.partitions
     ]
-    if fetch.decode_request(frame, known)[0] != request or offsets != [one.fetch_offset for one in partitions]:
+    if fetch.decode_request(frame, known)[0] != request or offsets != [
+        partition.fetch_offset for partition in partitions
+    ]:
         raise AssertionError("the codecs read different partitions")
     return Row(
         f"Fetch {FETCH_VERSION} request, partitions {count}: decode",
@@ -113,11 +117,11 @@ def fetch_decode(count: int) -> Row:
 
 def fetch_encode(name: str, records: list[bytes]) -> Row:
     header = RequestHeader(ApiKey.FETCH, FETCH_VERSION, 1, "bench")
-    told = tuple(
+    fetched = tuple(
         FetchedPartition(place, ErrorCode.NONE, 5000, 0, records=data)
         for place, data in zip(_places(len(records)), records, strict=True)
     )
-    response = FetchResponse(ErrorCode.NONE, 7, told)
+    response = FetchResponse(ErrorCode.NONE, 7, fetched)
     theirs = _their_response(response)
     theirs.with_header(correlation_id=header.correlation_id)
     frame = b"".join(fetch.encode_response(response, header))
@@ -134,8 +138,8 @@ def fetch_encode(name: str, records: list[bytes]) -> Row:
 def _their_response(response: FetchResponse) -> Any:
     theirs = their_consumer.FetchResponse
     topics: dict[str, list[FetchedPartition]] = {}
-    for told in response.partitions:
-        topics.setdefault(told.partition.topic, []).append(told)
+    for fetched in response.partitions:
+        topics.setdefault(fetched.partition.topic, []).append(fetched)
     topic_class = theirs._struct.fields["responses"].data_class
     partition_class = topic_class._struct.fields["partitions"].data_class
     return theirs(
@@ -148,14 +152,14 @@ def _their_response(response: FetchResponse) -> Any:
                 partitions=[
                     partition_class(
                         version=FETCH_VERSION,
-                        partition_index=one.partition.partition,
-                        high_watermark=one.high_watermark,
-                        last_stable_offset=one.high_watermark,
-                        log_start_offset=one.log_start_offset,
+                        partition_index=fetched.partition.partition,
+                        high_watermark=fetched.high_watermark,
+                        last_stable_offset=fetched.high_watermark,
+                        log_start_offset=fetched.log_start_offset,
                         aborted_transactions=[],
-                        records=one.records,
+                        records=fetched.records,
                     )
-                    for one in group
+                    for fetched in group
                 ],
             )
             for topic, group in topics.items()

@@ -216,7 +216,7 @@ def create_topic(cluster: Cluster, topic: str, partitions: int) -> None:
 def _in_sync(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
     """Leader and ISR by partition, as a broker tells."""
     found = admin.list_topics(topic, timeout=READY_S).topics[topic].partitions
-    return {number: (one.leader, sorted(one.isrs)) for number, one in found.items()}
+    return {number: (topic.leader, sorted(topic.isrs)) for number, topic in found.items()}
 
 
 def wait_in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]]]:

@@ -59,11 +59,11 @@ class Pool:
         chunks = self._chunks
         return [chunks[at // CHUNK % len(chunks)][at % CHUNK] for at in range(start, start + count)]
 
-    def expect(self, values: Iterable[bytes | None], count: int, who: str) -> str:
+    def expect(self, values: Iterable[bytes | None], count: int, reader: str) -> str:
         """Return the digest of `values`. Raises AssertionError unless they are the first `count` records exactly."""
         found, expected = digest(values), self._digest(count)
         if found != expected:
-            raise AssertionError(f"{who}: read {found[0]} records, digest {found[1]}; written were {expected}")
+            raise AssertionError(f"{reader}: read {found[0]} records, digest {found[1]}; written were {expected}")
         return found[1]
 
 

@@ -306,7 +306,7 @@ def _escaped(text: str) -> str:
     )
 
 
-def _fit(_app: Sphinx, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
+def _fit(_app: Sphinx, _kind: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
     lines[:] = as_rest(lines)
 
 
@@ -316,17 +316,21 @@ def _stubs() -> dict[str, tuple[str, str]]:
     found = {}
     for path in sorted((Path(__file__).parent.parent / "kreplog" / "_native").glob("*.pyi")):
         for kind in ast.parse(path.read_text(encoding="utf-8")).body:
-            for one in getattr(kind, "body", ()):
-                if isinstance(kind, ast.ClassDef) and isinstance(one, ast.FunctionDef) and one.returns is not None:
-                    parameters = ast.unparse(one.args).removeprefix("self").removeprefix(", ")
-                    found[f"{kind.name}.{one.name}"] = f"({parameters})", ast.unparse(one.returns)
+            for member in getattr(kind, "body", ()):
+                if (
+                    isinstance(kind, ast.ClassDef)
+                    and isinstance(member, ast.FunctionDef)
+                    and member.returns is not None
+                ):
+                    parameters = ast.unparse(member.args).removeprefix("self").removeprefix(", ")
+                    found[f"{kind.name}.{member.name}"] = f"({parameters})", ast.unparse(member.returns)
     return found
 
 
 def _typed(
-    _app: Sphinx, what: str, _name: str, thing: object, _options: object, _signature: str | None, _result: str | None
+    _app: Sphinx, kind: str, _name: str, thing: object, _options: object, _signature: str | None, _result: str | None
 ) -> tuple[str, str] | None:
-    return _stubs().get(getattr(thing, "__qualname__", "")) if what == "method" else None
+    return _stubs().get(getattr(thing, "__qualname__", "")) if kind == "method" else None
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -95,29 +95,33 @@ def test_paths_that_are_named_exist(name: str) -> None:
 
 
 def runnable(name: str) -> list[Block]:
-    return [one for one in blocks((ROOT / name).read_text(encoding="utf-8")) if one.kind in ("python", "sh")]
+    return [block for block in blocks((ROOT / name).read_text(encoding="utf-8")) if block.kind in ("python", "sh")]
 
 
 def _marked(name: str) -> object:
-    found = [one.code for one in runnable(name) if one.reason is None]
+    found = [block.code for block in runnable(name) if block.reason is None]
     starts_spark = any("pyspark_kreplog" in code or "kreplog_jobs" in code for code in found)
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.spark] if starts_spark else [])
 
 
 def test_every_block_has_a_language() -> None:
-    bare = [f"{name}:{one.line}" for name in NAMES for one in blocks((ROOT / name).read_text("utf-8")) if not one.kind]
+    bare = [
+        f"{name}:{block.line}" for name in NAMES for block in blocks((ROOT / name).read_text("utf-8")) if not block.kind
+    ]
     assert not bare
 
 
-@pytest.mark.parametrize("name", [_marked(name) for name in NAMES if any(one.reason is None for one in runnable(name))])
+@pytest.mark.parametrize(
+    "name", [_marked(name) for name in NAMES if any(block.reason is None for block in runnable(name))]
+)
 def test_code_blocks_run(name: str, tmp_path: Path) -> None:
     first = free_ports(3)
-    code = [(one.kind, one.line, with_ports(one.code, first)) for one in runnable(name) if one.reason is None]
+    code = [(block.kind, block.line, with_ports(block.code, first)) for block in runnable(name) if block.reason is None]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KREPLOG_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "spark"), str(ROOT / "spark" / "jobs")])
     with ExitStack() as stack:
-        for line in re.findall(r"kreplog cluster create .* (\S+)$", "\n".join(one[2] for one in code), re.M):
+        for line in re.findall(r"kreplog cluster create .* (\S+)$", "\n".join(block[2] for block in code), re.M):
             stack.callback(kill_brokers, tmp_path / line)
         done = subprocess.run(
             [sys.executable, "-c", RUNNER],

@@ -58,5 +58,5 @@ def test_names_are_told_from_other_words() -> None:
 if __name__ == "__main__":
     for number, where in places().items():
         print(f"F{number}")
-        for one in where:
-            print(f"    {one}")
+        for test in where:
+            print(f"    {test}")

@@ -454,7 +454,7 @@ class TestDeletion:
                 log.append(b"x" * 200)
             for _ in range(20):
                 log.append(b"x" * 100)
-            sizes = [one.size for one in log.segments]
+            sizes = [segment.size for segment in log.segments]
             assert max(sizes[: len(before) - 1]) > 400 and max(sizes[len(before) :]) <= 400
             assert log.enforce_retention() > 0 and 1000 <= log.size < 1400
             with pytest.raises(errors.UsageError, match="replicated"):

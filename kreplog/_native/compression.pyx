@@ -158,18 +158,18 @@ cdef bytes _lz4_decompress(view, Py_ssize_t max_size):
 
 cdef bytes _gzip_decompress(view, Py_ssize_t max_size):
     cdef Py_ssize_t room = max_size + 1  # one byte more than allowed, since zlib takes 0 for no limit
-    cdef Py_ssize_t asked
+    cdef Py_ssize_t limit
     cdef list pieces = []
     inflater = zlib.decompressobj(wbits=_GZIP_WBITS)
     try:
         while not inflater.eof:
-            asked = min(room, _PIECE_BYTES)
-            out = inflater.decompress(inflater.unconsumed_tail if pieces else view, asked)
+            limit = min(room, _PIECE_BYTES)
+            out = inflater.decompress(inflater.unconsumed_tail if pieces else view, limit)
             room -= len(out)
             pieces.append(out)
             if not room:
                 _refuse("gzip", max_size)
-            if len(out) < asked and not inflater.eof:
+            if len(out) < limit and not inflater.eof:
                 raise _corrupt("gzip", "cut short")
     except zlib.error as error:
         raise _corrupt("gzip", str(error)) from None

@@ -20,7 +20,6 @@ from kreplog._native.batch cimport (
     CRC_START,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    BatchBuilder,
     BatchHeader,
     batch_size,
     check_crc,

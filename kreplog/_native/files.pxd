@@ -49,5 +49,5 @@ cdef Tail map_tail(FileHandle file, Py_ssize_t size)
 cdef Mapping map_file(FileHandle file, Py_ssize_t size)
 cdef View view_of(object owner, const uint8_t* data, Py_ssize_t length)
 cdef HeapBuffer allocate(Py_ssize_t size)
-cdef object storage_error(str what, str path, int number)
+cdef object storage_error(str action, str path, int number)
 cdef int sync_directory(str path) except -1

@@ -131,9 +131,9 @@ def on_exhaustion(close_idle):
     _close_idle = close_idle
 
 
-cdef object storage_error(str what, str path, int number):
+cdef object storage_error(str action, str path, int number):
     """The error that tells what is to be done after `number`, an errno of a call that has changed nothing."""
-    message = f"{what} {path}: {os.strerror(number)} (errno {number})"
+    message = f"{action} {path}: {os.strerror(number)} (errno {number})"
     if number in (ENOSPC, EDQUOT):
         return DiskFullError(message, path=path)
     if number in (EMFILE, ENFILE, ENOMEM):
@@ -141,9 +141,9 @@ cdef object storage_error(str what, str path, int number):
     return StorageError(message, path=path)
 
 
-def error_of(str what not None, str path not None, error):
+def error_of(str action not None, str path not None, error):
     """As a StorageError, the OSError of a call that has changed nothing."""
-    return storage_error(what, path, error.errno or 0)
+    return storage_error(action, path, error.errno or 0)
 
 
 @cython.final

@@ -452,7 +452,6 @@ cdef class SegmentedLog(WritableLog):
 
     # The high watermark
 
-
     def advance_high_watermark(self, offset):
         """Commit all records below `offset`; return the high watermark, which never moves back.
 

@@ -179,7 +179,7 @@ cdef class Recovery:
                 _start_anew(log)
         log.active = log._segments[len(log._segments) - 1]
         log.active.sealed = False
-        if self.known and log.active.exposed:  # sealed once: what is appended, and cut in place, belongs to another inode
+        if self.known and log.active.exposed:  # sealed once: appends, and cuts in place, belong to another inode
             log.active.cut(log.active.byte_size())
         if self.unsettled or position.in_use:  # a killed writer may have rolled, and not synced what was trimmed
             for segment in reversed(log._segments):

@@ -35,7 +35,7 @@ cdef enum:
 
 
 cdef class TailCheck:
-    """A walk over every batch from an offset on: indexes are rebuilt, the log is cut at the first that does not hold."""
+    """A walk over every batch from an offset on: indexes are rebuilt, the log is cut at the first bad batch."""
 
     def __init__(self, SegmentedLog log, int64_t limit, epochs, progress):
         self.log = log
@@ -213,19 +213,19 @@ cdef int64_t _junk(Segment segment, int64_t at, int64_t size) except -1:
 
 cdef int _rewind_indexes(Segment segment, int64_t at) except -1:
     """Keep the index entries up to the batch at `at`, from which the walk goes on."""
-    cdef Py_ssize_t kept = segment.offsets.floor_position(at) + 1
+    cdef Py_ssize_t entries = segment.offsets.floor_position(at) + 1
     cdef Py_ssize_t times = segment.times.count
-    cdef int32_t last = segment.offsets.offset_at(kept - 1) if kept else -1
+    cdef int32_t last = segment.offsets.offset_at(entries - 1) if entries else -1
     cdef BatchHeader h
     cdef int64_t position
-    segment.offsets.keep(kept)
+    segment.offsets.keep(entries)
     while times and segment.times.offset_at(times - 1) > last:
         times -= 1
     segment.times.keep(times)
     segment.since_index = 0
     segment.max_timestamp = segment.times.timestamp_at(times - 1) if times else -1
     segment.max_timestamp_offset = segment.base_offset + (segment.times.offset_at(times - 1) if times else 0)
-    position = segment.offsets.position_at(kept - 1) if kept else 0
+    position = segment.offsets.position_at(entries - 1) if entries else 0
     while position < at and segment.header_at(position, &h) == BATCH_OK:
         segment.note(&h, position)
         position += batch_size(&h)

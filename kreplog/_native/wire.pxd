@@ -31,7 +31,7 @@ cdef struct Input:
     int32_t budget  # how many more items the message may have
 
 
-cdef int fail(const Input* input, str what) except -1
+cdef int fail(const Input* input, str reason) except -1
 
 
 cdef inline int need(const Input* input, Py_ssize_t size) except -1:

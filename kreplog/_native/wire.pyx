@@ -43,8 +43,8 @@ cdef object _NO_ERROR = ErrorCode.NONE
 cdef object _UNKNOWN_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-cdef int fail(const Input* input, str what) except -1:
-    raise PeerProtocolError(f"{what}, at byte {input.at - input.start}", position=input.at - input.start)
+cdef int fail(const Input* input, str reason) except -1:
+    raise PeerProtocolError(f"{reason}, at byte {input.at - input.start}", position=input.at - input.start)
 
 
 cdef int64_t read_unsigned_long(Input* input) except -1:

@@ -381,15 +381,16 @@ cdef class FetchCodec:
         return out.finish()
 
     cdef int write_response_partition(self, Output out, int version, partition) except -1:
-        cdef int32_t leader = self.response_partition.get(partition, RESPONSE_LEADER)
-        cdef int32_t leader_epoch = self.response_partition.get(partition, RESPONSE_LEADER_EPOCH)
+        cdef Slots slots = self.response_partition
+        cdef int32_t leader = slots.get(partition, RESPONSE_LEADER)
+        cdef int32_t leader_epoch = slots.get(partition, RESPONSE_LEADER_EPOCH)
         cdef bint with_leader = leader != -1 or leader_epoch != -1
-        diverging = self.response_partition.get(partition, RESPONSE_DIVERGING)
+        diverging = slots.get(partition, RESPONSE_DIVERGING)
         write_offsets(
-            out, version, number_of(self.response_partition.get(partition, PARTITION)), self.response_partition.get(partition, RESPONSE_PARTITION_ERROR),
-            self.response_partition.get(partition, RESPONSE_HIGH_WATERMARK), self.response_partition.get(partition, RESPONSE_LOG_START),
+            out, version, number_of(slots.get(partition, PARTITION)), slots.get(partition, RESPONSE_PARTITION_ERROR),
+            slots.get(partition, RESPONSE_HIGH_WATERMARK), slots.get(partition, RESPONSE_LOG_START),
         )
-        out.put_records(self.response_partition.get(partition, RESPONSE_RECORDS))
+        out.put_records(slots.get(partition, RESPONSE_RECORDS))
         if version < FLEXIBLE_FROM:
             return 0
         out.int8((diverging is not None) + with_leader)

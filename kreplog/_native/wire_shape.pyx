@@ -46,7 +46,7 @@ cdef enum:
 
 
 def check_shape(data, Py_ssize_t start, tuple shape, bint flexible, int budget, bint whole):
-    """Where the struct of `shape` that begins at byte `start` of `data` ends. Raises PeerProtocolError if it is invalid.
+    """Where the struct of `shape` that begins at byte `start` of `data` ends. Raises PeerProtocolError if invalid.
 
     budget: maximum of items in arrays and tags. whole: no bytes may follow it.
     """

@@ -36,7 +36,9 @@ async def main(root: Path, how: str) -> None:
     ):
         client, others = Client(broker), Client(other)
         await eventually(lambda: knows(client, 2))
-        assigned = [{"partition_index": one.partition, "broker_ids": [1, 2]} for one in PARTITIONS]
+        assigned = [
+            {"partition_index": topic_partition.partition, "broker_ids": [1, 2]} for topic_partition in PARTITIONS
+        ]
         configs = [{"name": "flush.messages", "value": "1"}] if how == "sync" else []
         topic = {
             "name": "topic",
@@ -46,12 +48,12 @@ async def main(root: Path, how: str) -> None:
             "configs": configs,
         }
         await client.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
-        for one in PARTITIONS:
-            await eventually(lambda one=one: takes(client, batch, one))  # type: ignore[misc]
+        for topic_partition in PARTITIONS:
+            await eventually(lambda topic_partition=topic_partition: takes(client, batch, topic_partition))  # type: ignore[misc]
         failing = broker.hosted.directories[0]
         lost = [place for place, _ in broker.hosted.in_directory(failing)]
-        kept = [place for place in PARTITIONS if place not in lost]
-        assert lost and kept, "spread over both"
+        served = [place for place in PARTITIONS if place not in lost]
+        assert lost and served, "spread over both"
 
         if how == "removed":
             failing.path.rename(root / "removed")  # at once: into a half removed one checkpoints would still be written
@@ -59,14 +61,14 @@ async def main(root: Path, how: str) -> None:
             Shim().arm(KINDS[how], f"{failing.path}/", 1, errno.EIO, FAIL_FROM_HERE_ON)
             # What is appended is mapped: the disk is asked at an fsync, and for the next segment.
             await eventually(lambda: refuses(client, batch, lost[0]))
-        for one in lost:
-            await eventually(lambda one=one: takes(others, batch, one))  # type: ignore[misc]
-        assert all(is_offline(broker, one) for one in lost)
-        for one in kept:
-            (answer,) = (await client.produce(batch, acks=-1, at=one)).partitions
-            assert answer.error is ErrorCode.NONE, (one, answer)
-            assert broker.manager.partitions[one].role is Role.LEADER
-            assert broker.manager.partitions[one].isr == (1, 2)
+        for topic_partition in lost:
+            await eventually(lambda topic_partition=topic_partition: takes(others, batch, topic_partition))  # type: ignore[misc]
+        assert all(is_offline(broker, topic_partition) for topic_partition in lost)
+        for topic_partition in served:
+            (answer,) = (await client.produce(batch, acks=-1, at=topic_partition)).partitions
+            assert answer.error is ErrorCode.NONE, (topic_partition, answer)
+            assert broker.manager.partitions[topic_partition].role is Role.LEADER
+            assert broker.manager.partitions[topic_partition].isr == (1, 2)
         assert await knows(others, 2), "it is still registered"
         if how != "removed":
             Shim().disarm()
@@ -74,7 +76,7 @@ async def main(root: Path, how: str) -> None:
         others.peer.close()
     assert not (Path(failing.path) / ".kafka_cleanshutdown").exists()
     assert (Path(broker.hosted.directories[1].path) / ".kafka_cleanshutdown").exists()
-    print(f"{len(lost)} replicas offline, {len(kept)} served")
+    print(f"{len(lost)} replicas offline, {len(served)} served")
 
 
 async def knows(client: Client, brokers: int) -> bool:

@@ -132,13 +132,13 @@ def read_with_failure(path: Path, kinds: int, error: int, nth: int, read_only: b
     """Open and survey with the n-th call failing: right records or a typed error. Returns (a call failed, told)."""
     shim = faults.Shim()
     shim.arm(kinds, str(path.parent), nth, error)
-    told = False
+    reported = False
     try:
         with Log.open(path, script.CONFIG, read_only=read_only) as log:
             assert script.survey(log) == list(script.steps())[-1].after
     except errors.StorageError:
-        told = True
-    return shim.disarm()[1] > 0, told
+        reported = True
+    return shim.disarm()[1] > 0, reported
 
 
 def reading(directory: Path) -> None:
@@ -146,7 +146,7 @@ def reading(directory: Path) -> None:
     path = directory / "reading" / "io-0"
     path.parent.mkdir()
     result_of(partial(play, path, Failure(0, 0), 1))
-    calls = told = 0
+    calls = reported = 0
     for kinds, error in ((faults.READ, errno.EIO), (faults.OPEN, errno.EMFILE), (faults.MMAP, errno.ENOMEM)):
         for read_only in (True, False):
             nth, fired = 0, True
@@ -154,9 +154,9 @@ def reading(directory: Path) -> None:
                 nth += 1
                 fired, raised = result_of(partial(read_with_failure, path, kinds, error, nth, read_only))
                 assert fired or not raised, f"an error at read {nth}, but no call failed"
-                calls, told = calls + fired, told + raised
+                calls, reported = calls + fired, reported + raised
     assert result_of(partial(read_with_failure, path, 0, 0, 1, False)) == (False, False)
-    print(f"calls={calls} told={told}")
+    print(f"calls={calls} told={reported}")
 
 
 def main(directory: Path, name: str) -> None:
@@ -165,7 +165,7 @@ def main(directory: Path, name: str) -> None:
         return
     failure = FAILURES[name]
     steps = list(script.steps())
-    nth = told = again = 0
+    nth = reported = again = 0
     while True:
         nth += 1
         path = directory / f"{name}-{nth}" / "io-0"
@@ -187,10 +187,10 @@ def main(directory: Path, name: str) -> None:
             except AssertionError as error:
                 raise AssertionError(f"{where}, {look.__name__}: {error}") from error
         shutil.rmtree(path.parent)
-        told += bool(outcome.raised)
+        reported += bool(outcome.raised)
         again += outcome.again
         if not outcome.fired:
-            print(f"calls={nth - 1} told={told} again={again}")
+            print(f"calls={nth - 1} told={reported} again={again}")
             return
 
 

@@ -71,10 +71,12 @@ class History:
                     if offset >= history.start
                 }
             elif kind == "cut":
-                history.required = {at: one for at, one in history.required.items() if at < numbers[0] - CUT_SLACK}
+                history.required = {
+                    at: record for at, record in history.required.items() if at < numbers[0] - CUT_SLACK
+                }
             elif kind == "delete":
                 history.start = max(history.start, numbers[0])
-                history.required = {at: one for at, one in history.required.items() if at >= numbers[0]}
+                history.required = {at: record for at, record in history.required.items() if at >= numbers[0]}
             elif kind == "anew":
                 history.required = {}
                 history.start = 0
@@ -271,19 +273,19 @@ def truncation_is_remembered_too_long(world: World) -> None:
     def killed() -> None:
         shim = faults.Shim()
         shim.on_sync(world.shadow.synced)
-        one = Flushed(world, 0)
-        one.append(100)
-        one.log.flush()
+        flushed = Flushed(world, 0)
+        flushed.append(100)
+        flushed.log.flush()
         History(world.events).note("cut", 60)
         shim.arm(faults.SYNC, str(world.live), 2, mode=faults.KILL_BEFORE)  # the first is of the state
-        one.log.truncate_to(60)
+        flushed.log.truncate_to(60)
 
     def next_life() -> None:
         shim = faults.Shim()
         shim.on_sync(world.shadow.synced)
-        one = Flushed(world, 1)
-        assert one.log.log_end_offset <= 60
-        one.append(50)
+        flushed = Flushed(world, 1)
+        assert flushed.log.log_end_offset <= 60
+        flushed.append(50)
         save_images(world, Least(), "after the flush")
         shim.on_sync(None)
         os._exit(0)
@@ -298,18 +300,18 @@ def trim_is_not_synced(world: World) -> None:
     def closed() -> None:
         shim = faults.Shim()
         shim.on_sync(world.shadow.synced)
-        one = Flushed(world, 0)
-        one.append(5)
-        one.log.close()
+        flushed = Flushed(world, 0)
+        flushed.append(5)
+        flushed.log.close()
         shim.on_sync(None)
 
     def rolled() -> None:
         shim = faults.Shim()
         shim.on_sync(world.shadow.synced)
-        one = Flushed(world, 1)
-        one.log.roll()
-        one.append(5)
-        assert len(one.log.segments) == 2
+        flushed = Flushed(world, 1)
+        flushed.log.roll()
+        flushed.append(5)
+        assert len(flushed.log.segments) == 2
         save_images(world, Least(), "after the roll")
         shim.on_sync(None)
         os._exit(0)
@@ -322,7 +324,7 @@ SCENARIOS = (truncation_is_remembered_too_long, trim_is_not_synced)
 
 
 def scenario(directory: Path, mode: str, name: str) -> None:
-    play_scenario = next(one for one in SCENARIOS if one.__name__ == name)
+    play_scenario = next(scenario for scenario in SCENARIOS if scenario.__name__ == name)
     world = World(directory, config_of(mode), class_of(mode), name)
     world.live.mkdir(parents=True)
     play_scenario(world)

@@ -38,7 +38,7 @@ def seal(root: Path) -> None:
     shim.on_sync(lambda descriptor: synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
     for _ in range(6):
         append()
-    assert [one.base_offset for one in log.segments] == [0, 2, 4, 6]
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6]
     assert not synced, synced
     assert (log.has_unflushed_segments, log.recovery_point) == (True, 0)
     mapped = mapped_for_writing()
@@ -70,7 +70,7 @@ def delete(root: Path) -> None:
     log.advance_high_watermark(7)
 
     def note(descriptor: int) -> None:
-        first = min(int(one.stem) for one in (root / "data" / "topic-0").glob("*.log"))
+        first = min(int(segment.stem) for segment in (root / "data" / "topic-0").glob("*.log"))
         synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, first))
 
     shim.on_sync(note)

@@ -111,7 +111,7 @@ class Reader:
     def __init__(self, path: Path, published: Published, rng: random.Random) -> None:
         self._path, self._published, self._rng = path, published, rng
         self._log = Log.open(path, CONFIG, read_only=True)
-        self._kept: deque[Fetched] = deque(maxlen=8)
+        self._held: deque[Fetched] = deque(maxlen=8)
         self._high_watermark = 0
         self.seen = 0
 
@@ -130,7 +130,7 @@ class Reader:
             from_ = rng.randint(min(low, high_watermark), high_watermark)
         with contextlib.suppress(errors.OffsetOutOfRangeError):
             self._look(from_)
-        for fetched in self._kept:
+        for fetched in self._held:
             if rng.random() < 0.1:
                 self._check((r.offset, r.value) for r in batch.decode(fetched.data))
 
@@ -143,7 +143,7 @@ class Reader:
         elif way < 0.85:
             fetched = self._log.fetch(from_, max_bytes=self._rng.choice((1, 500, 1 << 20)))
             self._check((r.offset, r.value) for r in batch.decode(fetched.data))
-            self._kept.append(fetched)
+            self._held.append(fetched)
         elif way < 0.9 and HAS_ARROW:
             for rows in self._log.to_arrow(from_, columns=["offset", "value"]):
                 self._check(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))

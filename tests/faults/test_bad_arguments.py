@@ -89,9 +89,9 @@ ARGUMENTS: dict[str, tuple[Callable[[Any], object], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("what", ARGUMENTS)
-def test_bad_argument(tmp_path: Path, what: str) -> None:
-    call, kind = ARGUMENTS[what]
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_bad_argument(tmp_path: Path, case: str) -> None:
+    call, kind = ARGUMENTS[case]
     with Log.open(tmp_path / "args-0", LogConfig(max_message_bytes=2000)) as log:
         log.append_many([b"%d" % offset for offset in range(20)])
         log.delete_records_before(5)

@@ -102,7 +102,7 @@ class Reader:
 
     def _segments(self, log: Log, at: int) -> None:
         listed = log.segments
-        assert all(one.next_offset == two.base_offset for one, two in pairwise(listed)), listed
+        assert all(first.next_offset == second.base_offset for first, second in pairwise(listed)), listed
 
     def _verify(self, log: Log, at: int) -> None:
         report = log.verify()
@@ -110,7 +110,7 @@ class Reader:
 
     def _ranges(self, log: Log, at: int) -> None:
         ranges = log.offset_ranges(at, max(at, log.high_watermark), 50_000)
-        assert all(one.stop == two.start for one, two in pairwise(ranges)), ranges
+        assert all(first.stop == second.start for first, second in pairwise(ranges)), ranges
 
     def _arrow(self, log: Log, at: int) -> None:
         for rows in log.to_arrow(at, columns=["offset", "value"]):

@@ -70,8 +70,8 @@ def with_field(name: str, value: int) -> bytes:
 
 def with_record(body: bytes, length: int | None = None) -> bytes:
     """A batch of one record whose bytes after the length are `body`."""
-    one = Batch((Rec(0, NOW, None, None),))
-    return reference.encode_around(one, varint(len(body) if length is None else length) + body)
+    batch = Batch((Rec(0, NOW, None, None),))
+    return reference.encode_around(batch, varint(len(body) if length is None else length) + body)
 
 
 def with_records(*bodies: bytes) -> bytes:
@@ -211,9 +211,9 @@ def files_of(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.glob("*.log")}
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_batch(tmp_path: Path, what: str) -> None:
-    data = HOSTILE[what]()
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_batch(tmp_path: Path, case: str) -> None:
+    data = HOSTILE[case]()
     before_it = reference.encode(Batch((Rec(0, NOW, None, b"before"),)))
     with Log.open(tmp_path / "hostile-0", LogConfig(max_message_bytes=8 << 20)) as log:
         log.append(b"first")
@@ -225,22 +225,22 @@ def test_hostile_batch(tmp_path: Path, what: str) -> None:
             "append_batches after a good one": lambda: log.append_batches(before_it + data),
             "append_as_follower": lambda: log.append_as_follower(data),
         }
-        for name in parsers.keys() - ALLOWED.get(what, set()):
+        for name in parsers.keys() - ALLOWED.get(case, set()):
             with little_memory(), pytest.raises((*REFUSALS, errors.UsageError)):
                 parsers[name]()
-                pytest.fail(f"{name} takes {what}")
+                pytest.fail(f"{name} takes {case}")
         assert (log.log_end_offset, len(list(log.read())), log.failed) == (1, 1, None)
         assert log.append(b"second") == 1
     assert len(reference.split(b"".join(files_of(tmp_path / "hostile-0").values()))) == 2
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
-@pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_batch_to_arrow(what: str) -> None:
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_batch_to_arrow(case: str) -> None:
     from kreplog._native import arrow
 
-    data = HOSTILE[what]()
-    if "arrow" in ALLOWED.get(what, set()):
+    data = HOSTILE[case]()
+    if "arrow" in ALLOWED.get(case, set()):
         return
     builder = arrow.ArrowBuilder(["offset", "key", "value", "headers"])
     with little_memory(), pytest.raises(REFUSALS):

@@ -39,11 +39,11 @@ class Model:
     def truncate_to(self, offset: int) -> None:
         """Whole batches go: the first that reaches past `offset` and all after it; where the start lies in that one,
         nothing is left and the log ends where it starts."""
-        kept = max(next((first for first, end in self.batches if end > offset), self.end), self.start)
-        self.batches = [(first, end) for first, end in self.batches if end <= kept]
-        self.records = [record for record in self.records if record.offset < kept]
-        self.empty_end = kept
-        self.high_watermark = min(self.high_watermark, kept)
+        cut = max(next((first for first, end in self.batches if end > offset), self.end), self.start)
+        self.batches = [(first, end) for first, end in self.batches if end <= cut]
+        self.records = [record for record in self.records if record.offset < cut]
+        self.empty_end = cut
+        self.high_watermark = min(self.high_watermark, cut)
 
     def delete_before(self, offset: int) -> None:
         self.empty_end = self.end
@@ -127,8 +127,8 @@ class LogMachine(RuleBasedStateMachine):
         at = first
         while at < self.log.log_end_offset:
             data = bytes(self.log.fetch(at, isolation="log_end").data)
-            for _, one in reference.split(data):
-                header = reference.HEADER.unpack_from(one)
+            for _, part in reference.split(data):
+                header = reference.HEADER.unpack_from(part)
                 at = header[0] + header[6] + 1
                 ends.append(at)
         return ends
@@ -194,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
         assert list(self.log.values(first, stop)) == [record.value for record in expected]
         ranges = self.log.offset_ranges(first, stop, 300)
         assert not ranges or (ranges[0].start, ranges[-1].stop) == (first, stop)
-        assert all(one.stop == two.start for one, two in itertools.pairwise(ranges))
+        assert all(first.stop == second.start for first, second in itertools.pairwise(ranges))
 
     @rule(stamp=stamps)
     def look_up_time(self, stamp: int) -> None:

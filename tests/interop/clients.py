@@ -101,9 +101,9 @@ def served(bootstrap: str, topic: str, **settings: Any) -> list[Record]:
         deadline = time.monotonic() + WITHIN_S
         while consumer.position(partition) < end:
             assert time.monotonic() < deadline, f"{topic}: stuck at {consumer.position(partition)} of {end}"
-            for one in consumer.poll(200).get(partition, ()):
-                headers = tuple((name, value) for name, value in one.headers)
-                found.append(Record(one.offset, one.timestamp, one.key, one.value, headers))
+            for message in consumer.poll(200).get(partition, ()):
+                headers = tuple((name, value) for name, value in message.headers)
+                found.append(Record(message.offset, message.timestamp, message.key, message.value, headers))
         return found
 
 
@@ -123,7 +123,7 @@ def served_to_java(kafka: Kafka, bootstrap: str, topic: str, count: int) -> list
         assert part, line
         timestamp, offset, headers, key, value = part.groups()
         pairs = [] if headers == "NO_HEADERS" else [pair.split(":", 1) for pair in headers.split(",")]
-        named = tuple((name, one.encode()) for name, one in pairs)
+        named = tuple((name, header.encode()) for name, header in pairs)
         found.append(Record(int(offset), int(timestamp), _bytes(key), _bytes(value), named))
     return found
 

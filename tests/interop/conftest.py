@@ -27,8 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Left out, unless asked for by the environment or by name."""
-    asked = os.environ.get(WANTED) or any("interop" in argument for argument in config.args)
-    return None if asked else True
+    wanted = os.environ.get(WANTED) or any("interop" in argument for argument in config.args)
+    return None if wanted else True
 
 
 @pytest.fixture(scope="session")

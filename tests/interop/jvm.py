@@ -157,8 +157,8 @@ class Kafka:
         done = subprocess.run(command, input=given, capture_output=True, timeout=TOOL_S)
         output, errors = done.stdout.decode(), done.stderr.decode(errors="replace")
         good = done.returncode == 0 and not (silent and errors)
-        what = command[command.index("-cp") + 2]
-        assert good, f"{what} left with {done.returncode}:\n{output[-2000:]}\n{errors[-4000:]}"
+        classpath = command[command.index("-cp") + 2]
+        assert good, f"{classpath} left with {done.returncode}:\n{output[-2000:]}\n{errors[-4000:]}"
         return output
 
     def start(self, main: str, *arguments: str | os.PathLike[str], log: Path) -> subprocess.Popen[bytes]:
@@ -243,7 +243,7 @@ class Broker:
 
 def _free_ports(count: int) -> Sequence[int]:
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
     return ports

@@ -23,6 +23,6 @@ def test_every_measure_is_taken_of_both(tmp_path: Path) -> None:
     samples = json.loads(out.read_text())
     for name in (OURS, THEIRS):
         (life,) = samples[name]
-        assert life.keys() == {one.name for one in MEASURES}
+        assert life.keys() == {measure.name for measure in MEASURES}
         assert all(value >= 0 for value in life.values())
     assert not [*tmp_path.glob("kreplog-clusters-*")]

@@ -52,10 +52,10 @@ def test_console_producer_and_consumer(kafka: Kafka, cluster: LocalCluster, acks
         CONSOLE_PRODUCER,
         *("--bootstrap-server", cluster.bootstrap(), "--topic", topic, "--compression-codec", codec),
         *("--request-required-acks", acks, "--property", "parse.key=true", "--property", "parse.headers=true"),
-        given=b"".join(b"a:1,b:2\t%s\t%s\n" % one for one in sent),
+        given=b"".join(b"a:1,b:2\t%s\t%s\n" % pair for pair in sent),
     )
     found = served_to_java(kafka, cluster.bootstrap(), topic, len(sent))
-    assert [(one.offset, one.key, one.value, one.headers) for one in found] == [
+    assert [(record.offset, record.key, record.value, record.headers) for record in found] == [
         (offset, key, value, (("a", b"1"), ("b", b"2"))) for offset, (key, value) in enumerate(sent)
     ]
 
@@ -64,14 +64,14 @@ def test_console_producer_and_consumer(kafka: Kafka, cluster: LocalCluster, acks
 def test_producer_performance(kafka: Kafka, cluster: LocalCluster, acks: str, codec: str) -> None:
     topic = f"performance-{acks}-{codec}"
     create(cluster, topic)
-    told = kafka.run(
+    output = kafka.run(
         PRODUCER_PERF,
         *("--topic", topic, "--num-records", str(COUNT), "--record-size", "100", "--throughput", "-1"),
         *("--producer-props", f"bootstrap.servers={cluster.bootstrap()}", f"acks={acks}", f"compression.type={codec}"),
     )
-    assert re.search(rf"^{COUNT} records sent, ", told, re.MULTILINE), told
+    assert re.search(rf"^{COUNT} records sent, ", output, re.MULTILINE), output
     found = [found_by_kreplog(replica, COUNT) for replica in replicas(cluster, topic)]
-    assert [len(one.value or b"") for one in found[0]] == [100] * COUNT
+    assert [len(record.value or b"") for record in found[0]] == [100] * COUNT
     assert found[1] == found[0] and found[2] == found[0]
 
 
@@ -83,12 +83,12 @@ def test_consumer_performance(kafka: Kafka, cluster: LocalCluster) -> None:
         *("--topic", "consumed", "--num-records", str(COUNT), "--record-size", "100", "--throughput", "-1"),
         *("--producer-props", f"bootstrap.servers={cluster.bootstrap()}"),
     )
-    told = kafka.run(
+    output = kafka.run(
         CONSUMER_PERF,
         *("--bootstrap-server", cluster.bootstrap(), "--topic", "consumed", "--messages", str(COUNT)),
         *("--timeout", "8000"),
     )
-    assert told.splitlines()[-1].split(", ")[4] == str(COUNT), told
+    assert output.splitlines()[-1].split(", ")[4] == str(COUNT), output
 
 
 def test_kafkas_tools_delete_records_and_change_settings(kafka: Kafka, cluster: LocalCluster, tmp_path: Path) -> None:
@@ -100,13 +100,15 @@ def test_kafkas_tools_delete_records_and_change_settings(kafka: Kafka, cluster: 
     )
     wanted = tmp_path / "offsets.json"
     wanted.write_text('{"partitions":[{"topic":"tended","partition":0,"offset":4}],"version":1}')
-    told = kafka.run(DELETE_RECORDS, "--bootstrap-server", cluster.bootstrap(), "--offset-json-file", wanted)
-    assert "low_watermark: 4" in told, told
+    output = kafka.run(DELETE_RECORDS, "--bootstrap-server", cluster.bootstrap(), "--offset-json-file", wanted)
+    assert "low_watermark: 4" in output, output
     for time, offset in (("-2", "4"), ("-1", "10"), ("-4", "4")):
-        told = kafka.run(GET_OFFSETS, *("--bootstrap-server", cluster.bootstrap(), "--topic", "tended", "--time", time))
-        assert f"tended:0:{offset}" in told, told
+        output = kafka.run(
+            GET_OFFSETS, *("--bootstrap-server", cluster.bootstrap(), "--topic", "tended", "--time", time)
+        )
+        assert f"tended:0:{offset}" in output, output
     topic = ("--bootstrap-server", cluster.bootstrap(), "--entity-type", "topics", "--entity-name", "tended")
     kafka.run(CONFIGS, *topic, "--alter", "--add-config", "retention.ms=1000000,min.insync.replicas=3")
     kafka.run(CONFIGS, *topic, "--alter", "--delete-config", "min.insync.replicas")
-    told = kafka.run(CONFIGS, *topic, "--describe")
-    assert "retention.ms=1000000" in told and "min.insync.replicas" not in told, told
+    output = kafka.run(CONFIGS, *topic, "--describe")
+    assert "retention.ms=1000000" in output and "min.insync.replicas" not in output, output

@@ -13,9 +13,9 @@ __all__ = ["kreplog"]
 
 def test_a_topic_from_its_making_to_its_end(broker: Broker, kreplog: Kreplog, tmp_path: Path) -> None:
     def run(*words: object) -> str:
-        told = kreplog(*words, "--bootstrap", broker.bootstrap)
-        assert told.code == 0, told.err
-        return told.out.decode()
+        done = kreplog(*words, "--bootstrap", broker.bootstrap)
+        assert done.code == 0, done.err
+        return done.out.decode()
 
     run("topic", "create", "commands", "-p", 2, "--config", "retention.ms=3600000")
     assert "commands" in json.loads(run("topic", "list", "--json"))["topics"]
@@ -24,7 +24,7 @@ def test_a_topic_from_its_making_to_its_end(broker: Broker, kreplog: Kreplog, tm
     assert run("consume", "commands", "--from-beginning", "-n", 3, "--print-key") == "a\tone\nb\ttwo\na\tthree\n"
 
     facts = json.loads(run("topic", "describe", "commands", "--json"))
-    assert [one["partition"] for one in facts["partitions"]] == [0, 1]
+    assert [partition["partition"] for partition in facts["partitions"]] == [0, 1]
     (replica,) = facts["partitions"][1]["replica_states"]
     assert (replica["log_end_offset"], replica["high_watermark"], replica["lag"]) == (3, 3, 0)
 

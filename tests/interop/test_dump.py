@@ -42,16 +42,25 @@ def record(number: int, offset: int | None = None) -> Record:
 def append(log: Log, numbers: Sequence[int]) -> list[Record]:
     """One batch each."""
     made = [record(number, log.log_end_offset + index) for index, number in enumerate(numbers)]
-    for one in made:
-        assert log.append(one.value, one.key, one.timestamp_ms, one.headers) == one.offset
+    for made_record in made:
+        assert (
+            log.append(made_record.value, made_record.key, made_record.timestamp_ms, made_record.headers)
+            == made_record.offset
+        )
     return made
 
 
 def append_many(log: Log, numbers: Sequence[int]) -> list[Record]:
     """Batches of several, without headers."""
     made = [record(number, log.log_end_offset + index) for index, number in enumerate(numbers)]
-    log.append_many([one.value for one in made], [one.key for one in made], [one.timestamp_ms for one in made])
-    return [Record(one.offset, one.timestamp_ms, one.key, one.value) for one in made]
+    log.append_many(
+        [made_record.value for made_record in made],
+        [made_record.key for made_record in made],
+        [made_record.timestamp_ms for made_record in made],
+    )
+    return [
+        Record(made_record.offset, made_record.timestamp_ms, made_record.key, made_record.value) for made_record in made
+    ]
 
 
 def one_by_one(path: Path) -> list[Record]:
@@ -78,9 +87,11 @@ def compressed(codec: str) -> Callable[[Path], list[Record]]:
             made += append(log, range(2000, 2020))
             with log.appender(batch_bytes=1024) as out:
                 for number in range(2020, 2200):
-                    one = record(number, log.log_end_offset if number == 2020 else made[-1].offset + 1)
-                    out.append(one.value, one.key, one.timestamp_ms)
-                    made.append(Record(one.offset, one.timestamp_ms, one.key, one.value))
+                    made_record = record(number, log.log_end_offset if number == 2020 else made[-1].offset + 1)
+                    out.append(made_record.value, made_record.key, made_record.timestamp_ms)
+                    made.append(
+                        Record(made_record.offset, made_record.timestamp_ms, made_record.key, made_record.value)
+                    )
         return made
 
     return build
@@ -152,10 +163,10 @@ def idempotent(path: Path) -> list[Record]:
                 sequences[producer] = 0
             new = [record(turn * 4 + index, log.log_end_offset + index) for index in range(4)]
             data = batch.build(
-                [one.value for one in new],
-                [one.key for one in new],
-                [one.timestamp_ms for one in new],
-                [one.headers for one in new],
+                [sent.value for sent in new],
+                [sent.key for sent in new],
+                [sent.timestamp_ms for sent in new],
+                [sent.headers for sent in new],
                 producer_id=producer,
                 producer_epoch=epoch,
                 base_sequence=sequences[producer],
@@ -171,9 +182,11 @@ def log_append_time(path: Path) -> list[Record]:
     config = LogConfig(segment_bytes=6000, index_interval_bytes=300, message_timestamp_type="LogAppendTime")
     with Log.open(path, config) as log:
         made = append(log, range(200))
-        times = [one.timestamp_ms for one in log.read()]
+        times = [sent.timestamp_ms for sent in log.read()]
     assert min(times) > START_MS
-    return [Record(one.offset, time, one.key, one.value, one.headers) for one, time in zip(made, times, strict=True)]
+    return [
+        Record(sent.offset, time, sent.key, sent.value, sent.headers) for sent, time in zip(made, times, strict=True)
+    ]
 
 
 def following(path: Path) -> list[Record]:
@@ -256,7 +269,7 @@ def test_every_batch_is_dumped_as_kreplog_says(written: Written, case: str) -> N
     segments = written.files(case, "log")
     assert (len(segments) > 2) == (case in ROLLED)
     with Log.open(written.data / f"{case}-0", read_only=True) as log:
-        assert [Path(one.path) for one in log.segments] == segments
+        assert [Path(segment.path) for segment in log.segments] == segments
         for segment in segments:
             expected = [
                 DumpedBatch(
@@ -285,17 +298,25 @@ def test_every_record_is_dumped_as_it_was_appended(written: Written, case: str) 
     with Log.open(written.data / f"{case}-0", read_only=True) as log:
         assert list(log.read()) == written.appended[case]
         start = log.log_start_offset
-    dumped = [one for segment in written.files(case, "log") for one in written.dumped[segment].records]
-    assert [one for one in dumped if one.offset >= start] == [
-        DumpedRecord(one.offset, one.timestamp_ms, one.key, one.value, tuple(name for name, _ in one.headers))
-        for one in written.appended[case]
+    dumped = [
+        dumped_record for segment in written.files(case, "log") for dumped_record in written.dumped[segment].records
+    ]
+    assert [dumped_record for dumped_record in dumped if dumped_record.offset >= start] == [
+        DumpedRecord(
+            appended.offset,
+            appended.timestamp_ms,
+            appended.key,
+            appended.value,
+            tuple(name for name, _ in appended.headers),
+        )
+        for appended in written.appended[case]
     ]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_indexes_are_sane_and_point_at_batches(written: Written, case: str) -> None:
     for segment in written.files(case, "log"):
-        batches = {one.last_offset: one for one in written.dumped[segment].batches}
+        batches = {batch.last_offset: batch for batch in written.dumped[segment].batches}
         offsets = written.dumped[segment.with_suffix(".index")].entries
         times = written.dumped[segment.with_suffix(".timeindex")].entries
         assert written.checked[segment.with_suffix(".index")].sane or not offsets
@@ -304,46 +325,50 @@ def test_indexes_are_sane_and_point_at_batches(written: Written, case: str) -> N
         assert all(batches[offset].timestamp == timestamp for timestamp, offset in times)
         assert times == sorted(set(times))
         if batches:
-            assert times[-1][0] == max(one.timestamp for one in batches.values())
+            assert times[-1][0] == max(batch.timestamp for batch in batches.values())
         if case in ROLLED and segment != written.files(case, "log")[-1]:
             assert len(offsets) > 1 and (len(times) > 1 or case == "log-append-time")
 
 
 def test_producer_snapshots(written: Written) -> None:
     """One at each roll and one at the end: the last batch of every producer below its offset, oldest to newest."""
-    batches = [one for segment in written.files("idempotent", "log") for one in written.dumped[segment].batches]
+    batches = [
+        dumped_batch
+        for segment in written.files("idempotent", "log")
+        for dumped_batch in written.dumped[segment].batches
+    ]
     snapshots = written.files("idempotent", "snapshot")
     rolls = [int(segment.stem) for segment in written.files("idempotent", "log")][1:]
     assert [int(path.stem) for path in snapshots] == [*rolls, batches[-1].last_offset + 1]
     for path in snapshots:
         newest: dict[int, DumpedBatch] = {}
-        for one in batches:
-            if one.last_offset < int(path.stem):
-                newest[one.producer_id] = one
-        told = {one.producer_id: one for one in written.dumped[path].producers}
-        assert told == {
-            one.producer_id: DumpedProducer(
-                one.producer_id,
-                one.producer_epoch,
-                one.base_sequence,
-                one.base_sequence + one.count - 1,
-                one.last_offset,
-                one.timestamp,
+        for dumped_batch in batches:
+            if dumped_batch.last_offset < int(path.stem):
+                newest[dumped_batch.producer_id] = dumped_batch
+        producers = {dumped_batch.producer_id: dumped_batch for dumped_batch in written.dumped[path].producers}
+        assert producers == {
+            dumped_batch.producer_id: DumpedProducer(
+                dumped_batch.producer_id,
+                dumped_batch.producer_epoch,
+                dumped_batch.base_sequence,
+                dumped_batch.base_sequence + dumped_batch.count - 1,
+                dumped_batch.last_offset,
+                dumped_batch.timestamp,
             )
-            for one in newest.values()
+            for dumped_batch in newest.values()
         }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_checkpoints_are_read_by_kafkas_own_classes(written: Written, case: str) -> None:
-    told = {line for line in written.checkpoints if line.split()[1] == f"{case}-0"}
+    lines = {line for line in written.checkpoints if line.split()[1] == f"{case}-0"}
     with Log.open(written.data / f"{case}-0", read_only=True) as log:
         moved = log.log_start_offset > log.segments[0].base_offset
-        told_id = next(line.split()[2] for line in told if line.startswith("topic "))
+        topic_id = next(line.split()[2] for line in lines if line.startswith("topic "))
         text = written.data.joinpath(f"{case}-0", "partition.metadata").read_text()
-        assert re.search(r"topic_id: (\S+)", text)[1] == told_id  # type: ignore[index]
-        assert told == {
-            f"topic {case}-0 {told_id}",
+        assert re.search(r"topic_id: (\S+)", text)[1] == topic_id  # type: ignore[index]
+        assert lines == {
+            f"topic {case}-0 {topic_id}",
             f"replication {case}-0 {log.high_watermark}",
             f"recovery-point {case}-0 {log.log_end_offset}",
             *(f"epoch {case}-0 {epoch} {start}" for epoch, start in log.leader_epochs),

@@ -72,7 +72,7 @@ def transactions(broker: Broker) -> tuple[list[Record], list[Record]]:
         sent = messages(range(turn * 50, turn * 50 + 50))
         offsets = send_by(producer, "transactions", sent)
         made = records(sent, offsets[0])
-        assert offsets == [one.offset for one in made]
+        assert offsets == [record.offset for record in made]
         everything += made
         if turn % 3 == 1:
             producer.abort_transaction()
@@ -157,20 +157,22 @@ def test_offsets_by_time(broker: Broker, topics: Topics, topic: str) -> None:
     emptied, and the broker, finding none, answers that there are none at all.
     """
     broker.start()
-    times = sorted({one.timestamp_ms for one in topics.served[topic]})
-    asked = sorted({time + around for time in times[:: len(times) // 30] for around in (-1, 0, 1)} | {0, times[-1] + 1})
+    times = sorted({record.timestamp_ms for record in topics.served[topic]})
+    wanted = sorted(
+        {time + around for time in times[:: len(times) // 30] for around in (-1, 0, 1)} | {0, times[-1] + 1}
+    )
     with (
         Log.open(broker.partition(topic), read_only=True) as log,
         consumer_of(broker.bootstrap, topic) as (consumer, partition),
     ):
-        for time in asked:
+        for time in wanted:
             found = log.offset_for_timestamp(time)
             if topic == "compacted":
-                after = (one.offset for one in topics.served[topic] if one.timestamp_ms >= time)
+                after = (record.offset for record in topics.served[topic] if record.timestamp_ms >= time)
                 assert found == next(after, None), time
             else:
-                told = consumer.offsets_for_times({partition: time})[partition]
-                assert found == (told and told.offset), time
+                listed = consumer.offsets_for_times({partition: time})[partition]
+                assert found == (listed and listed.offset), time
 
 
 def test_a_reader_follows_the_broker(broker: Broker, topics: Topics) -> None:
@@ -223,11 +225,11 @@ def test_spark_reads_it(spark: SparkSession, broker: Broker, topics: Topics) -> 
     rows: list[Any] = frame.collect()
     found: dict[str, list[Record]] = {topic: [] for topic in TOPICS}
     for row in rows:
-        headers = tuple((one.key, _bytes(one.value)) for one in row.headers or ())
+        headers = tuple((header.key, _bytes(header.value)) for header in row.headers or ())
         time = int(row.timestamp.timestamp() * 1000 + 0.5)
         found[row.topic].append(Record(row.offset, time, _bytes(row.key), _bytes(row.value), headers))
     for topic in TOPICS:
-        assert sorted(found[topic], key=lambda one: one.offset) == topics.served[topic], topic
+        assert sorted(found[topic], key=lambda record: record.offset) == topics.served[topic], topic
 
 
 def _bytes(value: bytearray | None) -> bytes | None:

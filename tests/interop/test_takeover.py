@@ -37,11 +37,11 @@ def add(path: Path, numbers: Sequence[int], compression: str) -> list[Record]:
         sent = messages(numbers)
         new = records(sent, log.log_end_offset)
         half = len(sent) // 2
-        for one in new[:half]:
-            assert log.append(one.value, one.key, one.timestamp_ms, one.headers) == one.offset
+        for record in new[:half]:
+            assert log.append(record.value, record.key, record.timestamp_ms, record.headers) == record.offset
         with log.appender(batch_bytes=2000) as out:
-            for one in new[half:]:
-                out.append(one.value, one.key, one.timestamp_ms, one.headers)
+            for record in new[half:]:
+                out.append(record.value, record.key, record.timestamp_ms, record.headers)
         assert list(log.read()) == before + new
         return before + new
 
@@ -50,14 +50,14 @@ def agree(kafka: Kafka, broker: Broker, topic: str, expected: list[Record]) -> N
     """The running broker serves it, to both clients; it finds offsets by time in it; kreplog reads it beside it."""
     assert served(broker.bootstrap, topic) == expected
     assert found_by_kreplog(broker.partition(topic), len(expected)) == expected
-    times = sorted({one.timestamp_ms for one in expected})
+    times = sorted({record.timestamp_ms for record in expected})
     with (
         Log.open(broker.partition(topic), read_only=True) as log,
         consumer_of(broker.bootstrap, topic) as (consumer, partition),
     ):
         for time in (times[0], *times[:: len(times) // 10], times[-1], times[-1] + 1):
-            told = consumer.offsets_for_times({partition: time})[partition]
-            assert log.offset_for_timestamp(time) == (told and told.offset), time
+            listed = consumer.offsets_for_times({partition: time})[partition]
+            assert log.offset_for_timestamp(time) == (listed and listed.offset), time
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,10 @@ def test_kafka_goes_on_with_a_log_that_kreplog_made(kafka: Kafka, broker: Broker
     create(broker.bootstrap, "adopted", **SMALL)
     broker.stop()
     path = broker.partition("adopted")
-    kept = path.joinpath("partition.metadata").read_bytes()
+    original = path.joinpath("partition.metadata").read_bytes()
     for file in path.iterdir():
         file.unlink()
-    path.joinpath("partition.metadata").write_bytes(kept)
+    path.joinpath("partition.metadata").write_bytes(original)
     expected: list[Record] = []
     for turn, codec in enumerate(("none", "gzip", "lz4", "zstd", "none")):
         expected = add(path, range(turn * 200, turn * 200 + 200), codec)
@@ -152,12 +152,12 @@ def test_producers_and_transactions_outlive_turns(kafka: Kafka, broker: Broker) 
     broker.stop()
 
     kafkas = producers_at(kafka, broker.partition("sequences"), 200)
-    assert [one.last_offset for one in kafkas] == [199]
+    assert [entry.last_offset for entry in kafkas] == [199]
     expected = add(broker.partition("sequences"), range(300, 500), "none")
     add(broker.partition("open"), range(300, 500), "none")
     ours = producers_at(kafka, broker.partition("sequences"), 400)
-    assert [(one.producer_id, one.epoch, one.last_sequence, one.last_offset) for one in ours] == [
-        (one.producer_id, one.epoch, one.last_sequence, one.last_offset) for one in kafkas
+    assert [(entry.producer_id, entry.epoch, entry.last_sequence, entry.last_offset) for entry in ours] == [
+        (entry.producer_id, entry.epoch, entry.last_sequence, entry.last_offset) for entry in kafkas
     ]
 
     broker.start()
@@ -205,4 +205,4 @@ def producers_at(kafka: Kafka, path: Path, offset: int) -> list[DumpedProducer]:
     """The snapshot for `offset`; the newest entry of every producer."""
     snapshot = path / f"{offset:020d}.snapshot"
     (dumped,) = parse(kafka.dump("--files", str(snapshot))).values()
-    return list({one.producer_id: one for one in dumped.producers}.values())
+    return list({entry.producer_id: entry for entry in dumped.producers}.values())

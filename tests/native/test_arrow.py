@@ -86,9 +86,9 @@ def test_any_batches_any_range_any_columns(drawn: list[Batch], rng: random.Rando
     start, stop = sorted((rng.randrange(at + 2), rng.randrange(at + 2)))
     wanted = rng.sample(COLUMNS, rng.randrange(1, len(COLUMNS) + 1))
     table = columns_of(b"".join(map(encode, placed)), wanted, start=start, stop=stop)
-    kept = [(b, r) for b in placed for r in b.records if start <= r.offset < stop and not b.attributes & CONTROL]
+    records = [(b, r) for b in placed for r in b.records if start <= r.offset < stop and not b.attributes & CONTROL]
     assert table.schema.names == wanted
-    assert as_dict(table) == {name: expected(kept)[name] for name in wanted}
+    assert as_dict(table) == {name: expected(records)[name] for name in wanted}
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])
@@ -132,7 +132,7 @@ def test_late_first_null_and_growth() -> None:
 def test_builder_starts_anew_after_finish() -> None:
     """Memory that was let go is filled again, without the nulls it held; memory still in use is left alone."""
     builder = ArrowBuilder(["key", "value"])
-    kept = []
+    exported = []
     for turn in range(20):
         value = b"%d" % turn
         builder.add_batches(build([value, None] if turn % 2 else [value, value], [None, value]))
@@ -140,9 +140,9 @@ def test_builder_starts_anew_after_finish() -> None:
         assert builder.rows == 0
         assert table.column("value").to_pylist() == ([value, None] if turn % 2 else [value, value])
         if turn % 3 == 0:
-            kept.append((value, table))
+            exported.append((value, table))
         del table
-    for value, table in kept:
+    for value, table in exported:
         assert table.column("key").to_pylist() == [None, value]
         assert table.column("value").to_pylist()[0] == value
 

@@ -179,12 +179,12 @@ def zstd_frame(descriptor: int, header: bytes, *blocks: tuple[int, int, bytes]) 
 
 def lz4_bomb(blocks: int, content_size: int | None = None) -> bytes:
     """64 KiB of zeros in each block."""
-    one = compress(LZ4, bytes(65536))[7:-4]
+    block = compress(LZ4, bytes(65536))[7:-4]
     if content_size is None:
-        return HEADS[LZ4] + one * blocks + bytes(4)
+        return HEADS[LZ4] + block * blocks + bytes(4)
     head = bytearray(lz4.frame.compress(bytes(65536), block_size=4, block_linked=False)[:15])
     assert int.from_bytes(head[6:14], "little") == 65536
-    return bytes(head) + one * blocks + bytes(4)
+    return bytes(head) + block * blocks + bytes(4)
 
 
 BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {

@@ -91,15 +91,17 @@ def test_f11_every_step_of_writing_the_epoch_file_is_made_durable(tmp_path: Path
     step, the file is whole."""
     library = faults.build(tmp_path)
     environment = dict(os.environ, LD_PRELOAD=str(library), PYTHONPATH=str(ROOT))
-    told = []
+    outputs = []
     for nth in range(1, 5):
         path = tmp_path / str(nth) / "t-0"
         path.parent.mkdir()
         command = [sys.executable, "-c", WRITER, str(path), str(nth)]
-        told.append(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split())
+        outputs.append(
+            subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
+        )
         assert (path / EPOCHS).read_text() in ("0\n1\n1 0\n", "0\n1\n2 0\n", "0\n2\n1 0\n2 0\n")
-    assert [one for one, _ in told] == ["failed", "failed", "failed", "done"], told
-    assert told[-1] == ["done", "3"]
+    assert [outcome for outcome, _ in outputs] == ["failed", "failed", "failed", "done"], outputs
+    assert outputs[-1] == ["done", "3"]
 
 
 # --- F25: producer state --------------------------------------------------------------------------------------------
@@ -110,9 +112,9 @@ def many_segments(path: Path) -> tuple[Log, list[bytes]]:
     log = Log.open(path, CONFIG)
     written = []
     for number in range(20):
-        one = sequenced(number // 2 * 2, b"a", b"b", producer_id=7 + number % 2)
-        log.append_batches(one, 1)
-        written.append(one)
+        encoded = sequenced(number // 2 * 2, b"a", b"b", producer_id=7 + number % 2)
+        log.append_batches(encoded, 1)
+        written.append(encoded)
         if number % 3 == 2:
             log.roll()
     return log, written
@@ -123,8 +125,8 @@ def spoil_nothing(_snapshots: list[Path]) -> None:
 
 
 def remove_all(snapshots: list[Path]) -> None:
-    for one in snapshots:
-        one.unlink()
+    for snapshot in snapshots:
+        snapshot.unlink()
 
 
 def cut_newest(snapshots: list[Path]) -> None:
@@ -135,8 +137,8 @@ def cut_newest(snapshots: list[Path]) -> None:
 def take_it_for_an_older_one(snapshots: list[Path]) -> None:
     """A snapshot that knows of records past its own offset (KAFKA-6683)."""
     snapshots[0].write_bytes(snapshots[-1].read_bytes())
-    for one in snapshots[1:]:
-        one.unlink()
+    for snapshot in snapshots[1:]:
+        snapshot.unlink()
 
 
 @pytest.mark.parametrize("spoil", [spoil_nothing, remove_all, cut_newest, take_it_for_an_older_one])

@@ -17,7 +17,7 @@ RESIDENT = Path("/proc/self/status")
 FRAMES = """
 import resource
 from kreplog._native.memory import keep_freed, unfilled
-keep_freed({kept})
+keep_freed({limit})
 for _ in range(100):
     frame = unfilled(1 << 20)
     frame[:] = b"x" * len(frame)
@@ -47,19 +47,21 @@ def test_pages_that_were_fetched_are_left_when_nobody_holds_them(tmp_path: Path)
 
         before = mapped_bytes()
         held = fetch_all()
-        contents = [bytes(one) for one in held]
+        contents = [bytes(held_frame) for held_frame in held]
         assert mapped_bytes() - before > 24 * MIB  # else the last assertion of this test says nothing
-        assert [bytes(one) for one in fetch_all()] == contents
-        assert [bytes(one) for one in held] == contents, "another's pages were left, and are there when touched"
+        assert [bytes(held_frame) for held_frame in fetch_all()] == contents
+        assert [bytes(held_frame) for held_frame in held] == contents, (
+            "another's pages were left, and are there when touched"
+        )
         held.clear()
         assert mapped_bytes() - before < 4 * MIB
-        assert [bytes(one) for one in fetch_all()] == contents
+        assert [bytes(held_frame) for held_frame in fetch_all()] == contents
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are not told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no such setting")
 def test_memory_of_a_frame_serves_the_next() -> None:
-    def faults(kept: int) -> int:
-        told = subprocess.run([sys.executable, "-c", FRAMES.format(kept=kept)], check=True, capture_output=True)
-        return int(told.stdout)
+    def faults(limit: int) -> int:
+        printed = subprocess.run([sys.executable, "-c", FRAMES.format(limit=limit)], check=True, capture_output=True)
+        return int(printed.stdout)
 
-    assert faults(kept=8 * MIB) < faults(kept=64 << 10) - 100 * MIB // 4096 // 2
+    assert faults(limit=8 * MIB) < faults(limit=64 << 10) - 100 * MIB // 4096 // 2

@@ -401,8 +401,8 @@ def test_the_newest_that_fits_is_loaded(tmp_path: Path, max_offset: int, found: 
     state = state_of(Batch(99, 0, 0, 0, 0))
     assert state.latest_snapshot(str(tmp_path), max_offset, discard) == found
     assert state.snapshot() == state_of(*batches[: (found or 0) // 10]).snapshot()
-    kept = [offset for offset in (10, 20, 30) if not discard or offset <= max_offset]
-    assert names(tmp_path) == [f"{offset:020d}.snapshot" for offset in kept]
+    remaining = [offset for offset in (10, 20, 30) if not discard or offset <= max_offset]
+    assert names(tmp_path) == [f"{offset:020d}.snapshot" for offset in remaining]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "beyond"])
@@ -443,12 +443,12 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "kept"), [((), []), ((20,), [10]), ((21,), [10, 20]), ((0, 20), [20, 30]), ((11, 30), [10, 30])]
+    ("bounds", "remaining"), [((), []), ((20,), [10]), ((21,), [10, 20]), ((0, 20), [20, 30]), ((11, 30), [10, 30])]
 )
-def test_delete_snapshots(tmp_path: Path, bounds: tuple[int, ...], kept: list[int]) -> None:
+def test_delete_snapshots(tmp_path: Path, bounds: tuple[int, ...], remaining: list[int]) -> None:
     write_three(tmp_path)
     ProducerState().delete_snapshots(str(tmp_path), *bounds)
-    assert names(tmp_path) == [f"{offset:020d}.snapshot" for offset in kept]
+    assert names(tmp_path) == [f"{offset:020d}.snapshot" for offset in remaining]
 
 
 def test_a_snapshot_never_tells_of_later_records(tmp_path: Path) -> None:

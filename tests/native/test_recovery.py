@@ -117,8 +117,8 @@ def test_cut_with_all_other_files_in_place(folder: Path) -> None:
         data = file.read_bytes()
         whole = reference.split(data)
         for cut in range(0, len(data), 11):
-            kept = [part for at, part in whole if at + len(part) <= cut]
-            end = reference.decode(kept[-1]).last_offset + 1 if kept else int(file.stem)
+            whole_batches = [part for at, part in whole if at + len(part) <= cut]
+            end = reference.decode(whole_batches[-1]).last_offset + 1 if whole_batches else int(file.stem)
             for killed in (True, False):
                 partition = sound.copy(folder / "cut", killed=killed)
                 (partition / file.name).write_bytes(data[:cut])
@@ -311,11 +311,11 @@ def test_missing_torn_and_wrong_files(folder: Path, clean: bool) -> None:
     for name in names:
         if name.endswith((".index", ".timeindex")) and name not in of_one_segment:
             continue
-        for what, content in variants((root / name).read_bytes()):
+        for case, content in variants((root / name).read_bytes()):
             partition = sound.copy(folder / "damaged", killed=not clean)
             damage(partition.parent / name, content)
             with Log.open(partition, config) as log:
-                where = f"{name} {what}"
+                where = f"{name} {case}"
                 assert (log.log_start_offset, log.log_end_offset) == (0, len(sound.records)), where
                 assert log.high_watermark == log.log_end_offset, where
                 assert list(log.read()) == sound.records, where
@@ -389,12 +389,12 @@ def test_wrong_high_watermark_never_shows_uncommitted_records(folder: Path, name
     content = target.read_bytes()
     text = content if len(content) < 100 else b""
     digits = [text[:at] + b"%d" % digit + text[at + 1 :] for at in range(len(text)) for digit in range(10)]
-    for what, damaged in [*variants(content), *((f"digit {n}", text) for n, text in enumerate(digits))]:
+    for case, damaged in [*variants(content), *((f"digit {n}", text) for n, text in enumerate(digits))]:
         partition = sound.copy(folder / "damaged")
         damage(partition / name if name == "kreplog.state" else partition.parent / name, damaged)
         for read_only in (True, False):
             with Log.open(partition, config, read_only=read_only) as log:
-                assert log.high_watermark <= 60, f"{name} {what}, read_only={read_only}"
+                assert log.high_watermark <= 60, f"{name} {case}, read_only={read_only}"
                 assert sum(1 for _ in log.read()) == log.high_watermark - log.log_start_offset
                 assert log.log_end_offset == 100 or read_only
 
@@ -407,11 +407,11 @@ def test_wrong_log_start_hides_and_revives_nothing(folder: Path) -> None:
         log.delete_records_before(40)
     sound = Sound(path, [], [])
     content = (path.parent / "log-start-offset-checkpoint").read_bytes()
-    for what, damaged in variants(content):
+    for case, damaged in variants(content):
         partition = sound.copy(folder / "damaged")
         damage(partition.parent / "log-start-offset-checkpoint", damaged)
         with Log.open(partition, CONFIG) as log:
-            assert log.log_start_offset == 40, what
+            assert log.log_start_offset == 40, case
             assert [record.offset for record in log.read()] == list(range(40, 100))
 
 
@@ -539,7 +539,7 @@ def test_indexes_and_log_damaged_together_kill_no_reader(folder: Path) -> None:
         for file in sorted(path.glob("0*")):
             if rng.random() < 0.6:
                 file.write_bytes(damaged(file, rng))
-        kept = LogConfig(index_interval_bytes=rng.choice([0, 4096]))
+        config = LogConfig(index_interval_bytes=rng.choice([0, 4096]))
         ways: list[Callable[[Log], object]] = [
             lambda log: log.offset_for_timestamp(NOW + rng.randrange(40)),
             lambda log: log.segments,
@@ -550,7 +550,7 @@ def test_indexes_and_log_damaged_together_kill_no_reader(folder: Path) -> None:
         ]
         for read_only in (True, False):
             try:
-                with Log.open(path, kept, read_only=read_only) as log:
+                with Log.open(path, config, read_only=read_only) as log:
                     for way in rng.sample(ways, len(ways)):
                         with contextlib.suppress(errors.KreplogError):
                             way(log)
@@ -566,8 +566,8 @@ def test_indexes_and_log_damaged_together_kill_no_reader(folder: Path) -> None:
         positions = sorted(rng.sample([at for at, _ in sound.batches if at < 900], rng.randint(0, 4)))
         offsets = sorted(rng.sample(range(40), len(positions)))
         if file.suffix == ".index":
-            return b"".join(struct.pack(">ii", *one) for one in zip(offsets, positions, strict=True))
-        return b"".join(struct.pack(">qi", NOW + rng.randrange(40), one) for one in offsets)
+            return b"".join(struct.pack(">ii", *entry) for entry in zip(offsets, positions, strict=True))
+        return b"".join(struct.pack(">qi", NOW + rng.randrange(40), entry) for entry in offsets)
 
     def all_of(first: int) -> None:
         logging.disable(logging.CRITICAL)

@@ -56,12 +56,12 @@ def test_of_damage_at_every_place(filled: Path, monkeypatch: pytest.MonkeyPatch)
     for _ in range(12):
         places = [random_.randrange(segment.stat().st_size) for _ in range(random_.choice((1, 3)))]
         with segment.open("r+b") as file:
-            kept = [(place, os.pread(file.fileno(), 1, place)) for place in places]
-            for place, byte in kept:
+            originals = [(place, os.pread(file.fileno(), 1, place)) for place in places]
+            for place, byte in originals:
                 os.pwrite(file.fileno(), bytes([byte[0] ^ 0x55]), place)
             alone, _ = report(filled, 1, monkeypatch)
             together, _ = report(filled, 4, monkeypatch)
-            for place, byte in kept:
+            for place, byte in originals:
                 os.pwrite(file.fileno(), byte, place)
         assert together == alone
         assert 1 <= len(alone.damages) <= len(places)
@@ -81,12 +81,12 @@ def test_of_a_piece_that_is_missing(filled: Path, tmp_path: Path, monkeypatch: p
     after = next(at for at in positions if at > first)
     data = segment.read_bytes()
     segment.write_bytes(data[:first] + data[after:])
-    kept = [
+    entries = [
         entry[:4] + (at - (after - first) * (at >= after)).to_bytes(4, "big")
         for entry, at in zip(entries, positions, strict=True)
         if at != first
     ]
-    index.write_bytes(b"".join(kept))
+    index.write_bytes(b"".join(entries))
     alone, _ = report(copy, 1, monkeypatch)
     together, _ = report(copy, 2, monkeypatch)
     assert together == alone
@@ -97,15 +97,15 @@ def test_segments_that_are_deleted_meanwhile_are_no_damage(tmp_path: Path, monke
     """The log start offset moves up first, so what a reader's listing lacks then is below it."""
     with Log.open(tmp_path / "t-0", LogConfig(segment_bytes=1000)) as log:
         log.append_many([bytes(100)] * 50)
-        kept = log.segments[2].base_offset
+        first_left = log.segments[2].base_offset
         listdir = os.listdir
 
         def listed(path: str) -> list[str]:
             monkeypatch.setattr(os, "listdir", listdir)
-            log.delete_records_before(kept)
+            log.delete_records_before(first_left)
             return listdir(path)
 
         with Log.open(tmp_path / "t-0", read_only=True) as reader:
             monkeypatch.setattr(os, "listdir", listed)
             found = reader.verify()
-    assert not found.damages and found.start_offset == kept
+    assert not found.damages and found.start_offset == first_left

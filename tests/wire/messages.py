@@ -105,7 +105,7 @@ def seen_produce_response(response: ProduceResponse, version: int) -> ProduceRes
         lost["log_start_offset"] = -1
     if version < 8:
         lost["message"] = ""
-    return ProduceResponse(tuple(replace(one, **lost) for one in response.partitions))
+    return ProduceResponse(tuple(replace(partition, **lost) for partition in response.partitions))
 
 
 def seen_fetch_request(request: FetchRequest, version: int) -> FetchRequest:
@@ -123,7 +123,7 @@ def seen_fetch_request(request: FetchRequest, version: int) -> FetchRequest:
         each["topic_id"] = ""
     if version < 15:
         lost["broker_epoch"] = -1
-    return replace(request, partitions=tuple(replace(one, **each) for one in request.partitions), **lost)
+    return replace(request, partitions=tuple(replace(partition, **each) for partition in request.partitions), **lost)
 
 
 def seen_fetch_response(response: FetchResponse, version: int) -> FetchResponse:
@@ -135,7 +135,7 @@ def seen_fetch_response(response: FetchResponse, version: int) -> FetchResponse:
         lost.update(error=ErrorCode.NONE, session_id=0)
     if version < 12:
         each.update(diverging=None, leader=-1, leader_epoch=-1)
-    return replace(response, partitions=tuple(replace(one, **each) for one in response.partitions), **lost)
+    return replace(response, partitions=tuple(replace(partition, **each) for partition in response.partitions), **lost)
 
 
 def by_topic(items: Sequence[T], place: Callable[[T], TopicPartition]) -> Iterator[tuple[str, list[T]]]:

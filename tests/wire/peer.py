@@ -51,11 +51,11 @@ def produce_request(request: ProduceRequest, version: int, transactional_id: str
                 version=version,
                 name=topic,
                 partition_data=[
-                    part_class(version=version, index=one.partition.partition, records=bytes(one.records))
-                    for one in group
+                    part_class(version=version, index=item.partition.partition, records=bytes(item.records))
+                    for item in group
                 ],
             )
-            for topic, group in by_topic(request.partitions, lambda one: one.partition)
+            for topic, group in by_topic(request.partitions, lambda item: item.partition)
         ],
     )
 
@@ -73,18 +73,18 @@ def produce_response(response: ProduceResponse, version: int) -> Any:
                 partition_responses=[
                     part_class(
                         version=version,
-                        index=one.partition.partition,
-                        error_code=int(one.error),
-                        base_offset=one.base_offset,
-                        log_append_time_ms=one.log_append_time_ms,
-                        log_start_offset=one.log_start_offset,
+                        index=item.partition.partition,
+                        error_code=int(item.error),
+                        base_offset=item.base_offset,
+                        log_append_time_ms=item.log_append_time_ms,
+                        log_start_offset=item.log_start_offset,
                         record_errors=[],
-                        error_message=one.message or None,
+                        error_message=item.message or None,
                     )
-                    for one in group
+                    for item in group
                 ],
             )
-            for topic, group in by_topic(response.partitions, lambda one: one.partition)
+            for topic, group in by_topic(response.partitions, lambda item: item.partition)
         ],
     )
 
@@ -116,17 +116,17 @@ def fetch_request(request: FetchRequest, version: int) -> Any:
                 partitions=[
                     part_class(
                         version=version,
-                        partition=one.partition.partition,
-                        current_leader_epoch=one.current_leader_epoch,
-                        fetch_offset=one.fetch_offset,
-                        last_fetched_epoch=one.last_fetched_epoch,
-                        log_start_offset=one.log_start_offset,
-                        partition_max_bytes=one.max_bytes,
+                        partition=item.partition.partition,
+                        current_leader_epoch=item.current_leader_epoch,
+                        fetch_offset=item.fetch_offset,
+                        last_fetched_epoch=item.last_fetched_epoch,
+                        log_start_offset=item.log_start_offset,
+                        partition_max_bytes=item.max_bytes,
                     )
-                    for one in group
+                    for item in group
                 ],
             )
-            for topic, group in by_topic(request.partitions, lambda one: one.partition)
+            for topic, group in by_topic(request.partitions, lambda item: item.partition)
         ],
         forgotten_topics_data=[
             forgotten_class(
@@ -146,24 +146,26 @@ def fetch_response(response: FetchResponse, version: int) -> Any:
     diverging_class = part(TheirFetchResponse, "responses.partitions.diverging_epoch")
     leader_class = part(TheirFetchResponse, "responses.partitions.current_leader")
 
-    def partition(one: Any) -> Any:
+    def partition(fetched: Any) -> Any:
         tags = {}
-        if version >= 12 and one.diverging is not None:
+        if version >= 12 and fetched.diverging is not None:
             tags["diverging_epoch"] = diverging_class(
-                version=version, epoch=one.diverging.leader_epoch, end_offset=one.diverging.end_offset
+                version=version, epoch=fetched.diverging.leader_epoch, end_offset=fetched.diverging.end_offset
             )
-        if version >= 12 and (one.leader, one.leader_epoch) != (-1, -1):
-            tags["current_leader"] = leader_class(version=version, leader_id=one.leader, leader_epoch=one.leader_epoch)
+        if version >= 12 and (fetched.leader, fetched.leader_epoch) != (-1, -1):
+            tags["current_leader"] = leader_class(
+                version=version, leader_id=fetched.leader, leader_epoch=fetched.leader_epoch
+            )
         return part_class(
             version=version,
-            partition_index=one.partition.partition,
-            error_code=int(one.error),
-            high_watermark=one.high_watermark,
-            last_stable_offset=one.high_watermark,
-            log_start_offset=one.log_start_offset,
+            partition_index=fetched.partition.partition,
+            error_code=int(fetched.error),
+            high_watermark=fetched.high_watermark,
+            last_stable_offset=fetched.high_watermark,
+            log_start_offset=fetched.log_start_offset,
             aborted_transactions=[],
             preferred_read_replica=-1,
-            records=bytes(one.records),
+            records=bytes(fetched.records),
             **tags,
         )
 
@@ -177,8 +179,8 @@ def fetch_response(response: FetchResponse, version: int) -> Any:
                 version=version,
                 topic=topic,
                 topic_id=topic_uuid(topic),
-                partitions=[partition(one) for one in group],
+                partitions=[partition(fetched) for fetched in group],
             )
-            for topic, group in by_topic(response.partitions, lambda one: one.partition)
+            for topic, group in by_topic(response.partitions, lambda fetched: fetched.partition)
         ],
     )

@@ -50,7 +50,7 @@ states = st.builds(
     is_new=st.booleans(),
     config=configs,
 )
-told_brokers = st.builds(
+registrations = st.builds(
     BrokerRegistration,
     *(int32s, int64s, st.text(max_size=9), int32s, st.none() | st.text(max_size=5), st.booleans(), st.booleans()),
 )
@@ -65,7 +65,7 @@ requests: st.SearchStrategy[control_messages.Request] = st.one_of(
     ),
     st.builds(
         UpdateMetadataRequest,
-        *(int32s, int32s, int64s, tuples_of(told_brokers), tuples_of(states), tuples_of(partitions), int64s),
+        *(int32s, int32s, int64s, tuples_of(registrations), tuples_of(states), tuples_of(partitions), int64s),
     ),
     st.builds(ControlledShutdownRequest, int32s, int64s),
 )
@@ -155,7 +155,7 @@ def hostile(frame: bytes) -> Iterator[bytes]:
         yield frame[:at] + b"\xff\xff\xff\xff\x0f" + frame[at + 1 :]
 
 
-@pytest.mark.parametrize("request_", EXAMPLES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("request_", EXAMPLES, ids=lambda example: type(example).__name__)
 def test_a_damaged_request_is_another_request_or_refused(request_: control_messages.Request) -> None:
     frame = body_of(control_messages.encode_request(request_, header_for(control_messages.KEYS[type(request_)])))
     assert read_request(frame) == request_
@@ -168,7 +168,7 @@ def test_a_damaged_request_is_another_request_or_refused(request_: control_messa
     assert refused >= len(frame)
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: type(one[1]).__name__)
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda example: type(example[1]).__name__)
 def test_a_damaged_answer_is_another_answer_or_refused(answer: tuple[ApiKey, control_messages.Response]) -> None:
     key, response = answer
     header = header_for(key)

@@ -13,7 +13,7 @@ from kreplog.wire.versions import ApiKey
 from tests.wire.messages import body_of, header
 
 PLACES = (TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0))
-ASKED = [
+TOPICS = [
     {"name": "flights", "partitions": [{"partition_index": 1, "offset": 5}, {"partition_index": 2, "offset": -1}]},
     {"name": "a", "partitions": [{"partition_index": 0, "offset": 0}]},
 ]
@@ -21,8 +21,8 @@ ASKED = [
 
 @pytest.mark.parametrize("version", range(3))
 def test_delete_records_is_kept(version: int) -> None:
-    asked = header(ApiKey.DELETE_RECORDS, version)
-    frame = body_of(generic.encode_request(asked, topics=ASKED, timeout_ms=7))
+    request_header = header(ApiKey.DELETE_RECORDS, version)
+    frame = body_of(generic.encode_request(request_header, topics=TOPICS, timeout_ms=7))
     assert delete_records.decode_delete_records(frame, decode_request_header(frame)) == DeleteRecordsRequest(
         7, tuple(DeleteRecordsPartition(place, offset) for place, offset in zip(PLACES, (5, -1, 0), strict=True))
     )
@@ -33,17 +33,19 @@ def test_delete_records_is_kept(version: int) -> None:
             DeletedRecords(PLACES[2], ErrorCode.REQUEST_TIMED_OUT),
         )
     )
-    theirs = generic.decode_response(body_of(delete_records.encode_delete_records_response(response, asked)), asked)
+    theirs = generic.decode_response(
+        body_of(delete_records.encode_delete_records_response(response, request_header)), request_header
+    )
     assert [
-        (topic.name, one.partition_index, one.low_watermark, one.error_code)
+        (topic.name, partition.partition_index, partition.low_watermark, partition.error_code)
         for topic in theirs.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     ] == [("flights", 1, 5, 0), ("flights", 2, -1, 1), ("a", 0, -1, 7)]
 
 
 @pytest.mark.parametrize("version", range(3))
 def test_a_request_cut_short_is_refused(version: int) -> None:
-    frame = body_of(generic.encode_request(header(ApiKey.DELETE_RECORDS, version), topics=ASKED, timeout_ms=7))
+    frame = body_of(generic.encode_request(header(ApiKey.DELETE_RECORDS, version), topics=TOPICS, timeout_ms=7))
     for end in range(len(frame) - 1, 12, -3):
         with pytest.raises(PeerProtocolError):
             delete_records.decode_delete_records(frame[:end], decode_request_header(frame[:end]))

@@ -35,9 +35,9 @@ PLACE = TopicPartition("flights", 3)
 @settings(max_examples=30)
 @given(request=fetch_requests)
 def test_a_request_is_kept_and_is_what_kafka_python_writes(version: int, request: FetchRequest) -> None:
-    asked = header(ApiKey.FETCH, version)
-    frame = joined(fetch.encode_request(request, asked, IDS.__getitem__))
-    assert frame == peer.framed_request(peer.fetch_request(request, version), asked)
+    request_header = header(ApiKey.FETCH, version)
+    frame = joined(fetch.encode_request(request, request_header, IDS.__getitem__))
+    assert frame == peer.framed_request(peer.fetch_request(request, version), request_header)
     decoded = fetch.decode_request(frame[4:], decode_request_header(frame[4:]), NAMES.get)
     assert decoded == (seen_fetch_request(request, version), ())
 
@@ -46,10 +46,10 @@ def test_a_request_is_kept_and_is_what_kafka_python_writes(version: int, request
 @settings(max_examples=30)
 @given(response=fetch_responses)
 def test_a_response_is_kept_and_is_what_kafka_python_writes(version: int, response: FetchResponse) -> None:
-    asked = header(ApiKey.FETCH, version)
-    frame = joined(fetch.encode_response(response, asked, IDS.__getitem__))
-    assert frame == peer.framed_response(peer.fetch_response(response, version), asked)
-    assert fetch.decode_response(frame[4:], asked, NAMES.get) == seen_fetch_response(response, version)
+    request_header = header(ApiKey.FETCH, version)
+    frame = joined(fetch.encode_response(response, request_header, IDS.__getitem__))
+    assert frame == peer.framed_response(peer.fetch_response(response, version), request_header)
+    assert fetch.decode_response(frame[4:], request_header, NAMES.get) == seen_fetch_response(response, version)
 
 
 @versions
@@ -62,41 +62,41 @@ def test_aborted_transactions_and_tags_that_are_not_ours_are_passed_over(version
     partition.aborted_transactions = [aborted(version=version, producer_id=1, first_offset=n) for n in range(3)]
     if version >= 12:
         partition.snapshot_id = snapshot(version=version, end_offset=1, epoch=2)
-    asked = header(ApiKey.FETCH, version)
-    frame = peer.framed_response(theirs, asked)[4:]
-    assert fetch.decode_response(frame, asked, NAMES.get) == seen_fetch_response(response, version)
+    request_header = header(ApiKey.FETCH, version)
+    frame = peer.framed_response(theirs, request_header)[4:]
+    assert fetch.decode_response(frame, request_header, NAMES.get) == seen_fetch_response(response, version)
     partition.aborted_transactions = partition.records = None
-    frame = peer.framed_response(theirs, asked)[4:]
-    assert fetch.decode_response(frame, asked, NAMES.get).partitions[0].records == b""
+    frame = peer.framed_response(theirs, request_header)[4:]
+    assert fetch.decode_response(frame, request_header, NAMES.get).partitions[0].records == b""
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
 def test_records_are_not_copied_either_way(version: int) -> None:
     records = [batch.build([b"value %d" % n] * 50) for n in range(3)]
-    told = tuple(
+    fetched = tuple(
         FetchedPartition(TopicPartition("flights", n), ErrorCode.NONE, 50, 0, records=data)
         for n, data in enumerate(records)
     )
-    asked = header(ApiKey.FETCH, version)
-    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, told), asked, IDS.__getitem__)
-    assert [buffer for buffer in buffers if any(buffer is one for one in records)] == records
+    request_header = header(ApiKey.FETCH, version)
+    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, fetched), request_header, IDS.__getitem__)
+    assert [buffer for buffer in buffers if any(buffer is held for held in records)] == records
     frame = body_of(buffers)
-    for n, one in enumerate(fetch.decode_response(frame, asked, NAMES.get).partitions):
-        assert one.records.obj is frame
-        assert batch.validate(one.records, deep=True).record_count == 50
-        assert batch.decode_values(one.records)[0] == b"value %d" % n
+    for n, partition in enumerate(fetch.decode_response(frame, request_header, NAMES.get).partitions):
+        assert partition.records.obj is frame
+        assert batch.validate(partition.records, deep=True).record_count == 50
+        assert batch.decode_values(partition.records)[0] == b"value %d" % n
 
 
 def test_file_regions_stand_for_their_bytes_in_order() -> None:
     regions = [FileRegion(n, 4096, 1000 + n) for n in range(3)]
-    told = tuple(
+    fetched = tuple(
         FetchedPartition(TopicPartition("a", n), ErrorCode.NONE, 9, records=region) for n, region in enumerate(regions)
     )
-    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, told), header(ApiKey.FETCH, 12))
+    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, fetched), header(ApiKey.FETCH, 12))
     assert [buffer for buffer in buffers if isinstance(buffer, FileRegion)] == regions
-    filled = joined(bytes(one.count) if isinstance(one, FileRegion) else one for one in buffers)
+    filled = joined(bytes(buffer.count) if isinstance(buffer, FileRegion) else buffer for buffer in buffers)
     decoded = fetch.decode_response(body_of([filled]), header(ApiKey.FETCH, 12))
-    assert [len(one.records) for one in decoded.partitions] == [1000, 1001, 1002]
+    assert [len(partition.records) for partition in decoded.partitions] == [1000, 1001, 1002]
 
 
 def test_what_has_a_length_of_its_own_is_handed_on() -> None:
@@ -105,8 +105,8 @@ def test_what_has_a_length_of_its_own_is_handed_on() -> None:
             return 7
 
     held = Held()
-    told = FetchedPartition(PLACE, ErrorCode.NONE, 9, records=held)
-    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, (told,)), header(ApiKey.FETCH, 4))
+    fetched = FetchedPartition(PLACE, ErrorCode.NONE, 9, records=held)
+    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, (fetched,)), header(ApiKey.FETCH, 4))
     assert buffers[1] is held
     assert int.from_bytes(buffers[0][:4], "big") == len(buffers[0]) - 4 + 7
 
@@ -121,41 +121,45 @@ def test_ids_without_a_name_are_told_and_answered(version: int) -> None:
         ),
         forgotten=(TopicPartition("a", 9), TopicPartition("flights", 9)),
     )
-    asked = header(ApiKey.FETCH, version)
-    frame = body_of(fetch.encode_request(request, asked, IDS.__getitem__))
+    request_header = header(ApiKey.FETCH, version)
+    frame = body_of(fetch.encode_request(request, request_header, IDS.__getitem__))
     only_flights = {IDS["flights"]: "flights"}
     decoded, unknown = fetch.decode_request(frame, decode_request_header(frame), only_flights.get)
-    assert [one.partition.topic for one in decoded.partitions] == ["flights", "flights"]
+    assert [partition.partition.topic for partition in decoded.partitions] == ["flights", "flights"]
     assert decoded.forgotten == (TopicPartition("flights", 9),)
     assert unknown == ((IDS["a"], 0), (IDS["a"], 1))
 
-    told = FetchedPartition(TopicPartition("flights", 0), ErrorCode.NONE, 5)
-    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, (told,)), asked, IDS.__getitem__, unknown=unknown)
-    answer = fetch.decode_response(body_of(buffers), asked, NAMES.get)
-    assert [(one.partition, one.error) for one in answer.partitions] == [
+    fetched = FetchedPartition(TopicPartition("flights", 0), ErrorCode.NONE, 5)
+    buffers = fetch.encode_response(
+        FetchResponse(ErrorCode.NONE, 0, (fetched,)), request_header, IDS.__getitem__, unknown=unknown
+    )
+    answer = fetch.decode_response(body_of(buffers), request_header, NAMES.get)
+    assert [(partition.partition, partition.error) for partition in answer.partitions] == [
         (TopicPartition("flights", 0), ErrorCode.NONE),
         (TopicPartition("a", 0), ErrorCode.UNKNOWN_TOPIC_ID),
         (TopicPartition("a", 1), ErrorCode.UNKNOWN_TOPIC_ID),
     ]
-    assert len(fetch.decode_response(body_of(buffers), asked, only_flights.get).partitions) == 1
+    assert len(fetch.decode_response(body_of(buffers), request_header, only_flights.get).partitions) == 1
 
 
 @pytest.mark.parametrize("version", [12, 15, 16, 17])
 def test_leaders_are_told_with_their_addresses(version: int) -> None:
     """KIP-951."""
-    told = FetchedPartition(PLACE, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=3, leader_epoch=9)
+    fetched = FetchedPartition(PLACE, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=3, leader_epoch=9)
     nodes = (BrokerRegistration(3, 1, "localhost", 9092, "r1"), BrokerRegistration(4, 1, "h" * 200, 9093))
-    asked = header(ApiKey.FETCH, version)
-    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, (told,)), asked, IDS.__getitem__, nodes=nodes)
+    request_header = header(ApiKey.FETCH, version)
+    buffers = fetch.encode_response(
+        FetchResponse(ErrorCode.NONE, 0, (fetched,)), request_header, IDS.__getitem__, nodes=nodes
+    )
     frame = body_of(buffers)
     theirs = TheirFetchResponse.decode(frame, version=version, header=True)
     assert theirs.responses[0].partitions[0].current_leader.leader_id == 3
     if version >= 16:
-        assert [(one.node_id, one.host, one.port, one.rack) for one in theirs.node_endpoints] == [
+        assert [(node.node_id, node.host, node.port, node.rack) for node in theirs.node_endpoints] == [
             (3, "localhost", 9092, "r1"),
             (4, "h" * 200, 9093, None),
         ]
-    assert fetch.decode_response(frame, asked, NAMES.get).partitions == (told,)
+    assert fetch.decode_response(frame, request_header, NAMES.get).partitions == (fetched,)
 
 
 def test_a_topic_made_anew_stands_apart_from_the_old_one() -> None:

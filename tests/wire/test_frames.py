@@ -54,11 +54,11 @@ def test_frames_come_out_as_they_were_put_in(messages: list[bytes], pieces: list
 
 def test_readers_share_a_scratch() -> None:
     scratch = bytearray(16)
-    one, two = FrameReader(scratch=scratch), FrameReader(scratch=scratch)
+    first, second = FrameReader(scratch=scratch), FrameReader(scratch=scratch)
     stream = framed([b"first", b"x" * 50])
     got: list[bytes] = []
     for at in range(0, len(stream), 7):
-        for reader in (one, two):
+        for reader in (first, second):
             got += feed(reader, stream[at : at + 7], iter([7] * 9))
     assert got == [b"first", b"first", b"x" * 50, b"x" * 50]
 
@@ -139,13 +139,13 @@ def test_tags_in_a_header_are_passed_over() -> None:
 
 
 def test_only_what_is_offered_is_read() -> None:
-    def ask(key: int, version: int) -> bytes:
+    def request(key: int, version: int) -> bytes:
         return struct.pack(">hhih", key, version, 9, -1) + b"\0"
 
     for key, version in [(0, 10), (1, 3), (1, 18), (2, 0), (4, 7), (11, 0), (999, 0), (-1, 0), (18 << 8, 0), (3, -1)]:
         with pytest.raises(PeerProtocolError, match=f"API {key} in version {version} is not offered"):
-            frames.decode_request_header(ask(key, version))
-    assert frames.decode_request_header(ask(4, 7), BETWEEN_BROKERS).known
+            frames.decode_request_header(request(key, version))
+    assert frames.decode_request_header(request(4, 7), BETWEEN_BROKERS).known
     assert not set(TO_CLIENTS) & {4, 5, 6, 7}
 
 

@@ -69,22 +69,22 @@ def value_of(field: Any, version: int) -> Any:
 
 
 def request_and_answer(key: int, version: int) -> tuple[bytes, bytes, RequestHeader]:
-    asked = header(key, version)
+    request_header = header(key, version)
     request, response = generic._MESSAGES[key]
-    told = example(response._struct, version)
+    fields = example(response._struct, version)
     if key == ApiKey.API_VERSIONS:
-        told["error_code"] = 0
+        fields["error_code"] = 0
     return (
-        body_of(generic.encode_request(asked, **example(request._struct, version))),
-        body_of(generic.encode_response(asked, **told)),
-        asked,
+        body_of(generic.encode_request(request_header, **example(request._struct, version))),
+        body_of(generic.encode_response(request_header, **fields)),
+        request_header,
     )
 
 
 def simplified(value: Any) -> Any:
     """A decoded message as plain values."""
     if isinstance(value, list):
-        return [simplified(one) for one in value]
+        return [simplified(item) for item in value]
     if hasattr(value, "_struct"):
         return {name: simplified(getattr(value, name)) for name in value._struct.fields}
     return value
@@ -126,64 +126,66 @@ def structs(struct: Any, version: int) -> st.SearchStrategy[dict[str, Any]]:
 def values(field: Any, version: int, in_array: bool = False) -> st.SearchStrategy[Any]:
     """The library takes the items of an array for nullable where the array is; for Kafka they are not."""
     if field.is_struct_array():
-        some: st.SearchStrategy[Any] = st.lists(structs(field.array_of, version), max_size=2)
+        strategy: st.SearchStrategy[Any] = st.lists(structs(field.array_of, version), max_size=2)
     elif field.is_struct():
-        some = structs(field, version)
+        strategy = structs(field, version)
     elif field.is_array():
-        some = st.lists(values(field.array_of, version, in_array=True), max_size=3)
+        strategy = st.lists(values(field.array_of, version, in_array=True), max_size=3)
     else:
-        some = SIMPLE_VALUES[field.type_str]
-    return st.none() | some if field.nullable_for_version_q(version) and not in_array else some
+        strategy = SIMPLE_VALUES[field.type_str]
+    return st.none() | strategy if field.nullable_for_version_q(version) and not in_array else strategy
 
 
 def full(struct: Any, value: dict[str, Any]) -> dict[str, Any]:
     """`value` as simplified() gives it, with the defaults of the fields that its version lacks."""
 
-    def one(field: Any, value: Any) -> Any:
+    def converted(field: Any, value: Any) -> Any:
         if value is None:
             return None
         if field.is_struct_array():
             return [full(field.array_of, item) for item in value]
         return full(field, value) if field.is_struct() else value
 
-    return {name: one(field, value[name]) if name in value else field.default for name, field in struct.fields.items()}
+    return {
+        name: converted(field, value[name]) if name in value else field.default for name, field in struct.fields.items()
+    }
 
 
 @every_message
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_all_fields_are_kept_in_every_version(key: int, version: int, data: st.DataObject) -> None:
-    asked = header(key, version)
+    request_header = header(key, version)
     request, response = generic._MESSAGES[key]
     fields = data.draw(structs(request._struct, version))
-    frame = body_of(generic.encode_request(asked, **fields))
+    frame = body_of(generic.encode_request(request_header, **fields))
     assert simplified(generic.decode_request(frame, decode_request_header(frame))) == full(request._struct, fields)
     fields = data.draw(structs(response._struct, version))
     if key == ApiKey.API_VERSIONS:
         fields["error_code"] = 0  # or it would be taken for one of version 0
-    answer = body_of(generic.encode_response(asked, **fields))
-    assert simplified(generic.decode_response(answer, asked)) == full(response._struct, fields)
+    answer = body_of(generic.encode_response(request_header, **fields))
+    assert simplified(generic.decode_response(answer, request_header)) == full(response._struct, fields)
 
 
 @every_message
 def test_bytes_behind_a_message(key: int, version: int) -> None:
     """Of an answer they are refused; of a client's request they are passed over, as Kafka does."""
-    request, answer, asked = request_and_answer(key, version)
+    request, answer, request_header = request_and_answer(key, version)
     read = decode_request_header(request)
     for more in (b"\0", b"\1\0\0", request):
         assert simplified(generic.decode_request(request + more, read)) == simplified(
             generic.decode_request(request, read)
         )
         with pytest.raises(PeerProtocolError, match="behind the end"):
-            generic.decode_response(answer + more, asked)
+            generic.decode_response(answer + more, request_header)
 
 
 def test_librdkafka_asks_for_all_topics() -> None:
     """Byte for byte what its 2.16 sends: three bytes too many."""
     frame = body_of(generic.encode_request(header(ApiKey.METADATA, 12)))
     read = decode_request_header(frame)
-    asked = generic.decode_request(frame[: read.body] + bytes.fromhex("00000000010000"), read)
-    assert (asked.topics, asked.allow_auto_topic_creation) == (None, False)
+    decoded = generic.decode_request(frame[: read.body] + bytes.fromhex("00000000010000"), read)
+    assert (decoded.topics, decoded.allow_auto_topic_creation) == (None, False)
 
 
 def test_bytes_behind_what_a_broker_sends() -> None:
@@ -194,13 +196,13 @@ def test_bytes_behind_what_a_broker_sends() -> None:
 
 @every_message
 def test_damaged_messages_are_other_messages_or_refused(key: int, version: int) -> None:
-    request, answer, asked = request_and_answer(key, version)
+    request, answer, request_header = request_and_answer(key, version)
     for length in range(len(request)):
         with pytest.raises(PeerProtocolError):
             generic.decode_request(request[:length], decode_request_header(request[:length]))
     for length in range(4, len(answer)):
         with pytest.raises(PeerProtocolError):
-            generic.decode_response(answer[:length], asked)
+            generic.decode_response(answer[:length], request_header)
     for changed in damaged(request):
         with suppress(PeerProtocolError):
             known = decode_request_header(changed)
@@ -208,7 +210,7 @@ def test_damaged_messages_are_other_messages_or_refused(key: int, version: int) 
                 generic.decode_request(changed, known)
     for changed in damaged(answer):
         with suppress(PeerProtocolError):
-            generic.decode_response(changed, asked)
+            generic.decode_response(changed, request_header)
 
 
 def damaged(frame: bytes) -> Iterator[bytes]:
@@ -231,17 +233,17 @@ BOMBS = [
 ]
 
 
-@pytest.mark.parametrize(("version", "bomb", "told"), BOMBS)
-def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, told: str) -> None:
+@pytest.mark.parametrize(("version", "bomb", "reason"), BOMBS)
+def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, reason: str) -> None:
     """A Metadata request of topics; the library would build what it is told, or copy the rest for each tagged field."""
-    asked = header(ApiKey.METADATA, version)
-    whole = body_of(generic.encode_request(asked, topics=[]))
+    request_header = header(ApiKey.METADATA, version)
+    whole = body_of(generic.encode_request(request_header, topics=[]))
     known = decode_request_header(whole)
     frame = whole[: known.body] + bomb
     generic._shape_of(generic._MESSAGES[ApiKey.METADATA][0], version)
     tracemalloc.start()
     try:
-        with pytest.raises(PeerProtocolError, match=told):
+        with pytest.raises(PeerProtocolError, match=reason):
             generic.decode_request(frame, known)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -249,8 +251,8 @@ def test_bombs_take_neither_memory_nor_time(version: int, bomb: bytes, told: str
 
 
 def test_tags_that_are_not_known_are_passed_over() -> None:
-    asked = header(ApiKey.METADATA, 9)
-    frame = body_of(generic.encode_request(asked, topics=[{"name": "flights"}]))
+    request_header = header(ApiKey.METADATA, 9)
+    frame = body_of(generic.encode_request(request_header, topics=[{"name": "flights"}]))
     at = frame.index(b"flights") + 7
     tagged = frame[:at] + b"\x01\x07\x03abc" + frame[at + 1 : -1] + b"\x02\x03\x00\x09\x01x"
     message = generic.decode_request(tagged, decode_request_header(tagged))
@@ -273,10 +275,10 @@ def test_a_null_where_none_may_be() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_api_versions_tells_what_is_offered(version: int) -> None:
-    asked = header(ApiKey.API_VERSIONS, version)
-    answer = generic.decode_response(body_of(generic.api_versions(asked, TO_CLIENTS)), asked)
+    request_header = header(ApiKey.API_VERSIONS, version)
+    answer = generic.decode_response(body_of(generic.api_versions(request_header, TO_CLIENTS)), request_header)
     assert answer.error_code == 0
-    assert {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys} == TO_CLIENTS
+    assert {offered.api_key: (offered.min_version, offered.max_version) for offered in answer.api_keys} == TO_CLIENTS
 
 
 def test_api_versions_in_an_unknown_version_is_answered_in_the_first() -> None:
@@ -291,9 +293,11 @@ def test_api_versions_in_an_unknown_version_is_answered_in_the_first() -> None:
 def test_fields_of_other_versions_are_left_out_and_wrong_names_told() -> None:
     topic = {"name": "flights", "topic_id": IDS["flights"], "partitions": [], "error_code": 0}
     for version in (1, 9, 12):
-        asked = header(ApiKey.METADATA, version)
-        frame = body_of(generic.encode_response(asked, brokers=[], controller_id=1, cluster_id="c", topics=[topic]))
-        answer = generic.decode_response(frame, asked)
+        request_header = header(ApiKey.METADATA, version)
+        frame = body_of(
+            generic.encode_response(request_header, brokers=[], controller_id=1, cluster_id="c", topics=[topic])
+        )
+        answer = generic.decode_response(frame, request_header)
         assert answer.topics[0].name == "flights"
         assert generic.topic_id(answer.topics[0].topic_id) == (IDS["flights"] if version >= 10 else "")
     with pytest.raises(UsageError, match="no field 'topik'"):
@@ -301,21 +305,21 @@ def test_fields_of_other_versions_are_left_out_and_wrong_names_told() -> None:
 
 
 def test_tuples_are_written_as_mappings_are() -> None:
-    asked = header(ApiKey.METADATA, 12)
+    request_header = header(ApiKey.METADATA, 12)
     brokers = [{"node_id": 1, "host": "h", "port": 2, "rack": None}]
     partition = {"partition_index": 1, "leader_id": 2, "leader_epoch": 3, "replica_nodes": [2], "isr_nodes": [2]}
     topic: dict[str, Any] = {"name": "flights", "topic_id": IDS["flights"], "partitions": [partition]}
     fast = {**topic, "partitions": [(0, 1, 2, 3, [2], [2], [])]}
-    assert generic.encode_response(asked, brokers=brokers, topics=[topic]) == generic.encode_response(
-        asked, brokers=[(1, "h", 2, None)], topics=[fast]
+    assert generic.encode_response(request_header, brokers=brokers, topics=[topic]) == generic.encode_response(
+        request_header, brokers=[(1, "h", 2, None)], topics=[fast]
     )
 
 
 def test_threads_may_be_the_first_to_use_a_message_together() -> None:
     """The library makes its decoders at first use, and one that two threads make at once can be broken."""
-    asked = header(ApiKey.CREATE_TOPICS, 7)
+    request_header = header(ApiKey.CREATE_TOPICS, 7)
     kind = generic._MESSAGES[ApiKey.CREATE_TOPICS][0]
-    frame = body_of(generic.encode_request(asked, topics=[{"name": "flights"}]))
+    frame = body_of(generic.encode_request(request_header, topics=[{"name": "flights"}]))
     known = decode_request_header(frame)
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
@@ -326,21 +330,21 @@ def test_threads_may_be_the_first_to_use_a_message_together() -> None:
 
 
 def test_a_large_message_leaves_no_large_buffer_behind() -> None:
-    asked = header(ApiKey.METADATA, 12)
+    request_header = header(ApiKey.METADATA, 12)
     topics = [{"name": "t" * 30000, "partitions": []} for _ in range(100)]
-    before = len(generic.encode_response(asked, brokers=[], topics=topics)[0])  # type: ignore[arg-type]
+    before = len(generic.encode_response(request_header, brokers=[], topics=topics)[0])  # type: ignore[arg-type]
     assert before > 2 << 20
     assert not hasattr(EncodeBufferPool._local, "buf")
-    generic.encode_response(asked, brokers=[], topics=[])
+    generic.encode_response(request_header, brokers=[], topics=[])
 
 
 @pytest.mark.parametrize("version", range(1, 9))
 def test_list_offsets_is_kept(version: int) -> None:
-    asked = header(ApiKey.LIST_OFFSETS, version)
+    request_header = header(ApiKey.LIST_OFFSETS, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
     epoch = 7 if version >= 4 else -1
     request = ListOffsetsRequest(tuple(ListOffsetsPartition(place, epoch, -1) for place in places), -1 - version % 2)
-    frame = body_of(offsets.encode_list_offsets(request, asked))
+    frame = body_of(offsets.encode_list_offsets(request, request_header))
     assert offsets.decode_list_offsets(frame, decode_request_header(frame)) == request
     response = ListOffsetsResponse(
         tuple(
@@ -348,19 +352,19 @@ def test_list_offsets_is_kept(version: int) -> None:
             for place, timestamp in zip(places, (-1, 1234, -1), strict=True)
         )
     )
-    frame = body_of(offsets.encode_list_offsets_response(response, asked))
-    assert offsets.decode_list_offsets_response(frame, asked) == response
+    frame = body_of(offsets.encode_list_offsets_response(response, request_header))
+    assert offsets.decode_list_offsets_response(frame, request_header) == response
 
 
 @pytest.mark.parametrize("version", range(2, 5))
 def test_offset_for_leader_epoch_is_kept(version: int) -> None:
-    asked = header(ApiKey.OFFSET_FOR_LEADER_EPOCH, version)
+    request_header = header(ApiKey.OFFSET_FOR_LEADER_EPOCH, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]
     request = OffsetsForLeaderEpochRequest(
         1 if version >= 3 else -2, tuple(EpochPartition(place, 5, 4) for place in places)
     )
-    frame = body_of(offsets.encode_offset_for_leader_epoch(request, asked))
+    frame = body_of(offsets.encode_offset_for_leader_epoch(request, request_header))
     assert offsets.decode_offset_for_leader_epoch(frame, decode_request_header(frame)) == request
     response = OffsetsForLeaderEpochResponse(tuple((place, ErrorCode.NONE, EpochEndOffset(4, 99)) for place in places))
-    frame = body_of(offsets.encode_offset_for_leader_epoch_response(response, asked))
-    assert offsets.decode_offset_for_leader_epoch_response(frame, asked) == response
+    frame = body_of(offsets.encode_offset_for_leader_epoch_response(response, request_header))
+    assert offsets.decode_offset_for_leader_epoch_response(frame, request_header) == response

@@ -24,7 +24,7 @@ def pair(server_key: bytes = KEY, client_key: bytes = KEY, client_endpoint: str 
 def test_both_prove_the_key() -> None:
     first, second, third = pair()
     assert first.startswith(MAGIC)
-    assert [len(one) for one in (first, second, third)] == [
+    assert [len(message) for message in (first, second, third)] == [
         len(MAGIC) + NONCE_BYTES,
         NONCE_BYTES + PROOF_BYTES,
         PROOF_BYTES,

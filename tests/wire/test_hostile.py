@@ -51,25 +51,27 @@ def read_fetch_request(frame: bytes) -> object:
     return fetch.decode_request(frame, decode_request_header(frame), NAMES.get)
 
 
-def reading(decode: Callable[..., object], asked: RequestHeader, *more: Any) -> Callable[[bytes], object]:
-    return lambda frame: decode(frame, asked, *more)
+def reading(decode: Callable[..., object], request_header: RequestHeader, *more: Any) -> Callable[[bytes], object]:
+    return lambda frame: decode(frame, request_header, *more)
 
 
 def cases() -> Iterator[Case]:
     for version in PRODUCE_VERSIONS:
-        asked = header(ApiKey.PRODUCE, version)
+        request_header = header(ApiKey.PRODUCE, version)
         request = ProduceRequest(-1, 100, tuple(ProducePartition(place, b"batch") for place in PLACES))
         yield Case(
-            f"produce-request-{version}", body_of(produce.encode_request(request, asked, "tx")), read_produce_request
+            f"produce-request-{version}",
+            body_of(produce.encode_request(request, request_header, "tx")),
+            read_produce_request,
         )
         response = ProduceResponse(tuple(ProducedPartition(p, ErrorCode.NONE, 5, 6, 7, "text") for p in PLACES))
         yield Case(
             f"produce-response-{version}",
-            body_of(produce.encode_response(response, asked)),
-            reading(produce.decode_response, asked),
+            body_of(produce.encode_response(response, request_header)),
+            reading(produce.decode_response, request_header),
         )
     for version in FETCH_VERSIONS:
-        asked = header(ApiKey.FETCH, version)
+        request_header = header(ApiKey.FETCH, version)
         wanted = FetchRequest(
             *(1, 2, 3, 4, 5),
             partitions=tuple(FetchPartition(place, IDS[place.topic], 1, 2, 3, 4, 5) for place in PLACES),
@@ -77,17 +79,17 @@ def cases() -> Iterator[Case]:
         )
         yield Case(
             f"fetch-request-{version}",
-            body_of(fetch.encode_request(wanted, asked, IDS.__getitem__)),
+            body_of(fetch.encode_request(wanted, request_header, IDS.__getitem__)),
             read_fetch_request,
         )
-        told = tuple(
+        fetched = tuple(
             FetchedPartition(place, ErrorCode.NONE, 9, 1, EpochEndOffset(3, 4), 5, 6, records=b"batch")
             for place in PLACES
         )
         yield Case(
             f"fetch-response-{version}",
-            body_of(fetch.encode_response(FetchResponse(ErrorCode.NONE, 1, told), asked, IDS.__getitem__)),
-            reading(fetch.decode_response, asked, NAMES.get),
+            body_of(fetch.encode_response(FetchResponse(ErrorCode.NONE, 1, fetched), request_header, IDS.__getitem__)),
+            reading(fetch.decode_response, request_header, NAMES.get),
         )
 
 

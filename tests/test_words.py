@@ -1,0 +1,170 @@
+"""Words: identifiers that say what they hold, and no name for two things.
+
+Read through the syntax tree of each .py and .pyi, and token by token of .pyx and .pxd, which Python cannot parse. Names
+of test functions are sentences, and not looked at. What may be named twice stands in SHARED_CLASSES and SHARED_MODULES,
+each with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("kreplog", "spark", "benchmarks", "examples", "docs", "tests")
+PACKAGES = (ROOT / "kreplog", ROOT / "spark" / "pyspark_kreplog")
+
+PARTS = frozenset(
+    {"told", "tell", "tells", "telling", "asked", "ask", "asks", "asking", "obey", "obeys", "obeyed", "heir", "heirs"}
+    | {"unborn", "condemned", "departed", "happening", "happenings", "news", "reign", "reigns"}
+)
+"""No identifier has these among its words, such as `_told` or `departedBrokers`."""
+
+WHOLE = frozenset({"one", "ones", "who", "whom", "what", "some", "kept", "there"})
+"""No identifier is one of these: a variable is named by what it holds, such as replica, broker_id or frame."""
+
+PROSE = re.compile(
+    r"\b(told|obey(?:s|ed)?|heirs?|unborn|condemned|departed|happenings?|reign(?:s|ed)?)\b", re.IGNORECASE
+)
+"""In docstrings, comments and messages of the package: the field has words for these."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_CYTHON_TEXT = re.compile(r'"""(?:\\.|[^\\])*?"""' + r'|"(?:\\.|[^"\\\n])*"' + r"|'(?:\\.|[^'\\\n])*'" + r"|#[^\n]*")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+def files(*suffixes: str) -> list[Path]:
+    found = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts))
+
+
+def banned(identifier: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(identifier)]
+    return bool(PARTS.intersection(words)) or "_".join(words) in WHOLE
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, identifier) of all that a module names itself; names of test functions are left out."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not name.startswith("test_"):
+                yield node.lineno, name
+            case ast.alias(name=name, asname=str(renamed)):
+                yield node.lineno, renamed
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield node.lineno, name
+
+
+def cython_names(text: str) -> Iterator[tuple[int, str]]:
+    code = _CYTHON_TEXT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(code.splitlines(), 1):
+        for name in _IDENTIFIER.findall(line):
+            yield number, name
+
+
+def names_of(path: Path) -> Iterator[tuple[int, str]]:
+    text = path.read_text(encoding="utf-8")
+    return cython_names(text) if path.suffix in (".pyx", ".pxd") else bound_names(ast.parse(text))
+
+
+def prose_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of comments and strings."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".pyx", ".pxd"):
+        for found in _CYTHON_TEXT.finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, found[0]
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            yield token.start[0], token.string
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def test_no_identifier_is_a_word_of_daily_talk() -> None:
+    wrong = [
+        f"{place(path, line)}: {name}"
+        for path in files(".py", ".pyi", ".pyx", ".pxd")
+        for line, name in names_of(path)
+        if banned(name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_prose_of_the_package_uses_the_words_of_the_field() -> None:
+    wrong = [
+        f"{place(path, line + text.count(chr(10), 0, found.start()))}: {found[0]}"
+        for path in files(".py", ".pyi", ".pyx", ".pxd")
+        if path.is_relative_to(ROOT / "kreplog") or path.is_relative_to(ROOT / "spark")
+        for line, text in prose_of(path)
+        for found in PROSE.finditer(text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def package_files(*suffixes: str) -> list[Path]:
+    return [path for path in files(*suffixes) if any(path.is_relative_to(folder) for folder in PACKAGES)]
+
+
+SHARED_CLASSES: dict[str, str] = {}
+
+
+SHARED_MODULES: dict[str, str] = {}
+
+
+def classes() -> dict[str, list[str]]:
+    """Public names of classes, and the modules that define them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in package_files(".py", ".pyx"):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".pyx":
+            names = re.findall(r"^(?:cdef )?class (\w+)", text, re.MULTILINE)
+        else:
+            names = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+        for name in names:
+            found[name].append(str(path.relative_to(ROOT)))
+    return found
+
+
+def modules() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in package_files(".py", ".pyx"):
+        if not path.stem.startswith("__"):
+            found[path.stem].append(str(path.relative_to(ROOT)))
+    return found
+
+
+@pytest.mark.parametrize(("named", "shared"), [(classes, SHARED_CLASSES), (modules, SHARED_MODULES)])
+def test_no_name_stands_for_two(named: object, shared: dict[str, str]) -> None:
+    assert callable(named)
+    twice = {name: where for name, where in named().items() if len(where) > 1}
+    wrong = [f"{name}: {', '.join(where)}" for name, where in twice.items() if name not in shared]
+    assert not wrong, "\n".join(wrong)
+    assert not shared.keys() - twice.keys(), "these are named once only: delete their lines"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["told = 1", "def f(one): pass", "class Departed: pass", "for who in (): pass", "import os as asked", "x.news = 1"],
+)
+def test_a_banned_identifier_is_seen(text: str) -> None:
+    assert [name for _, name in bound_names(ast.parse(text)) if banned(name)]
+    assert banned("isHeir") and banned("TOLD_EVERY_S") and not banned("one_by_one") and not banned("somewhat")
+
+
+def test_a_banned_identifier_in_cython_is_seen() -> None:
+    text = 'cdef int f(int told):  # asked\n    """who"""\n    return told\n'
+    assert [(line, name) for line, name in cython_names(text) if banned(name)] == [(1, "told"), (3, "told")]
