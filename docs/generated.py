@@ -161,6 +161,7 @@ def _allowed(parse: Callable[[Any], Any]) -> tuple[str, str]:
         return "int", allowed.removeprefix("integer from ").replace(str(2**63 - 1), "2^63-1")
     if allowed == "true and false":
         return "bool", "true, false"
+    allowed = re.sub(r"^'\?' is neither (.+) nor (.+)$", r"\1 or \2", allowed)
     return ("list" if "list" in allowed else "string"), allowed
 
 

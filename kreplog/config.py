@@ -54,7 +54,7 @@ class LogConfig:
     flush_messages: fsync at least once every so many records, before the append returns (1: every append is durable
         against power loss on return; concurrent appends share one fsync). The default never forces it.
     message_timestamp_type: "CreateTime" keeps the producer's timestamps, "LogAppendTime" overwrites them.
-    compression_type: what `append`, `append_many` and, unless told otherwise, `appender` write; encoded batches are
+    compression_type: what `append`, `append_many` and, by default, `appender` write; encoded batches are
         kept as they come.
     producer_id_expiration_ms: an idempotent producer idle for so long is forgotten when the next segment is rolled,
         and by a broker when it looks for such.

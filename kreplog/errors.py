@@ -146,7 +146,7 @@ class UnsupportedCompressionError(KreplogError):
 
 
 class PeerProtocolError(KreplogError):
-    """Bytes from a peer that are no Kafka message, or ask for more than is allowed; nothing was done.
+    """Bytes from a peer that are no Kafka message, or a request for more than is allowed; nothing was done.
 
     `position` counts from the start of what was decoded. Nothing that follows on that connection can be trusted.
     """
@@ -235,7 +235,7 @@ class FencedLeaderEpochError(KreplogError):
 
 
 class CoordinationError(KreplogError):
-    """The coordination store refused, or could not be asked; `path` names the node.
+    """The coordination store refused the operation or could not be reached; `path` names the node.
 
     `index`: in a multi, the operation that failed; None elsewhere. Nothing of that multi was applied.
     """
@@ -254,7 +254,7 @@ class NodeExistsError(CoordinationError):
 
 
 class BadVersionError(CoordinationError):
-    """The node is at another version than the caller asked for: somebody else wrote it."""
+    """The node is at another version than the caller expects: it was written in between."""
 
 
 class NotEmptyError(CoordinationError):
@@ -270,8 +270,8 @@ class ConnectionLossError(CoordinationError):
 
 
 def is_exhaustion(error: BaseException | None) -> bool:
-    """Whether an operation failed only because the process had no descriptor or memory left (EMFILE, ENFILE, ENOMEM):
-    the disk is not to blame, whoever raised it and whatever was raised from it."""
+    """Whether an operation failed only because the process had no descriptor or memory left (EMFILE, ENFILE, ENOMEM),
+    directly or as the cause of the error raised: the disk is not to blame."""
     return _is_caused_by(error, ResourceExhaustedError, (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 

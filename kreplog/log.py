@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kreplog._native import batch_headers, bulk, deletion, directory, encoded, fixed_width, lookup, reader, recovery
+from kreplog._native import batch_headers, bulk, directory, encoded, fixed_width, lookup, reader, recovery, truncation
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -348,14 +348,14 @@ class Log(SegmentedLog):
         part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
         Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
         """
-        return deletion.truncate_to(self, offset)
+        return truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on with an empty log whose first record will get `offset`.
 
         For a follower that has fallen behind its leader's log start. Raises UsageError, LogFailedError.
         """
-        deletion.truncate_fully_and_start_at(self, offset)
+        truncation.truncate_fully_and_start_at(self, offset)
 
     def delete_records_before(self, offset: int) -> int:
         """Raise the log start offset to `offset` and delete segments wholly below it; return the log start offset.
@@ -363,7 +363,7 @@ class Log(SegmentedLog):
         offset: at most the high watermark, else OffsetOutOfRangeError; below the log start it changes nothing.
         Raises LogFailedError. Source: Kafka's DeleteRecords (KIP-107).
         """
-        return deletion.delete_records_before(self, offset)
+        return truncation.delete_records_before(self, offset)
 
     def configure(self, config: LogConfig) -> None:
         """Go by other settings from now on; an appender that is open keeps its own limits, a segment its index.
@@ -380,7 +380,7 @@ class Log(SegmentedLog):
         now_ms: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
         Raises LogFailedError.
         """
-        return deletion.enforce_retention(self, now_ms)
+        return truncation.enforce_retention(self, now_ms)
 
     @property
     def producer_count(self) -> int:

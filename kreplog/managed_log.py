@@ -11,7 +11,7 @@ from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
 from kreplog._native.encoded import InspectedBatches, inflated_sizes
 from kreplog._native.files import error_of, group_number, make_directory
-from kreplog._native.memory import keep_freed
+from kreplog._native.heap import keep_freed
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog.log import Log
 

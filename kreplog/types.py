@@ -99,7 +99,7 @@ class FileRegion:
 
 @dataclass(frozen=True, slots=True)
 class EpochEndOffset:
-    """The largest leader epoch known at or below the one asked for, and the offset where it ends (KIP-279).
+    """The largest leader epoch known at or below the requested one, and the offset where it ends (KIP-279).
 
     One older than all that are known is answered with itself, ending where the first known begins; one newer than all,
     with -1 and -1.

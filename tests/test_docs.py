@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from kreplog import errors
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.server import settings, topic_settings
 from tests.integration import clusters
@@ -157,6 +158,18 @@ def free_ports(count: int) -> int:
                 continue
             return first
     raise AssertionError("no free ports")
+
+
+def test_operations_names_each_error_and_says_what_to_do() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+Error)` \| (.+?) \| (.+?) \|$", text, re.M)
+    public = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.KreplogError) and kind is not errors.KreplogError
+    }
+    assert {name for name, _, _ in rows} == public
+    assert len(rows) == len(public), "an error has two rows"
 
 
 class TestGenerated:

@@ -1,4 +1,4 @@
-"""The buffered appender: one record a call into a batch, written when it is full, asked for, or has lingered.
+"""The buffered appender: one record a call into a batch, written when it is full, flushed, or has lingered.
 
 While records are buffered they hold the log's next offsets, and every other change of the log writes them first; so an
 offset is known at once, and order is the order of the calls. A call that finds room touches no lock: under the GIL
@@ -64,7 +64,7 @@ cdef class BufferedAppender(Pending):
     cdef int64_t base_offset  # of the open batch
     cdef int64_t max_timestamp  # of the closed ones
     cdef int64_t started_ns  # when the oldest buffered record came
-    cdef bint idle  # whoever lingers sleeps until `wake` is called
+    cdef bint idle  # the lingering thread sleeps until `wake` is called
     cdef object wake
 
     def __init__(self, SegmentedLog log, batch_bytes, compression, wake):

@@ -75,10 +75,10 @@ cdef enum:  # beside NO_MEMORY, TOO_LARGE and the negative codes of batch.pxd
 
 
 cdef class ArrowBuilder:
-    """Collects records into the columns asked for, in the order asked for; `finish` hands them over.
+    """Collects records into the requested columns, in the order requested; `finish` hands them over.
 
     columns: any of COLUMNS, each at most once, at least one. timestamp_unit: "ms" or "us".
-    Columns that were not asked for are not decoded. Not for use by two threads at once (refused with UsageError).
+    Other columns are not decoded. Not for use by two threads at once (refused with UsageError).
     """
 
     def __cinit__(self, columns, timestamp_unit="ms"):
@@ -212,7 +212,7 @@ cdef int _raise(int code, const BatchHeader* header, Py_ssize_t available, Py_ss
         )
     if code == TIMESTAMP_OVERFLOW:
         raise UsageError(
-            f"a timestamp in the batch at offset {offset} does not fit microseconds: ask for timestamp_unit='ms', or "
+            f"a timestamp in the batch at offset {offset} does not fit microseconds: use timestamp_unit='ms', or "
             "leave the timestamp column out",
             offset=offset,
         )

@@ -29,7 +29,7 @@ from kreplog._native.batch cimport (
 )
 from kreplog._native.columns cimport integer
 from kreplog._native.commit_gate cimport gate_enter, gate_leave
-from kreplog._native.deletion cimport cut_at
+from kreplog._native.truncation cimport cut_at
 from kreplog._native.encoded cimport bytes_of, check, stamp
 from kreplog._native.files cimport FileHandle
 from kreplog._native.log cimport SegmentedLog

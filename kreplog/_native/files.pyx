@@ -132,7 +132,7 @@ def on_exhaustion(close_idle):
 
 
 cdef object storage_error(str action, str path, int number):
-    """The error that tells what is to be done after `number`, an errno of a call that has changed nothing."""
+    """The StorageError for `number`, an errno of a call that has changed nothing; its message says what to do."""
     message = f"{action} {path}: {os.strerror(number)} (errno {number})"
     if number in (ENOSPC, EDQUOT):
         return DiskFullError(message, path=path)

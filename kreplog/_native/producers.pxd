@@ -13,7 +13,7 @@ cdef struct Batch:
     int64_t timestamp
 
 
-cdef class Producer:
+cdef class ProducerEntry:
     cdef int16_t epoch
     cdef int64_t timestamp          # of its last batch
     cdef int64_t heard_ms           # when that came, or was loaded, by the wall clock

@@ -47,14 +47,14 @@ cdef enum:
     CRC_FROM = 6
     ENTRY_SIZE = 46
     SEQUENCE_MASK = 0x7fffffff
-    IDLE_MS = 600000        # clients give up a batch after two minutes, unless they are told otherwise
+    IDLE_MS = 600000        # clients give up a batch after two minutes (delivery.timeout.ms) by default
     LONGEST_RUN = 1 << 30   # half the sequences: what lies further back could as well lie ahead
 
 cdef object _file_name = re.compile(r"([0-9]{20})\.snapshot")
 
 
 @cython.final
-cdef class Producer:
+cdef class ProducerEntry:
     """The last batches of one producer id in its current epoch."""
 
     def __cinit__(self):
@@ -86,7 +86,7 @@ cdef class ProducerState:
         Raises ProducerFencedError for an older epoch, OutOfOrderSequenceError for a gap, DuplicateSequenceError for
         records that were surely written, longer ago than is remembered; UsageError for negative numbers.
         """
-        cdef Producer producer
+        cdef ProducerEntry producer
         cdef Batch* batch
         cdef int32_t last_sequence, expected
         cdef int64_t behind, window
@@ -135,35 +135,35 @@ cdef class ProducerState:
         self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int64_t first_offset, int64_t last_offset,
         int64_t timestamp_ms
     ):
-        """Remember a batch that now stands in the log; nothing is checked, whoever wrote it had it checked.
+        """Remember a batch that is now in the log; nothing is checked, as it was before it was written.
 
         timestamp_ms: the batch's largest. The log on disk is right: a lower epoch, too, replaces what was known.
         """
-        cdef Producer producer = self._producers.get(producer_id)
+        cdef ProducerEntry producer = self._producers.get(producer_id)
         if producer is None:
-            producer = Producer.__new__(Producer)
+            producer = ProducerEntry.__new__(ProducerEntry)
             self._producers[producer_id] = producer
         _enter(producer, epoch, timestamp_ms)
         _remember(producer, base_sequence, first_offset, last_offset)
 
     cpdef object begin_transaction(self, int64_t producer_id, int64_t offset):
-        """The batch at `offset`, of which `update` was told, belongs to a transaction: a new one if none was open."""
-        cdef Producer producer = self._producers[producer_id]
+        """The batch at `offset`, which `update` has noted, belongs to a transaction: a new one if none was open."""
+        cdef ProducerEntry producer = self._producers[producer_id]
         if producer.transaction < 0:
             producer.transaction = offset
 
     cpdef object end_transaction(self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms):
         """A marker that commits or aborts now stands in the log."""
-        cdef Producer producer = self._producers.setdefault(producer_id, Producer.__new__(Producer))
+        cdef ProducerEntry producer = self._producers.setdefault(producer_id, ProducerEntry.__new__(ProducerEntry))
         _enter(producer, epoch, timestamp_ms)
         producer.transaction = -1
 
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms):
         """Forget the producers that this process has not heard of for `expiration_ms`; none in a transaction.
 
-        What a batch says of its own time counts for nothing: records may tell of events long past.
+        The timestamps of a batch do not count: records may be of events long past.
         """
-        cdef Producer producer
+        cdef ProducerEntry producer
         cdef list expired = []
         for producer_id, producer in self._producers.items():
             if producer.transaction < 0 and now_ms - producer.heard_ms >= expiration_ms:
@@ -195,7 +195,7 @@ cdef class ProducerState:
 
     cpdef bytes snapshot(self):
         """The state as the content of a snapshot file; equal states give equal bytes."""
-        cdef Producer producer
+        cdef ProducerEntry producer
         cdef Py_ssize_t count = 0
         cdef int i
         for producer in self._producers.values():
@@ -225,7 +225,7 @@ cdef class ProducerState:
         cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(data)
         cdef Py_ssize_t length = len(data)
         cdef const uint8_t* end = p + length
-        cdef Producer producer
+        cdef ProducerEntry producer
         cdef int64_t last_offset
         cdef int32_t last_sequence, delta
         cdef dict producers = {}
@@ -248,7 +248,7 @@ cdef class ProducerState:
                 )
             producer = producers.get(producer_id)
             if producer is None:
-                producer = Producer.__new__(Producer)
+                producer = ProducerEntry.__new__(ProducerEntry)
                 producers[producer_id] = producer
             _enter(producer, <int16_t> load16(p + 8), <int64_t> load64(p + 26))
             producer.coordinator_epoch = <int32_t> load32(p + 34)
@@ -263,7 +263,7 @@ cdef class ProducerState:
 
         Not `durable`: until the caller syncs the file a crash of the host may leave it torn; a torn one is passed over.
         """
-        cdef Producer producer
+        cdef ProducerEntry producer
         for producer_id, producer in self._producers.items():
             if producer.count and _batch(producer, producer.count - 1).last_offset >= offset:
                 raise InvariantError(
@@ -279,7 +279,7 @@ cdef class ProducerState:
         """Load the newest sound snapshot for `max_offset` or less; its offset, or None with the state empty.
 
         The caller replays the log from there. A bad one is passed over with a warning. discard: also delete the bad
-        ones and those above max_offset, which tell of records that are gone. Raises StorageError.
+        ones and those above max_offset, which are of records that are gone. Raises StorageError.
         """
         if discard and max_offset < INT64_MAX:
             self.delete_snapshots(directory, max_offset + 1)
@@ -309,7 +309,7 @@ cdef class ProducerState:
                 _delete(_path(directory, offset))
 
 
-cdef inline Batch* _batch(Producer producer, int i) noexcept:
+cdef inline Batch* _batch(ProducerEntry producer, int i) noexcept:
     """The i-th of the batches remembered, 0 being the oldest."""
     return &producer.batches[(producer.newest + 1 - producer.count + i + REMEMBERED) % REMEMBERED]
 
@@ -318,11 +318,11 @@ cdef inline int32_t _advance(int32_t sequence, int64_t records) noexcept:
     return <int32_t> ((sequence + records) & SEQUENCE_MASK)
 
 
-cdef inline int32_t _expected(Producer producer) noexcept:
+cdef inline int32_t _expected(ProducerEntry producer) noexcept:
     return _advance(producer.batches[producer.newest].last_sequence, 1) if producer.count else 0
 
 
-cdef inline void _enter(Producer producer, int16_t epoch, int64_t timestamp) noexcept:
+cdef inline void _enter(ProducerEntry producer, int16_t epoch, int64_t timestamp) noexcept:
     """A batch in `epoch` came: in another than before, what was remembered no longer counts."""
     if producer.epoch != epoch:
         producer.epoch = epoch
@@ -332,7 +332,7 @@ cdef inline void _enter(Producer producer, int16_t epoch, int64_t timestamp) noe
 
 
 cdef inline void _remember(
-    Producer producer, int32_t base_sequence, int64_t first_offset, int64_t last_offset
+    ProducerEntry producer, int32_t base_sequence, int64_t first_offset, int64_t last_offset
 ) noexcept:
     """Add the batch that `_enter` announced, in the place of the oldest where five are known."""
     cdef int64_t delta = last_offset - first_offset
@@ -351,7 +351,7 @@ cdef inline void _remember(
     batch.timestamp = producer.timestamp
 
 
-cdef void _store_entry(uint8_t* p, int64_t producer_id, Producer producer, Batch* batch, int64_t timestamp) noexcept:
+cdef void _store_entry(uint8_t* p, int64_t producer_id, ProducerEntry producer, Batch* batch, int64_t timestamp) noexcept:
     store64(p, producer_id)
     store16(p + 8, producer.epoch)
     store32(p + 10, batch.last_sequence if batch else -1)

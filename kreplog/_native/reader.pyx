@@ -259,7 +259,7 @@ cdef int located_corruption(BatchReader reader, object error) except -1:
 
 
 cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) except *:
-    """[start, stop) as asked for, clamped to what is committed now. Raises OffsetOutOfRangeError, UsageError."""
+    """[start, stop) clamped to what is committed now. Raises OffsetOutOfRangeError, UsageError."""
     cdef int64_t first
     cdef int64_t last
     log.refresh()

@@ -382,7 +382,7 @@ cdef bint _epochs_fit(SegmentedLog log) except -1:
             if segment.locate(max(start, first), log.position.dense_from, &h) >= segment.size:
                 return False
         except CorruptBatchError:
-            continue  # damage below the recovery point is told by whoever reads it
+            continue  # damage below the recovery point is for readers to report
         if h.leader_epoch != epoch or (start > first and h.base_offset != start):
             return False
     return _last_epoch(log) <= log.epochs.latest_epoch
@@ -486,7 +486,7 @@ class _CheckpointWatermark:
         if watermark is None:  # any other file there may be about its neighbours alone
             if self.seen is None:
                 _logger.warning(
-                    "%s: neither %s nor %s tells the high watermark; taking all sound batches, up to offset %d",
+                    "%s: neither %s nor %s holds the high watermark; taking all sound batches, up to offset %d",
                     log.name, STATE_NAME, path, leo,
                 )
             watermark = leo

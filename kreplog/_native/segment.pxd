@@ -19,7 +19,7 @@ cdef class Segment:
     cdef int64_t generation
     cdef int64_t indexed_size  # bytes of the log when the indexes were read
     cdef bint sealed  # no more appends; to a reader: as far as it knows
-    cdef int64_t size  # bytes of whole batches; -1 until asked for
+    cdef int64_t size  # bytes of whole batches; -1 until first needed
     cdef int64_t map_size
     cdef Py_ssize_t index_interval
     cdef Py_ssize_t since_index

@@ -28,7 +28,7 @@ cdef struct Position:
     uint8_t epoch_noted  # whether `leader_epoch` begins at `leo` and is in no file yet
     uint8_t unsettled  # whether the page, or the names of files, may not be durable as they are published
     uint32_t epochs_crc  # CRC-32C of the leader epoch entries in their file, which lacks it
-    int32_t leader_epoch  # the highest that this log has been told of
+    int32_t leader_epoch  # the highest that was assigned to this log
     uint32_t crc
 
 

@@ -1,4 +1,4 @@
-"""The published state of a log: what its writer tells readers in other processes, and itself after a crash.
+"""The published state of a log: from its writer to readers in other processes, and to recovery after a crash.
 
 Kafka's checkpoint files are written seldom and carry no checksum. This one is a mapped page: publishing is a few
 stores, a reader sees the high watermark move at once, and a checksum keeps a torn or damaged slot from being believed.

@@ -1,4 +1,4 @@
-# LogView: what a log holds and where, for whoever reads it.
+# LogView: the segments and offsets of a log, for its writer and its readers.
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 

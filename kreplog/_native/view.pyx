@@ -1,4 +1,4 @@
-"""LogView: what a log holds and where, for whoever reads it: its writer and readers in other processes alike.
+"""LogView: the segments and offsets of a log, for its writer and for readers in other processes.
 
 Owns the list of segments, the position (offsets, generation, epochs' checksum) and how a reader keeps both up to date;
 leaves reading to `reader`, looking up to `lookup` and every change to `log`. A reader learns from the state file what
@@ -126,7 +126,7 @@ cdef class LogView:
         self.refresh()
         generation = self.position.generation
         while generation & 1 and waited < 2000:
-            time.sleep(0.001)  # a cut takes about as long, and nothing tells other processes of its end
+            time.sleep(0.001)  # a cut takes about as long, and nothing signals its end to other processes
             self.refresh()
             waited = waited + 1 if self.position.generation == generation else 0
             generation = self.position.generation

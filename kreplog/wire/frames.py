@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kreplog._native.memory import unfilled
+from kreplog._native.heap import unfilled
 from kreplog._native.wire_header import HeaderCodec
 from kreplog.errors import PeerProtocolError, UsageError
 from kreplog.wire.versions import FLEXIBLE_FROM, TO_CLIENTS, ApiKey, Ranges

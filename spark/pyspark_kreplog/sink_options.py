@@ -18,7 +18,7 @@ from pyspark_kreplog.options import local_path
 MAX_PARTITIONS = 10_000
 
 _OURS = ("path", "topic", "numPartitions", "kafka.compression.type", "kafka.batch.size", "kafka.max.request.size")
-# They tune a producer or a stream, or say what files need not be told; a job that sets them still runs.
+# They tune a producer or a stream, or have no meaning for files; a job that sets them still runs.
 _WITHOUT_MEANING = ("includeHeaders", "checkpointLocation", "queryName", "kafka.bootstrap.servers")
 _REFUSED = {
     "kafka.key.serializer": "keys are written as bytes; convert them in the query",

@@ -26,7 +26,7 @@ def unfilled(Py_ssize_t size):
 
 
 def keep_freed(int size):
-    """Have this process keep up to `size` bytes that it has freed, where its allocator can be told to.
+    """Have this process keep up to `size` freed bytes, where its allocator has a setting for it.
 
     glibc's hands every large block back at once, and a frame of 1 MiB then costs more for new pages than for all else.
     """

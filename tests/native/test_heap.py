@@ -16,7 +16,7 @@ RESIDENT = Path("/proc/self/status")
 
 FRAMES = """
 import resource
-from kreplog._native.memory import keep_freed, unfilled
+from kreplog._native.heap import keep_freed, unfilled
 keep_freed({limit})
 for _ in range(100):
     frame = unfilled(1 << 20)
