@@ -196,7 +196,7 @@ def made(cluster: LocalCluster, partitions: int = 1, replicas: int = 3) -> str:
 
 
 def states(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
-    """As any broker tells; again while one of them still names a broker that has just been killed."""
+    """By the metadata of any broker; retried while they still list a broker that has just been killed."""
     found: list[dict[str, Any]] = []
 
     def described() -> bool:

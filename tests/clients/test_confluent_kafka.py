@@ -98,7 +98,7 @@ def admin(cluster: LocalCluster) -> Any:
 
 
 def done(futures: dict[Any, Any]) -> Any:
-    """The result for the one that was asked for."""
+    """The result for the requested one."""
     (future,) = futures.values()
     return future.result(WITHIN_S)
 

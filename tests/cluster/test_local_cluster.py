@@ -1,4 +1,4 @@
-"""Clusters on this host: their directories, and who is known to live."""
+"""Clusters on this host: their directories, and the status of their processes."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_status_shows_what_a_starting_broker_waits_for(cluster: LocalCluster) ->
 
 def test_a_broker_that_is_suspended(cluster: LocalCluster) -> None:
     if not Path("/proc/self/stat").exists():
-        pytest.skip("the system does not tell of suspended processes in /proc")
+        pytest.skip("/proc does not show suspended processes on this system")
     held = "from kreplog.cluster.pid_file import PidFile; import sys, time; mine = PidFile(__import__('pathlib')"
     code = f"{held}.Path(sys.argv[1])); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(cluster.home(0))], stdout=subprocess.PIPE) as process:

@@ -208,7 +208,7 @@ def described(run: Kreplog, topic: str) -> list[dict[str, Any]]:
 
 
 def test_a_replica_that_is_done_before_the_first_poll_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader of before holds nothing any more when it is asked only then."""
+    """By then the old leader's replica is deleted: its size is read before."""
     moved, refused = TopicPartition("t", 0), TopicPartition("t", 1)
     sizes = {moved: 100, refused: 1000}
     monkeypatch.setattr(reassignment, "leader_sizes", lambda brokers, there: {one: sizes[one] for one in there})

@@ -1,4 +1,4 @@
-"""produce and consume: every byte is kept, what was acknowledged is told, and they end when they are told to."""
+"""produce and consume: every byte of a line, the summary of acknowledgements, and how they end."""
 
 from __future__ import annotations
 

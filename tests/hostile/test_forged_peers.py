@@ -59,7 +59,7 @@ class Outsider:
     async def control(self, broker: Broker, request: Any) -> Any:
         return await self.send(broker, control_messages.encode_request(request, control_header(request, 1, "broker-0")))
 
-    async def ask(self, broker: Broker, api: ApiKey, version: int, /, **fields: Any) -> Any:
+    async def request(self, broker: Broker, api: ApiKey, version: int, /, **fields: Any) -> Any:
         header = RequestHeader(api, version, 1, "test")
         return generic.decode_response(await self.send(broker, generic.encode_request(header, **fields)), header)
 
@@ -79,7 +79,9 @@ class Outsider:
             "assignments": assignments,
             "configs": [],
         }
-        answer = await self.ask(broker, ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
+        answer = await self.request(
+            broker, ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False
+        )
         assert answer.topics[0].error_code == 0
 
     async def produce(self, broker: Broker, records: bytes, timeout_ms: int = 10_000) -> ErrorCode:
@@ -98,7 +100,7 @@ def attacked(root: Path, work: Callable[[Outsider, list[Broker]], Awaitable[None
             outsider = Outsider()
 
             async def both() -> bool:
-                answer = await outsider.ask(
+                answer = await outsider.request(
                     brokers[0], ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False
                 )
                 return len(answer.brokers) == 2 and answer.controller_id >= 0
@@ -146,7 +148,7 @@ def test_metadata_of_an_outsider_reaches_no_client_and_no_controller_is_shut_out
             elsewhere = tuple(BrokerRegistration(number, 1, "192.0.2.1", 6666) for number in (0, 1))
             await outsider.control(broker, UpdateMetadataRequest(9, FUTURE, epoch_of(broker), elsewhere, (), (TP,), 9))
         for broker in brokers:
-            metadata = await outsider.ask(broker, ApiKey.METADATA, 9, topics=None)
+            metadata = await outsider.request(broker, ApiKey.METADATA, 9, topics=None)
             assert {(broker.host, broker.port) for broker in metadata.brokers} == {broker.address for broker in brokers}
             assert [topic.name for topic in metadata.topics] == [TP.topic]
         await outsider.create(brokers[0], "later", [0, 1])  # the controller goes on to be heard by both
@@ -195,7 +197,7 @@ def test_a_forged_broker_epoch_keeps_no_follower_out(tmp_path: Path, batch: byte
 
 def test_inter_broker_requests_do_not_exist_for_clients(tmp_path: Path) -> None:
     async def work(outsider: Outsider, brokers: list[Broker]) -> None:
-        offered = await outsider.ask(brokers[0], ApiKey.API_VERSIONS, 0)
+        offered = await outsider.request(brokers[0], ApiKey.API_VERSIONS, 0)
         inter_broker = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
         assert inter_broker.isdisjoint(api_key.api_key for api_key in offered.api_keys)
         requests = [

@@ -1,4 +1,4 @@
-"""The internal listener: who gets in, by its unix socket and over TCP, and what those who do not can cost."""
+"""The internal listener: authentication on its unix socket and over TCP, and the cost of refused peers."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_brokers_replicate_over_tcp_with_the_key_alone(tmp_path: Path) -> None:
 
 
 def test_who_does_not_finish_the_handshake_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By time, and by number: those who wait do not keep a broker out."""
+    """In time and in number: pending handshakes do not keep a broker out."""
     monkeypatch.setattr(internal, "HANDSHAKE_S", 0.2)
     monkeypatch.setattr(serving, "MAX_HANDSHAKES", 8)
     key = key_file(tmp_path)

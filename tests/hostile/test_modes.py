@@ -100,7 +100,7 @@ def open_root() -> Iterator[Path]:
 
 
 def in_child(group: int, work: Callable[[], bool]) -> bool:
-    """Whether `work()` is true in a process of another user who is in that group."""
+    """Whether `work()` is true in a process of another user of that group."""
     pid = os.fork()
     if pid == 0:
         status = 2

@@ -64,7 +64,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 def create(victim: Victim, topic: str, partitions: int) -> None:
     entry = new_topic(topic, partitions)
     made = Flood("create", ApiKey.CREATE_TOPICS, 2, array([entry]) + int32(60_000) + b"\0")
-    assert victim.ask(made.frame()) is not None
+    assert victim.request(made.frame()) is not None
 
 
 def assert_short(victim: Victim, work: Callable[[], object]) -> None:
@@ -79,14 +79,14 @@ def assert_short(victim: Victim, work: Callable[[], object]) -> None:
 
 def is_served(victim: Victim) -> bool:
     """Whether a client with an ordinary question gets its answer."""
-    answer = victim.ask(Flood("metadata", ApiKey.METADATA, 4, array([text("small")]) + b"\0").frame())
+    answer = victim.request(Flood("metadata", ApiKey.METADATA, 4, array([text("small")]) + b"\0").frame())
     return answer is not None and b"small" in answer
 
 
 @pytest.mark.parametrize("flood", list(floods("small")), ids=lambda flood: flood.name)
 def test_many_entries(victim: Victim, flood: Flood) -> None:
     frame = flood.frame()
-    assert_short(victim, lambda: victim.ask(frame))
+    assert_short(victim, lambda: victim.request(frame))
     assert is_served(victim)
 
 
@@ -94,14 +94,14 @@ def test_many_entries(victim: Victim, flood: Flood) -> None:
 def test_as_many_entries_as_are_let_pass(victim: Victim, flood: Flood) -> None:
     frame = flood.frame()
     answers: list[bytes | None] = []
-    assert_short(victim, lambda: answers.append(victim.ask(frame)))
+    assert_short(victim, lambda: answers.append(victim.request(frame)))
     assert answers[-1] is not None, "it is answered, not refused"
 
 
 @pytest.mark.parametrize("flood", list(bombs("small")), ids=lambda flood: flood.name)
 def test_bombs(victim: Victim, flood: Flood) -> None:
     frame = flood.frame()
-    assert_short(victim, lambda: victim.ask(frame))
+    assert_short(victim, lambda: victim.request(frame))
     assert is_served(victim)
 
 
@@ -111,7 +111,7 @@ def test_batches_that_expand_as_far_as_is_allowed(victim: Victim, compression: s
     batch = bomb(ALWAYS_ALLOWED - 1000, compression)
     frame = Flood("produce", ApiKey.PRODUCE, 3, produce("bombed", [(0, batch)])).frame()
     answers: list[bytes | None] = []
-    assert_short(victim, lambda: answers.append(victim.ask(frame)))
+    assert_short(victim, lambda: answers.append(victim.request(frame)))
     assert answers[-1] is not None and error_of_produce(answers[-1]) == 0
 
 
@@ -125,12 +125,12 @@ def error_of_produce(answer: bytes) -> int:
 def test_offsets_by_time_in_a_batch_that_expands_far(victim: Victim) -> None:
     """Eighty entries of 12 bytes, each of which would have it inflated."""
     batch = bomb(ALWAYS_ALLOWED - 1000)
-    assert victim.ask(Flood("produce", ApiKey.PRODUCE, 3, produce("bombed", [(0, batch)])).frame()) is not None
+    assert victim.request(Flood("produce", ApiKey.PRODUCE, 3, produce("bombed", [(0, batch)])).frame()) is not None
     repeated = Flood("repeated", ApiKey.LIST_OFFSETS, 1, list_offsets("bombed", [(0, 1)] * 80)).frame()
-    assert_short(victim, lambda: victim.ask(repeated))
+    assert_short(victim, lambda: victim.request(repeated))
     single = Flood("single", ApiKey.LIST_OFFSETS, 1, list_offsets("bombed", [(0, 1)])).frame()
     answers: list[bytes | None] = []
-    assert_short(victim, lambda: answers.append(victim.ask(single)))
+    assert_short(victim, lambda: answers.append(victim.request(single)))
     assert answers[-1] is not None
     error, timestamp, offset = struct.unpack(">hqq", answers[-1][-18:])
     assert (error, timestamp >= 1, offset >= 0) == (0, True, True)
@@ -156,7 +156,7 @@ def test_thousands_of_parked_fetches(victim: Victim) -> None:
     record = Flood("produce", ApiKey.PRODUCE, 3, produce("small", [(2, build([b"x"]))])).frame()
     socks = [victim.connect() for _ in range(40)]
 
-    def ask(sock: socket.socket) -> None:
+    def request(sock: socket.socket) -> None:
         sock.sendall(waiting * 99)
         sock.sendall(Flood("metadata", ApiKey.METADATA, 4, array([text("small")]) + b"\0").frame())
 
@@ -164,11 +164,11 @@ def test_thousands_of_parked_fetches(victim: Victim) -> None:
         offset = end_of(victim, "small", 2)
         waiting = Flood("fetch", ApiKey.FETCH, 7, fetch("small", [fetched(2, offset)], wait_ms=60_000)).frame()
         for sock in socks:
-            ask(sock)
+            request(sock)
         until_parked(victim, 99 * len(socks))
 
         def append() -> None:
-            victim.ask(record)
+            victim.request(record)
             for sock in socks:
                 for _ in range(100):
                     assert receive(sock) is not None
@@ -181,7 +181,7 @@ def test_thousands_of_parked_fetches(victim: Victim) -> None:
 
 
 def end_of(victim: Victim, topic: str, number: int) -> int:
-    answer = victim.ask(Flood("end", ApiKey.LIST_OFFSETS, 1, list_offsets(topic, [(number, -1)])).frame())
+    answer = victim.request(Flood("end", ApiKey.LIST_OFFSETS, 1, list_offsets(topic, [(number, -1)])).frame())
     assert answer is not None
     return int(struct.unpack(">q", answer[-8:])[0])
 
@@ -198,7 +198,7 @@ def test_fetch_sessions_are_bounded(victim: Victim) -> None:
     frame = Flood("fetch", ApiKey.FETCH, 7, fetch("wide", [fetched(one) for one in range(4500)], epoch=0)).frame()
     granted = []
     for _ in range(12):
-        answer = victim.ask(frame)
+        answer = victim.request(frame)
         assert answer is not None
         granted.append(struct.unpack_from(">i", answer, 10)[0] != 0)
     assert granted[0] and not granted[-1]
@@ -226,7 +226,7 @@ def test_invented_producer_ids_are_bounded(victim: Victim) -> None:
 def test_partitions_are_bounded(victim: Victim) -> None:
     entry = new_topic("beyond", 900)
     frame = Flood("create", ApiKey.CREATE_TOPICS, 2, array([entry]) + int32(60_000) + b"\0").frame()
-    answer = victim.ask(frame)
+    answer = victim.request(frame)
     assert answer is not None and b"max.partitions" in answer
 
 
@@ -256,7 +256,7 @@ def test_replicas_are_created_and_deleted_a_few_at_a_time(victim: Victim) -> Non
     gone = Flood("delete", ApiKey.DELETE_TOPICS, 1, array([text("paced")]) + int32(60_000)).frame()
 
     def make_and_delete() -> None:
-        assert victim.ask(made) is not None and victim.ask(gone) is not None
+        assert victim.request(made) is not None and victim.request(gone) is not None
 
     assert_short(victim, make_and_delete)
 

@@ -19,7 +19,7 @@ def test_any_mix_of_a_thousand_clients(tmp_path: Path) -> None:
     victim = Victim(tmp_path, **{"max.partitions": 100})
     try:
         body = array([new_topic(TOPIC, PARTITIONS)]) + int32(60_000) + b"\0"
-        assert victim.ask(Flood("create", ApiKey.CREATE_TOPICS, 2, body).frame())
+        assert victim.request(Flood("create", ApiKey.CREATE_TOPICS, 2, body).frame())
         units: list[float] = []
         while not units or min(units) > UNITS:
             assert len(units) < ATTEMPTS, f"pauses of {units} units of work: {UNITS} are allowed"

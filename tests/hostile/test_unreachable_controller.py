@@ -36,7 +36,7 @@ def paused(cluster: LocalCluster, *brokers: int) -> Iterator[None]:
 
 
 def test_a_producer_loses_nothing_at_a_broker_that_no_controller_reaches(tmp_path: Path) -> None:
-    """The controller and another broker are paused, so that the third, which restarts, is the only one to ask."""
+    """The controller and another broker are paused, so that only the third, which restarts, responds."""
     outcomes: list[Any] = []
     with clusters.running(tmp_path / "c", SETTINGS) as cluster:
         controller = next(status.id for status in cluster.status() if status.controller)

@@ -98,7 +98,7 @@ class Victim:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.broker.address, PATIENCE_S)
 
-    def ask(self, frame: bytes) -> bytes | None:
+    def request(self, frame: bytes) -> bytes | None:
         """The answer to one request on a connection of its own; None where it is closed for it."""
         with self.connect() as sock:
             try:

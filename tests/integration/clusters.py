@@ -1,4 +1,4 @@
-"""Clusters of real broker processes for tests, and what every test asks of them."""
+"""Clusters of real broker processes for tests, and helpers that the tests share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def eventually(true: Callable[[], Any], kind: str | Callable[[], str], within_s:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, kind if isinstance(kind, str) else kind()
-        time.sleep(0.02)  # another process brings it about, and tells nobody
+        time.sleep(0.02)  # another process causes it, and sends no event
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class ReadDisk:
 
 
 class ReadDisks:
-    """As kreplog.sim.disk.Disks, for those who only look."""
+    """As kreplog.sim.disk.Disks, read-only."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.codec = _ByValue()

@@ -69,7 +69,7 @@ def kill_leaders(
             pid, killed = pid_of(cluster, leader), time.monotonic()
             os.kill(pid, signal.SIGKILL)
             while view.state(first).leader == leader:
-                time.sleep(0.001)  # the store tells of its changes to those who watch; this is to be exact
+                time.sleep(0.001)  # polled, since a watch would be late
             elections.append(time.monotonic() - killed)
             waiting.goes_on()
             pauses.append(waiting.longest_pause(killed))

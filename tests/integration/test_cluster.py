@@ -28,7 +28,7 @@ def create(cluster: LocalCluster, name: str, partitions: int = 1, replicas: int 
 
 
 def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str, Any]:
-    """kafka-python gives up where a broker that it was told of has just been killed: it asks again, then."""
+    """kafka-python gives up if a listed broker has just been killed: try again."""
     deadline = time.monotonic() + WITHIN_S
     while True:
         try:
@@ -36,7 +36,7 @@ def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str,
                 (result,) = admin.describe_topics([topic])
             break
         except KafkaConnectionError:
-            assert time.monotonic() < deadline, f"nobody tells of {topic}"
+            assert time.monotonic() < deadline, f"no metadata of {topic}"
     found: dict[str, Any] = next(one for one in result["partitions"] if one["partition_index"] == partition)
     return found
 
@@ -160,7 +160,7 @@ def test_topics_are_made_grown_described_and_deleted(cluster: LocalCluster) -> N
         admin.create_partitions({"admin": 4})
 
         def grown() -> bool:
-            """As one broker tells it; the next to be asked may not have heard of it yet."""
+            """By the metadata of a broker; another broker may not have it yet."""
             (result,) = admin.describe_topics(["admin"])
             partitions = result["partitions"]
             all_there = sorted(partition["partition_index"] for partition in partitions) == [0, 1, 2, 3]
@@ -196,7 +196,7 @@ def test_garbage_costs_its_own_connection_only(cluster: LocalCluster) -> None:
 
 
 class Writer(threading.Thread):
-    """Produces numbers, one after the other, until told to stop. acked: those that were acknowledged, in order."""
+    """Produces numbers until it is stopped. acked: the acknowledged ones, in order."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         super().__init__()

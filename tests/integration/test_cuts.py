@@ -53,7 +53,7 @@ def test_a_follower_is_cut_off_from_its_leader(spread: tuple[LocalCluster, names
 @pytest.mark.long
 @pytest.mark.parametrize("from_clients", [False, True])
 def test_a_leader_is_cut_off(spread: tuple[LocalCluster, namespaces.Net], from_clients: bool) -> None:
-    """From both others, who hear of its session in the store all the same, so it leads on: alone, it acknowledges
+    """From both others, which still see its session in the store, so it leads on: alone, it acknowledges
     nothing. When the cut is healed all is as before."""
     cluster, net = spread
     with View(cluster) as view, load_on(cluster, f"leader-{from_clients}") as load:
@@ -75,7 +75,7 @@ def test_a_leader_is_cut_off(spread: tuple[LocalCluster, namespaces.Net], from_c
 
 
 def drop(view: View, load: Load, broker: int) -> bool:
-    """Whether all others who lead have no longer this one in sync."""
+    """Whether no other leader has this broker in its ISR."""
     states = [view.state(partition) for partition in load.partitions]
     return all(broker == state.leader or broker not in state.isr for state in states)
 

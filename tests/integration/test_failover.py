@@ -1,4 +1,4 @@
-"""How long a failover takes, seen by those who wait for it. Printed, not asserted: machines differ."""
+"""How long a failover takes for clients. Printed, not asserted, since machines differ."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("clients", ["quick", "default"])
 def test_of_one_partition(cluster: LocalCluster, figure: Figure, clients: str) -> None:
-    """quick: librdkafka told to look for a new leader every 20 ms; default: as it comes, every 100 ms."""
+    """quick: librdkafka looks for a new leader every 20 ms; default: every 100 ms."""
     settings = {**QUICK, "retry.backoff.ms": 10} if clients == "quick" else {}
     elections, pauses = kill_leaders(cluster, "one", KILLS, settings)
     figure(f"{KILLS} kills; from the kill to the new leader in the store: {spread(elections)}")
@@ -70,7 +70,7 @@ class Asking:
         self._batch, self._taken = (_SOUND, ErrorCode.NONE) if writes else (_DAMAGED, ErrorCode.CORRUPT_MESSAGE)
         self._number = 0
 
-    def ask(self, partitions: list[int]) -> tuple[set[int], set[ErrorCode]]:
+    def poll(self, partitions: list[int]) -> tuple[set[int], set[ErrorCode]]:
         """Those that it leads, and what it said of the others."""
         self._number += 1
         header = RequestHeader(ApiKey.PRODUCE, _VERSION, self._number, "asking")
@@ -104,7 +104,7 @@ def partitions_possible() -> int:
 
 @pytest.mark.parametrize("victim", ["a broker", "the controller"])
 def test_of_ten_thousand_partitions(folder: Path, figure: Figure, victim: str) -> None:
-    """One broker leads all of them and is killed; the others are asked until each would write."""
+    """One broker leads all of them and is killed; the others are polled until each can write."""
     _of_many(folder, figure, victim, partitions_possible(), writes=False)
 
 
@@ -126,7 +126,7 @@ def _of_many(folder: Path, figure: Figure, victim: str, count: int, *, writes: b
         _ask_of_all(addresses, {dead: range(count)}, writes)
         figure(f"{count} partitions made in {time.monotonic() - start:.1f} s")
         eventually(lambda: not view.under_replicated("many"), "they are not all in sync", 300)
-        time.sleep(SETTLE_S)  # what making them has left to do is done then, and nobody tells of it
+        time.sleep(SETTLE_S)  # background work of their creation, which sends no event
         assert view.controller() == controller
         killed = time.monotonic()
         kill(cluster, dead)
@@ -173,15 +173,17 @@ def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range],
         for broker, partitions in left.items():
             if not partitions:
                 continue
-            taken, errors = connections[broker].ask(partitions[:1])
+            taken, errors = connections[broker].poll(partitions[:1])
             if taken:
-                more, errors = connections[broker].ask(partitions[1:ASKED])
+                more, errors = connections[broker].poll(partitions[1:ASKED])
                 taken |= more
                 partitions[:] = [partition for partition in partitions if partition not in taken]
                 moved = True
             assert time.monotonic() < deadline, f"broker {broker}: {len(partitions)} left, {errors}"
         if not moved:
-            time.sleep(0.003)  # nobody tells of a leader that has taken over, and the questions are not to be the load
+            time.sleep(
+                0.003
+            )  # no event says that a leader has taken over; the pause keeps the polls from being the load
     for connection in connections.values():
         connection.close()
     return rounds

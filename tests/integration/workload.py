@@ -130,7 +130,7 @@ class Load:
 
 
 class _Producing(threading.Thread):
-    """One idempotent producer. ends: by partition, after the last acknowledged. troubles: what it was told of."""
+    """One idempotent producer. ends: by partition, after the last acknowledged. troubles: errors that it reported."""
 
     def __init__(self, load: Load, bootstrap: str, number: int) -> None:
         super().__init__(name=f"producer-{number}", daemon=True)
@@ -279,7 +279,7 @@ class _Watching(threading.Thread):
 
 
 def _told_watermark(load: Load, one: TopicPartition, client: str, offset: int, source: str) -> None:
-    """librdkafka does not say which leader told it: so it may never be lower than before."""
+    """librdkafka does not report the leader that it is from, so it may never be lower than before."""
     load.history.add(Watermark(load.history.now_ms(), one, load.topic_id, client, -1, 0, offset, source))
 
 

@@ -47,7 +47,7 @@ async def eventually(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def until_controlled(broker: Broker) -> None:
-    """Until a controller has told it of the cluster."""
+    """Until a controller has sent it UpdateMetadata."""
 
     async def controlled() -> bool:
         return broker.manager.metadata.from_controller

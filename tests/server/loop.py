@@ -1,4 +1,4 @@
-"""An event loop for one test, in true or in virtual time, and waiting on it."""
+"""An event loop for a test, in real or virtual time, and waiting on it."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def run_in_virtual_time(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """For what threads and sockets do, of which nobody tells the test."""
+    """Wait for threads and sockets, which send the test no event."""
     while not true():
         await asyncio.sleep(0.001)  # they have no event that could be waited for

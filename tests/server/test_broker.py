@@ -168,7 +168,7 @@ def test_a_broker_writes_its_checkpoints_while_it_runs(tmp_path: Path, batch: by
 def test_a_broker_registers_as_unclean_until_the_controller_has_handled_it(tmp_path: Path) -> None:
     async def known(client: Client) -> None:
         while client.broker.registration.broker.unclean:
-            await asyncio.sleep(0.01)  # the controller tells all, and nobody tells of that
+            await asyncio.sleep(0.01)  # no event says that the controller has handled it
         assert not any(directory.unclean or directory.is_new for directory in client.broker.hosted.directories)
 
     with_broker(tmp_path, known)
@@ -208,7 +208,7 @@ def test_a_leader_that_did_not_run_for_longer_than_its_session_serves_nobody(tmp
         for answer in (await client.fetch(), await client.produce(batch)):
             assert answer.partitions[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         while (fetched := await client.fetch()).partitions[0].error is not ErrorCode.NONE:
-            await asyncio.sleep(0.01)  # until the controller tells it again
+            await asyncio.sleep(0.01)  # until the controller sends LeaderAndIsr again
         assert fetched.partitions[0].high_watermark == 1
 
     with_broker(tmp_path, work)
@@ -260,13 +260,15 @@ def test_a_new_topics_id_is_known_while_its_files_are_synced(tmp_path: Path, mon
 
 
 def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotten(tmp_path: Path) -> None:
-    """By its name, which nobody knows any more, the session would tell of it in every answer."""
+    """The session has it by a name that is unknown by now, and would return it in every response."""
 
     async def work(client: Client) -> None:
         await client.create("topic")
         topic_id = client.broker.topics.id_of("topic") or ""
 
-        async def ask(session: tuple[int, int], listed: tuple[FetchPartition, ...], *forgotten: TopicPartition) -> Any:
+        async def send_fetch(
+            session: tuple[int, int], listed: tuple[FetchPartition, ...], *forgotten: TopicPartition
+        ) -> Any:
             header = RequestHeader(ApiKey.FETCH, 13, 1, "test")
             request = FetchRequest(CONSUMER, -1, 0, 1, 1 << 20, listed, forgotten, *session)
             frame = fetch.encode_request(request, header, lambda name: topic_id)
@@ -274,14 +276,14 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
                 await client.peer.call(client.broker.address, frame, 10), header, lambda requested: "topic"
             )
 
-        begun = await ask((0, 0), (FetchPartition(TP, topic_id, -1, 0, max_bytes=1 << 20),))
+        begun = await send_fetch((0, 0), (FetchPartition(TP, topic_id, -1, 0, max_bytes=1 << 20),))
         assert begun.session_id and [partition.error for partition in begun.partitions] == [ErrorCode.NONE]
         await client.call(ApiKey.DELETE_TOPICS, 4, topic_names=["topic"], timeout_ms=10_000)
         while client.broker.topics.name_of(topic_id) is not None:
-            await asyncio.sleep(0.01)  # the controller tells of it after it has answered
-        result = await ask((begun.session_id, 1), ())
+            await asyncio.sleep(0.01)  # the controller sends UpdateMetadata after its response
+        result = await send_fetch((begun.session_id, 1), ())
         assert [partition.error for partition in result.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        forgetting = await ask((begun.session_id, 2), (), TP)
+        forgetting = await send_fetch((begun.session_id, 2), (), TP)
         assert forgetting.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     with_broker(tmp_path, work)
@@ -385,7 +387,7 @@ def test_kip_98_a_batch_in_flight_behind_a_refused_one_gets_a_retriable_error(
             (answer,) = (await client.produce(records)).partitions
             return answer.error
 
-        refused = await send(0)  # by whether a controller has told the broker yet
+        refused = await send(0)  # whether or not LeaderAndIsr has arrived yet
         assert refused in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert await client.create("topic") == 0
         assert await send(1) is ErrorCode.NOT_ENOUGH_REPLICAS

@@ -1,4 +1,4 @@
-"""A topic's settings: what may be given, what is told of it, and where what holds comes from."""
+"""Settings of topics: allowed values, and the descriptions of DescribeConfigs with their sources."""
 
 from __future__ import annotations
 

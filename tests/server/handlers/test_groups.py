@@ -44,7 +44,7 @@ def test_kafka_python_is_told(bootstrap: str) -> None:
 
 
 def test_kafka_python_assigns(bootstrap: str) -> None:
-    """With a group's name as well: nothing was committed, so it begins where it is told to."""
+    """With a group id too: nothing is committed, so the consumer starts at auto.offset.reset."""
     for group in (None, "group"):
         consumer = kafka.KafkaConsumer(
             group_id=group,
@@ -91,7 +91,7 @@ def test_librdkafka_is_told(bootstrap: str) -> None:
 
 @pytest.mark.parametrize("offset", ["stored", "first"])
 def test_librdkafka_assigns(bootstrap: str, offset: str) -> None:
-    """It wants a group's name always. Asked to go on where the group was, it begins where it is told to."""
+    """librdkafka requires a group id. With stored offsets requested, it starts at auto.offset.reset."""
     confluent = pytest.importorskip("confluent_kafka")
     consumer = confluent.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "group", "auto.offset.reset": "earliest"}

@@ -46,7 +46,7 @@ class World:
     def view(self) -> TopicViews:
         return TopicViews(cast(Any, SimpleNamespace(metadata=self.metadata, partitions=self.replicas)))
 
-    def tell(self, request: ControlRequest) -> None:
+    def apply(self, request: ControlRequest) -> None:
         if isinstance(request, UpdateMetadataRequest):
             self.metadata.apply(request)
         elif isinstance(request, LeaderAndIsrRequest):
@@ -61,19 +61,19 @@ class World:
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a"),)))
+    world.apply(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a"),)))
     assert world.topics.name_of("id a") == "a" and world.topics.name_of("id b") is None
     return world
 
 
 def test_the_cache_of_ids_survives_new_states_of_known_partitions(world: World) -> None:
-    """A failover of thousands of partitions tells of them in pieces, and followers fetch between any two."""
+    """The requests of a failover change thousands of partitions in parts, and followers fetch between any two."""
     looks = world.replicas.looks
     for epoch in range(1, 50):
-        world.tell(
+        world.apply(
             LeaderAndIsrRequest(0, 2, 1, (partition_state(A, "id a", epoch),))
-        )  # a new one, which has not told all yet
-        world.tell(
+        )  # a new controller, which has not sent all states yet
+        world.apply(
             UpdateMetadataRequest(
                 0, 1, 1, (), (partition_state(A, "id a", epoch), partition_state(TopicPartition("a", epoch), "id a"))
             )
@@ -91,42 +91,42 @@ def test_the_cache_of_ids_survives_new_states_of_known_partitions(world: World) 
     ],
 )
 def test_a_new_topic_is_known_at_once(world: World, request_: ControlRequest) -> None:
-    world.tell(request_)
+    world.apply(request_)
     assert world.topics.name_of("id b") == "b" and world.topics.name_of("id a") == "a"
 
 
 def test_a_deleted_topic_is_unknown(world: World) -> None:
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), deleted=(A,)))
+    world.apply(UpdateMetadataRequest(0, 1, 1, (), deleted=(A,)))
     assert world.topics.name_of("id a") is None
-    world.tell(LeaderAndIsrRequest(0, 1, 1, (partition_state(A, "id a"),)))
+    world.apply(LeaderAndIsrRequest(0, 1, 1, (partition_state(A, "id a"),)))
     assert world.topics.name_of("id a") == "a"
-    world.tell(StopReplicaRequest(0, 1, 1, (StopReplica(A, "id a", -1, True),)))
+    world.apply(StopReplicaRequest(0, 1, 1, (StopReplica(A, "id a", -1, True),)))
     assert world.topics.name_of("id a") is None
 
 
 def test_a_recreated_topic_has_another_id(world: World) -> None:
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a2"),)))
+    world.apply(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a2"),)))
     assert world.topics.name_of("id a2") == "a" and world.topics.name_of("id a") is None
 
 
 def test_a_new_controllers_metadata_replace_all(world: World) -> None:
-    world.tell(UpdateMetadataRequest(0, 2, 1, (), ()))
+    world.apply(UpdateMetadataRequest(0, 2, 1, (), ()))
     assert world.topics.name_of("id a") is None
 
 
 def test_a_new_controllers_metadata_replace_all_even_after_its_leader_and_isr(world: World) -> None:
     b = partition_state(TopicPartition("b", 0), "id b")
-    world.tell(LeaderAndIsrRequest(0, 2, 1, (b,)))
+    world.apply(LeaderAndIsrRequest(0, 2, 1, (b,)))
     assert world.topics.name_of("id a") == "a"
-    world.tell(UpdateMetadataRequest(0, 2, 1, (), (b,)))
+    world.apply(UpdateMetadataRequest(0, 2, 1, (), (b,)))
     assert world.topics.name_of("id a") is None and world.topics.name_of("id b") == "b"
 
 
 def test_topics_that_nothing_was_said_of_stay_as_they_are(world: World) -> None:
-    """Metadata are asked for all the time, and a failover tells of thousands of partitions in pieces."""
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(TopicPartition("b", 0), "id b"),)))
+    """Metadata are requested all the time, and a failover changes thousands of partitions in parts."""
+    world.apply(UpdateMetadataRequest(0, 1, 1, (), (partition_state(TopicPartition("b", 0), "id b"),)))
     before = world.topics.all
-    world.tell(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a", 1),)))
+    world.apply(UpdateMetadataRequest(0, 1, 1, (), (partition_state(A, "id a", 1),)))
     assert world.topics.all["b"] is before["b"]
     assert (before["a"].partitions[0], world.topics.all["a"].partitions[0]) == (
         partition_state(A, "id a"),
@@ -144,9 +144,9 @@ def test_incremental_updates_equal_a_rebuild(world: World, seed: int) -> None:
         first = rng.sample(places, 4)
         states = tuple(partition_state(one, f"id {one.topic}", epoch) for one in first[: rng.randrange(4)])
         if rng.random() < 0.5:
-            world.tell(UpdateMetadataRequest(0, controller, 1, (), states, tuple(first[3:])))
+            world.apply(UpdateMetadataRequest(0, controller, 1, (), states, tuple(first[3:])))
         else:
-            world.tell(LeaderAndIsrRequest(0, controller, 1, states))
+            world.apply(LeaderAndIsrRequest(0, controller, 1, states))
         if rng.random() < 0.7:
             found = world.topics.all
             anew = world.view().all

@@ -67,7 +67,7 @@ def test_an_event_is_a_json_line(tmp_path: Path) -> None:
         raise ValueError("broken")
     except ValueError:
         log.exception("failed")
-    log.debug("not told")
+    log.debug("below the level")
     first, second = lines(tmp_path / "server.log")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first.pop("time"))
     assert first == {

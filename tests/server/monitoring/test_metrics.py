@@ -34,7 +34,7 @@ Metrics = dict[tuple[str, ...], float]
 """By name and the values of the labels."""
 
 
-async def ask(broker: Broker, request: bytes) -> bytes:
+async def http(broker: Broker, request: bytes) -> bytes:
     """The whole answer; empty where there is none."""
     address = broker.metrics.address
     reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -48,7 +48,7 @@ async def ask(broker: Broker, request: bytes) -> bytes:
 
 
 async def scrape(broker: Broker) -> Metrics:
-    head, _, body = (await ask(broker, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+    head, _, body = (await http(broker, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     from prometheus_client import parser
 
@@ -182,7 +182,7 @@ def test_readiness(tmp_path: Path) -> None:
             client = Client(broker)
             assert await client.create("topic") == 0
             client.peer.close()
-            ready = await ask(broker, b"GET /ready HTTP/1.1\r\n\r\n")
+            ready = await http(broker, b"GET /ready HTTP/1.1\r\n\r\n")
             assert ready.startswith(b"HTTP/1.1 200 ") and ready.endswith(b"\r\nready\n")
             partition, directory = broker.manager.partitions[TopicPartition("topic", 0)], broker.hosted.directories[0]
             partition.isr = ()
@@ -192,7 +192,7 @@ def test_readiness(tmp_path: Path) -> None:
             assert readiness(broker) == (True, f"degraded: log directory {directory.path} is offline")
             directory.failed, registered = False, broker.registration.registered
             broker.registration.registered = None
-            unready = await ask(broker, b"GET /ready HTTP/1.1\r\n\r\n")
+            unready = await http(broker, b"GET /ready HTTP/1.1\r\n\r\n")
             assert unready.startswith(b"HTTP/1.1 503 ") and unready.endswith(b"\r\nnot ready: it is not registered\n")
             broker.registration.registered = registered
 
@@ -202,18 +202,18 @@ def test_readiness(tmp_path: Path) -> None:
 def test_unknown_paths_bad_requests_and_slow_clients(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, 1, metrics_listener=ANYWHERE) as (broker,):
-            assert (await ask(broker, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-            assert (await ask(broker, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
-            head = await ask(broker, b"HEAD /metrics HTTP/1.1\r\n\r\n")
+            assert (await http(broker, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+            assert (await http(broker, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+            head = await http(broker, b"HEAD /metrics HTTP/1.1\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200") and head.endswith(b"\r\n\r\n")
             for hostile in (b"\x16\x03\x01\0\xf1\r\n\r\n", b"GET /metrics" + b"x" * 100_000):
-                assert b"200 OK" not in await ask(broker, hostile)
+                assert b"200 OK" not in await http(broker, hostile)
             address = broker.metrics.address
             slow = [await asyncio.open_connection(address.host, address.port) for _ in range(MAX_CONNECTIONS)]
             for _, writer in slow:
                 writer.write(b"GET /met")
             for _ in range(MAX_CONNECTIONS):
-                assert await _answers(broker), "who is slow makes room"
+                assert await _answers(broker), "a slow connection is closed for a new one"
             for reader, _ in slow:
                 assert await reader.read() == b"", "no more than a handful at once"
             for _, writer in slow:
@@ -223,7 +223,7 @@ def test_unknown_paths_bad_requests_and_slow_clients(tmp_path: Path) -> None:
 
 
 async def _answers(broker: Broker) -> bool:
-    return b"200 OK" in await ask(broker, b"GET /metrics HTTP/1.1\r\n\r\n")
+    return b"200 OK" in await http(broker, b"GET /metrics HTTP/1.1\r\n\r\n")
 
 
 def test_metrics_are_off_by_default(tmp_path: Path) -> None:

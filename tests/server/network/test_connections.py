@@ -328,7 +328,7 @@ def test_begin_sends_before_it_returns() -> None:
 
 
 async def arrived(sock: socket.socket, size: int) -> None:
-    """So many bytes wait in the socket, and whoever would be told of them has been."""
+    """Wait until so many bytes are in the socket, and the event loop has seen them."""
 
     def waiting() -> int:
         with contextlib.suppress(BlockingIOError):
@@ -357,7 +357,7 @@ def test_a_long_frame_of_a_trusted_peer_is_received_in_large_pieces() -> None:
             missing = reader.missing
             await send(long[996 : 996 + 5000])
             await arrived(ours, 5000)
-            assert reader.missing == missing, "too little to be told of"
+            assert reader.missing == missing, "below the low watermark"
             await send(long[5996 : network.WAKE_BYTES + 996])
             await until(lambda: reader.missing < missing)
             await send(long[network.WAKE_BYTES + 996 :])
@@ -448,7 +448,7 @@ def test_unread_responses_are_bounded(figure: Callable[[str], None]) -> None:
                 await asyncio.sleep(0)
             await is_served(sound, echo, 2)
             grown = resident_bytes() - before
-            figure(f"100 who take none of 8 MiB: {grown / 2**20:.0f} MiB resident, 32 allowed")
+            figure(f"100 clients that read none of 8 MiB: {grown / 2**20:.0f} MiB resident, 32 allowed")
             assert echo.server.memory.held <= limit
             assert grown < 2 * limit
         echo.server.close()
@@ -479,7 +479,7 @@ def test_other_holders_of_memory_close_no_connection() -> None:
 
 
 def test_answers_behind_a_request_that_waits_are_bounded() -> None:
-    """By connection: no more is read from it. And together: who has held memory for longest is closed."""
+    """For each connection: it is not read. For all: the one that has held memory for longest is closed."""
 
     async def work() -> None:
         limit = 16 << 20

@@ -24,14 +24,14 @@ LEADER = 1
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
-def ask(correlation: int) -> Send:
+def fetch_effect(correlation: int) -> Send:
     requested = FetchPartition(TopicPartition("t", 0), TOPIC_ID, 1, correlation)
     return Send(LEADER, correlation, FetchRequest(2, 1, 500, 1, 1 << 20, (requested,), session_epoch=0))
 
 
 def encoded(correlation: int) -> bytes:
     header = RequestHeader(ApiKey.FETCH, VERSION, correlation, "me")
-    return b"".join(fetch.encode_request(ask(correlation).request, header, lambda topic: TOPIC_ID))
+    return b"".join(fetch.encode_request(fetch_effect(correlation).request, header, lambda topic: TOPIC_ID))
 
 
 def answer(correlation: int) -> bytes:
@@ -47,13 +47,13 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
             address: Address = server.getsockname()
 
             async def resolve(broker: int) -> Address:
-                assert broker not in known, "others are asked where it is, though that is known here"
+                assert broker not in known, "the store is read, although the address is known"
                 return address
 
             client = ReplicaFetchClient(
                 "me", 1 << 20, known.get, resolve, lambda topic_id: "t", put.append, lambda broker: None, connect
             )
-            client.send(ask(7))  # to one that is not known yet
+            client.send(fetch_effect(7))  # to one that is not known yet
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
 
             async def answered(correlation: int, sent: Any) -> None:
@@ -66,9 +66,9 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
                 theirs.setblocking(False)
                 await answered(7, await receive(theirs, len(encoded(7))))
                 known[LEADER] = address
-                client.send(ask(8))
+                client.send(fetch_effect(8))
                 await answered(8, theirs.recv(1000))
-                client.send(ask(9))
+                client.send(fetch_effect(9))
                 assert theirs.recv(1000) == encoded(9)
             await until(lambda: bool(put))
             assert put == [Fetched(LEADER, 9, None)]
@@ -98,14 +98,14 @@ def test_closing_ends_a_fetch_that_has_only_begun() -> None:
                 lambda broker: None,
                 connect,
             )
-            client.send(ask(7))
+            client.send(fetch_effect(7))
             theirs, _ = await asyncio.get_running_loop().run_in_executor(None, server.accept)
             with theirs:
                 theirs.setblocking(False)
                 await receive(theirs, len(encoded(7)))
                 theirs.send(answer(7))
                 await until(lambda: bool(put))
-                client.send(ask(8))
+                client.send(fetch_effect(8))
                 client.close()
                 await receive(theirs, len(encoded(8)))
                 assert await receive(theirs, 1) == b"", "its connection is closed"

@@ -1,4 +1,4 @@
-"""Brokers that have just gone: clients are not sent to them, and librdkafka is not told of their end too soon."""
+"""Brokers that have just failed: Metadata wait for new leaders, and still list the failed broker for a while."""
 
 from __future__ import annotations
 

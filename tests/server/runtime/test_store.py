@@ -75,7 +75,7 @@ def test_a_session_ends_and_another_begins(tmp_path: Path) -> None:
 
 
 def test_requests_of_clients_wait_for_the_next_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the one that has ended nothing was done. Without patience it is told so, when no other one follows in time."""
+    """A call in a session that has ended was not applied; it fails if no new session follows within the wait."""
 
     async def work() -> None:
         link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: None, lambda: None)
@@ -108,7 +108,7 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) -> None:
-    """Thousands of ISR changes at once take few transactions; who is refused is refused alone, in order."""
+    """Thousands of concurrent ISR changes need few transactions; a refused one fails alone, in order."""
 
     async def work() -> None:
         link = StoreLink(make_store(f"embedded:{tmp_path}"), 5000, lambda _: connected.set(), lambda: None)

@@ -40,7 +40,7 @@ def test_only_another_boot_makes_a_crash_unclean(life: Life) -> None:
     assert life.open(boot="second").hosted.directories[0].unclean
     life.crash()
     logs = life.open(boot="second")
-    assert logs.hosted.directories[0].unclean, "nobody has been told yet"
+    assert logs.hosted.directories[0].unclean, "no controller has handled it yet"
     logs.hosted.directories[0].clear_unclean()
     life.crash()
     assert not life.open(boot="second").hosted.directories[0].unclean
