@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from typing import Protocol
 
-import kreplog
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options
 
 _log = logging.getLogger("pyspark_kreplog")
+
+
+class CommittedLog(Protocol):
+    """A partition's committed records: a kreplog.Log, or a leader's over the network."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None: ...
 
 
 def require_every_partition(bound: Bound, partitions: Collection[TopicPartition]) -> None:
@@ -31,7 +43,7 @@ def require_every_partition(bound: Bound, partitions: Collection[TopicPartition]
     )
 
 
-def range_of(log: kreplog.Log, partition: TopicPartition, options: Options) -> tuple[int, int]:
+def range_of(log: CommittedLog, partition: TopicPartition, options: Options) -> tuple[int, int]:
     """The offsets [start, stop) of a batch read, within what is committed right now. Raises UsageError."""
     first, end = log.log_start_offset, log.high_watermark
     stop = resolve(log, partition, options, options.ending, first, end)
@@ -46,7 +58,7 @@ def range_of(log: kreplog.Log, partition: TopicPartition, options: Options) -> t
     return start, stop
 
 
-def resolve(log: kreplog.Log, partition: TopicPartition, options: Options, bound: Bound, first: int, end: int) -> int:
+def resolve(log: CommittedLog, partition: TopicPartition, options: Options, bound: Bound, first: int, end: int) -> int:
     """The offset in [first, end] that `bound` stands for, an ending one also below `first`. Raises UsageError."""
     value = bound.value[partition] if isinstance(bound.value, dict) else bound.value
     if bound.by_time:

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import kreplog
@@ -70,23 +71,32 @@ def partition_path(options: Options, partition: TopicPartition) -> str:
 
 def subscribed_partitions(options: Options) -> list[TopicPartition]:
     """The partitions that the options name and that have a directory, sorted. Raises UsageError for a missing topic."""
-    partitions, missing_topics = find_subscribed(options)
+    return require_subscribed(options, discover(options.path))
+
+
+def require_subscribed(options: Options, found: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Those of the partitions `found` that the options name. Raises UsageError for a topic without any."""
+    partitions, missing_topics = select_subscribed(options, found)
     if missing_topics:
-        topics = sorted({partition.topic for partition in discover(options.path)})
+        topics = sorted({partition.topic for partition in found})
         option = "subscribe" if options.topics is not None else "assign"
         raise UsageError(
-            f"option '{option}': there is no topic {', '.join(missing_topics)} in {options.path}; it holds "
+            f"option '{option}': there is no topic {', '.join(missing_topics)} in {options.location}; it holds "
             f"{', '.join(topics) or 'no topic at all'}"
         )
     if options.assigned is not None and len(partitions) < len(options.assigned):
         unknown = sorted(set(options.assigned) - set(partitions))
-        _log.warning("option 'assign': there is no partition %s in %s", ", ".join(map(str, unknown)), options.path)
+        _log.warning("option 'assign': there is no partition %s in %s", ", ".join(map(str, unknown)), options.location)
     return partitions
 
 
 def find_subscribed(options: Options) -> tuple[list[TopicPartition], list[str]]:
     """The partitions that the options name and that have a directory, and the topics named that have none; sorted."""
-    found = discover(options.path)
+    return select_subscribed(options, discover(options.path))
+
+
+def select_subscribed(options: Options, found: Sequence[TopicPartition]) -> tuple[list[TopicPartition], list[str]]:
+    """Those of the partitions `found` that the options name, and the topics named that have none."""
     topics = {partition.topic for partition in found}
     if options.pattern is not None:
         matching = {topic for topic in topics - _INTERNAL_TOPICS if re.search(options.pattern, topic)}

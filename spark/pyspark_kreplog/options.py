@@ -22,6 +22,7 @@ from kreplog.types import TopicPartition, check_topic
 EARLIEST = -2
 LATEST = -1
 
+_BOOTSTRAP = "kafka.bootstrap.servers"
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _SHARED = (
     *("path", *_CHOICES, "startingOffsets", "startingTimestamp"),
@@ -76,10 +77,12 @@ class TriggerLimits:
 class Options:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
-    ending and pushdown are of batch reads, limits of streams.
+    path: the directory to read, "" where bootstrap is given, host:port of brokers by comma. ending and pushdown are of
+    batch reads, limits of streams.
     """
 
     path: str
+    bootstrap: str | None
     topics: tuple[str, ...] | None
     pattern: str | None
     assigned: tuple[TopicPartition, ...] | None
@@ -93,6 +96,11 @@ class Options:
     pushdown: bool
     limits: TriggerLimits
     stream: bool
+
+    @property
+    def location(self) -> str:
+        """Where the records are, as messages name it."""
+        return self.path if self.bootstrap is None else f"the cluster at {self.bootstrap}"
 
 
 def includes_headers(given: Mapping[str, str]) -> bool:
@@ -114,6 +122,11 @@ def parse_batch(given: Mapping[str, str]) -> Options:
 def parse_stream(given: Mapping[str, str]) -> Options:
     """Check the options of a streaming read, which starts at latest by default. Raises UsageError likewise."""
     options = _parse(given, LATEST, stream=True)
+    if options.bootstrap is not None:
+        raise UsageError(
+            f"option '{_BOOTSTRAP}': streams read from a path only, not yet from brokers; spark.read does, from "
+            "startingOffsets on"
+        )
     for name in _BATCH_ONLY:
         if name != "pushdown" and name.lower() in {key.lower() for key in given}:
             raise UsageError(f"option '{name}' is of batch reads alone: a stream has no end")
@@ -138,8 +151,10 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Opt
     options = {name.lower(): value for name, value in given.items()}
     _refuse(options)
     topics, pattern, assigned = _choice(options)
+    bootstrap = None if options.get("path") else options.get(_BOOTSTRAP, "").strip() or None
     return Options(
-        path=local_path(options),
+        path=local_path(options) if bootstrap is None else "",
+        bootstrap=bootstrap,
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -182,7 +197,10 @@ def _refuse(options: Mapping[str, str]) -> None:
 def local_path(options: Mapping[str, str]) -> str:
     path = options.get("path", "")
     if not path:
-        raise UsageError("option 'path' is missing: give the directory that holds the <topic>-<partition> folders")
+        raise UsageError(
+            "option 'path' is missing: give the directory that holds the <topic>-<partition> folders, or to read from "
+            f"brokers {_BOOTSTRAP}"
+        )
     scheme = urlsplit(path).scheme
     if scheme == "file":
         return unquote(urlsplit(path).path)

@@ -7,14 +7,17 @@ Files are opened for their offsets and indexes alone. Nothing here knows of Spar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import kreplog
 from kreplog.errors import OffsetOutOfRangeError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.bounds import range_of, require_every_partition
+from pyspark_kreplog.bounds import CommittedLog, range_of, require_every_partition
 from pyspark_kreplog.log_directory import partition_path, subscribed_partitions, topic_id_of
+from pyspark_kreplog.network import Cluster
 from pyspark_kreplog.options import Options
 
 MIN_TASK_BYTES = 32 << 20  # a task costs some 85 ms of CPU, whatever it reads
@@ -27,9 +30,11 @@ _PIECES_PER_TASK = 4  # at least, in a smallest task, so that the tasks of a par
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Offsets [start, stop) of the partition in directory `path`; plain data, so that it can go to another process."""
+    """Offsets [start, stop) of the partition in directory `path`, or of the cluster at `bootstrap`; plain data, so that
+    it can go to another process."""
 
     path: str
+    bootstrap: str | None
     topic: str
     partition: int
     topic_id: str | None
@@ -57,6 +62,17 @@ class Pruning:
     partitions: frozenset[int] | None = None
     topics: frozenset[str] | None = None
 
+    def excludes(self, partition: TopicPartition) -> bool:
+        return (self.topics is not None and partition.topic not in self.topics) or (
+            self.partitions is not None and partition.partition not in self.partitions
+        )
+
+
+class RangedLog(CommittedLog, Protocol):
+    """A log that knows where it can be cut."""
+
+    def offset_ranges(self, start: int, stop: int, max_bytes: int) -> Sequence[kreplog.OffsetRange]: ...
+
 
 def plan(options: Options, cores: int, pruning: Pruning | None = None) -> list[Task]:
     """The tasks of a batch read, in order of topic, partition and offset; empty ones left out.
@@ -65,21 +81,28 @@ def plan(options: Options, cores: int, pruning: Pruning | None = None) -> list[T
     Raises UsageError naming the topic, the partition, the offset and the option to change.
     """
     pruning = pruning or Pruning()
-    partitions = subscribed_partitions(options)
-    for bound in (options.starting, options.ending):
-        require_every_partition(bound, partitions)
+    with ExitStack() as stack:
+        cluster = None if options.bootstrap is None else stack.enter_context(Cluster(options.bootstrap))
+        partitions = subscribed_partitions(options) if cluster is None else cluster.subscribed_partitions(options)
+        for bound in (options.starting, options.ending):
+            require_every_partition(bound, partitions)
+        read = [partition for partition in partitions if not pruning.excludes(partition)]
+        if cluster is not None:
+            logs = cluster.logs(read)
+            ranges = [_pruned(logs[each], each, logs[each].topic_id, pruning, options) for each in read]
+            return cut(ranges, options, cores)
     ranges = []
-    for partition in partitions:
-        if pruning.topics is not None and partition.topic not in pruning.topics:
-            continue
-        if pruning.partitions is not None and partition.partition not in pruning.partitions:
-            continue
+    for partition in read:
         with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
-            start, stop = range_of(log, partition, options)
-            ranges.append(
-                PartitionRange.of(log, partition, max(start, pruning.start), min(stop, pruning.stop), options)
-            )
+            ranges.append(_pruned(log, partition, topic_id_of(log), pruning, options))
     return cut(ranges, options, cores)
+
+
+def _pruned(
+    log: RangedLog, partition: TopicPartition, topic_id: str | None, pruning: Pruning, options: Options
+) -> PartitionRange:
+    start, stop = range_of(log, partition, options)
+    return PartitionRange.of(log, partition, topic_id, max(start, pruning.start), min(stop, pruning.stop), options)
 
 
 def cut(ranges: Sequence[PartitionRange], options: Options, cores: int) -> list[Task]:
@@ -102,15 +125,24 @@ class PartitionRange:
         return sum(weight for _, weight in self.pieces)
 
     @classmethod
-    def of(cls, log: kreplog.Log, partition: TopicPartition, start: int, stop: int, options: Options) -> PartitionRange:
+    def of(
+        cls,
+        log: RangedLog,
+        partition: TopicPartition,
+        topic_id: str | None,
+        start: int,
+        stop: int,
+        options: Options,
+    ) -> PartitionRange:
         """[start, stop), below the high watermark, of the open `log`; compressed bytes weigh more."""
         if start >= stop:
             return cls(())
         whole = Task(
-            path=partition_path(options, partition),
+            path=partition_path(options, partition) if options.bootstrap is None else "",
+            bootstrap=options.bootstrap,
             topic=partition.topic,
             partition=partition.partition,
-            topic_id=topic_id_of(log),
+            topic_id=topic_id,
             start=start,
             stop=stop,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -143,7 +175,7 @@ class PartitionRange:
             yield replace(first, stop=self.pieces[-1][0].stop)
 
 
-def _pieces(log: kreplog.Log, start: int, stop: int, piece_bytes: int) -> Sequence[kreplog.OffsetRange]:
+def _pieces(log: RangedLog, start: int, stop: int, piece_bytes: int) -> Sequence[kreplog.OffsetRange]:
     """[start, stop) in pieces of about that size. Records deleted meanwhile are a piece too: its task reports them."""
     while True:
         first = min(max(start, log.log_start_offset), stop)

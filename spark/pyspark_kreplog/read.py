@@ -1,7 +1,8 @@
 """A task to Arrow batches of exactly the columns of the schema. Runs in Spark's Python workers.
 
-Files are opened here and not before, and read no further than was planned. What makes a plan out of date (records
-deleted, a topic created again, a high watermark that fell) is distinguished from damage, and follows failOnDataLoss.
+Files are opened, and brokers reached, here and not before, and read no further than was planned. What makes a plan out
+of date (records deleted, a topic created again, a high watermark that fell) is distinguished from damage, and follows
+failOnDataLoss.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 import kreplog
 from kreplog.errors import OffsetOutOfRangeError
+from pyspark_kreplog import network
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.log_directory import await_high_watermark, require_same_topic, topic_id_of
 from pyspark_kreplog.plan import Task
@@ -39,6 +41,9 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     Raises OffsetOutOfRangeError where planned records are gone and the task says to fail; StorageError for damage.
     """
     shape = _Shape(task, columns)
+    if task.bootstrap is not None:
+        yield from _read_from_leader(task, task.bootstrap, shape)
+        return
     with kreplog.Log.open(task.path, read_only=True) as log:
         require_same_topic(task.topic_partition, task.topic_id, topic_id_of(log), stream=task.stream)
         _require_committed(log, task)
@@ -54,6 +59,24 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
                 if first <= position:
                     raise
                 position = first
+
+
+def _read_from_leader(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa.RecordBatch]:
+    position = task.start
+    while position < task.stop:
+        try:
+            for rows, next_offset in network.fetch(
+                bootstrap, task.topic_partition, task.topic_id, position, task.stop, shape.from_log
+            ):
+                yield shape.form(rows)
+                position = next_offset
+            return
+        except OffsetOutOfRangeError:
+            first = network.log_start_offset(bootstrap, task.topic_partition)
+            if first <= position:  # the leader's log ends before `stop`
+                _lost(task, f"offsets {position} to {task.stop}, committed when this was planned, are gone", position)
+                return
+            position = _moved_to(task, first, position)
 
 
 class _Shape:
@@ -89,7 +112,11 @@ def _require_committed(log: kreplog.Log, task: Task) -> None:
 
 def _first_available(log: kreplog.Log, task: Task, position: int) -> int:
     """`position`, or the log start offset where that has moved past it."""
-    first = log.log_start_offset
+    return _moved_to(task, log.log_start_offset, position)
+
+
+def _moved_to(task: Task, first: int, position: int) -> int:
+    """As _first_available, for a log that starts at `first`."""
     if first > position:
         loss = f"offsets {position} to {min(first, task.stop)} were deleted after this read was planned"
         _lost(task, f"{loss}; the log now starts at {first}", position)
@@ -98,5 +125,5 @@ def _first_available(log: kreplog.Log, task: Task, position: int) -> int:
 
 def _lost(task: Task, loss: str, offset: int) -> None:
     report_data_loss(
-        task.topic_partition, loss, offset, fail=task.fail_on_data_loss, stream=task.stream, path=task.path
+        task.topic_partition, loss, offset, fail=task.fail_on_data_loss, stream=task.stream, path=task.path or None
     )

@@ -66,10 +66,11 @@ COLUMNS = StructType(
 
 class KreplogDataSource(DataSource):
     """`spark.read.format("kreplog")` and `spark.readStream.format("kreplog")`: committed records of the partition
-    directories below the option `path`.
+    directories below the option `path`, or of a cluster.
 
     Options, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
       path                              the directory that holds the <topic>-<partition> folders
+      kafka.bootstrap.servers           host:port of brokers, by comma, instead of path; batch reads alone
       subscribe                         topics, by comma
       subscribePattern                  topics in whose name this regular expression is found, internal ones aside
       assign                            partitions, {"flights": [0, 1]}; exactly one of these three is needed

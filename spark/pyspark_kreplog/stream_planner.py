@@ -254,7 +254,9 @@ class StreamPlanner:
                 end = min(end, end_of_shared_log(log.leader_epochs, epoch, stop))
             if end < stop:
                 self._lost(partition, end, f"offsets {end} to {stop}, committed when the batch began, no longer exist")
-            return PartitionRange.of(log, partition, max(first, start or 0), min(end, stop), self._options)
+            return PartitionRange.of(
+                log, partition, topic_id_of(log), max(first, start or 0), min(end, stop), self._options
+            )
 
     def _lost_to_retention(self, partition: TopicPartition, offset: int | None, first: int) -> None:
         new = "" if offset is not None else ", of a partition that is new to this query,"

@@ -21,6 +21,7 @@ def given(**more: str) -> Options:
 def test_defaults() -> None:
     assert given() == Options(
         path="/data",
+        bootstrap=None,
         topics=("t",),
         pattern=None,
         assigned=None,

@@ -1,0 +1,148 @@
+"""Batch reads from brokers: the rows of a read of their files, through failovers, deletions and topics made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from pyspark.sql import DataFrame, SparkSession
+
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.errors import UsageError
+from kreplog.types import TopicPartition
+from pyspark_kreplog import network
+from pyspark_kreplog.options import parse_batch, parse_stream
+from pyspark_kreplog.plan import plan
+from pyspark_kreplog.read import read
+from tests.integration.clusters import admin_of, eventually, kill, running, wait_for_topic
+
+pytestmark = pytest.mark.spark
+
+COUNT = 3000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running(tmp_path_factory.mktemp("cluster")) as made:
+        create(made, "t", 2)
+        produce(made, "t", COUNT)
+        yield made
+
+
+def create(cluster: LocalCluster, topic: str, partitions: int) -> None:
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 3}}, wait_for_metadata=True)
+    wait_for_topic(cluster, topic, partitions)
+
+
+def produce(cluster: LocalCluster, topic: str, count: int, **settings: Any) -> None:
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), acks="all", **settings)
+    for number in range(count):
+        producer.send(
+            topic,
+            None if number % 11 == 0 and number % 3 else b"value %d" % number,
+            key=None if number % 3 == 0 else b"key %d" % (number % 7),
+            headers=[("n", b"%d" % number)] if number % 2 else [],
+            partition=number % 2,
+            timestamp_ms=1_700_000_000_000 + number,
+        )
+    producer.flush(30)
+    producer.close()
+
+
+def from_brokers(spark: SparkSession, cluster: LocalCluster, topic: str = "t", **options: str) -> DataFrame:
+    reader = spark.read.format("kreplog").option("kafka.bootstrap.servers", cluster.bootstrap())
+    return reader.options(subscribe=topic, includeHeaders="true", **options).load()
+
+
+def rows(frame: DataFrame) -> list[Any]:
+    return sorted(map(tuple, frame.collect()), key=lambda row: (row[2], row[3], row[4]))
+
+
+def test_rows_are_those_of_the_files(spark: SparkSession, cluster: LocalCluster) -> None:
+    found = rows(from_brokers(spark, cluster))
+    assert len(found) == COUNT
+    path = cluster.home(0) / "data"
+    files = spark.read.format("kreplog").options(path=str(path), subscribe="t", includeHeaders="true")
+    eventually(lambda: files.load().count() == COUNT, "broker 0 has not heard of the high watermark")
+    assert found == rows(files.load())
+
+
+def test_offsets_times_columns_and_tasks(spark: SparkSession, cluster: LocalCluster) -> None:
+    part = from_brokers(
+        spark,
+        cluster,
+        startingOffsets='{"t": {"0": 10, "1": -2}}',
+        endingOffsets='{"t": {"0": 20, "1": 5}}',
+        maxRecordsPerPartition="4",
+    )
+    assert part.rdd.getNumPartitions() == 5
+    assert [(row[3], row[4]) for row in rows(part)] == [*((0, n) for n in range(10, 20)), *((1, n) for n in range(5))]
+    later = from_brokers(spark, cluster, startingTimestamp=str(1_700_000_000_000 + COUNT - 4))
+    assert {row.offset for row in later.select("offset").collect()} == {COUNT // 2 - 2, COUNT // 2 - 1}
+    reader = spark.read.format("kreplog").schema("partition int, topic string")
+    narrow = reader.options(**{"kafka.bootstrap.servers": cluster.bootstrap(), "subscribePattern": "^t$"}).load()
+    assert narrow.distinct().count() == 2
+
+
+def test_a_task_outlives_the_death_of_a_leader(cluster: LocalCluster) -> None:
+    create(cluster, "moving", 2)
+    produce(cluster, "moving", 1000)
+    options = parse_batch({"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "moving"})
+    tasks = plan(options, 2)
+    with network.connect(cluster.bootstrap()) as consumer:
+        leader = consumer.partitions("moving")[TopicPartition("moving", 0)].leader
+    kill(cluster, leader)
+    try:
+        offsets = [row for task in tasks for batch in read(task, ["offset"]) for row in batch["offset"].to_pylist()]
+    finally:
+        cluster.start()
+    assert sorted(offsets) == sorted([*range(500), *range(500)])
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_records_deleted_after_the_plan(cluster: LocalCluster, fail: str) -> None:
+    topic = f"deleted-{fail}"
+    create(cluster, topic, 2)
+    produce(cluster, topic, 1000)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": topic, "failOnDataLoss": fail}
+    task = next(task for task in plan(parse_batch(options), 2) if task.partition == 0)
+    with admin_of(cluster.bootstrap()) as admin:
+        from kafka import TopicPartition as KafkaPartition
+
+        admin.delete_records({KafkaPartition(topic, 0): 100})
+    if fail == "true":
+        with pytest.raises(Exception, match="offsets 0 to 100 were deleted"):
+            list(read(task, ["value"]))
+    else:
+        found = [row for batch in read(task, ["offset"]) for row in batch["offset"].to_pylist()]
+        assert found == list(range(100, 500))
+
+
+def test_a_topic_that_is_created_again_is_not_read(cluster: LocalCluster) -> None:
+    create(cluster, "again", 1)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "again"}
+    produce(cluster, "again", 1)
+    (task,) = plan(parse_batch(options), 2)
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.delete_topics(["again"])
+        with network.connect(cluster.bootstrap()) as consumer:
+            eventually(lambda: "again" not in consumer.topics(), "the topic is still there")
+    create(cluster, "again", 1)
+    produce(cluster, "again", 1)
+    with pytest.raises(Exception, match="was deleted, the topic that has its name now has id"):
+        list(read(task, ["value"]))
+
+
+def test_what_is_wrong_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "t"}
+    with pytest.raises(UsageError, match=r"there is no topic nothing in the cluster at .*; it holds .*\bt\b"):
+        plan(parse_batch(options | {"subscribe": "nothing"}), 2)
+    with pytest.raises(UsageError, match=r"from brokers kafka\.bootstrap\.servers"):
+        parse_batch({"subscribe": "t"})
+    with pytest.raises(UsageError, match="streams read from a path only"):
+        parse_stream(options)
+    assert parse_batch(options | {"path": str(tmp_path)}).bootstrap is None
