@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = {"kreplog": ROOT / "kreplog", "pyspark_kreplog": ROOT / "spark" / "pyspark_kreplog"}
+SOURCES = {
+    "kreplog": ROOT / "kreplog",
+    "kreplog_jobs": ROOT / "spark" / "jobs" / "kreplog_jobs",
+    "pyspark_kreplog": ROOT / "spark" / "pyspark_kreplog",
+}
 
 # A part is a module or package with all below it; the longest name that fits is the one that counts. "kreplog" itself
 # is __init__.py, which stands for the public names.
@@ -64,7 +68,8 @@ ALLOWED: dict[str, set[str]] = {
     # server: a broker's settings, the cluster's key, and serve(); managed_log: durable files for their owner alone.
     "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
     "kreplog.sim": EVERYWHERE | CORES | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},
-    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.log", "kreplog.bulk_append"},
+    "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "kreplog.log"},
+    "kreplog_jobs": EVERYWHERE | {"kreplog", "pyspark_kreplog"},
 }
 
 _STRING_OR_COMMENT = re.compile(
