@@ -1,4 +1,4 @@
-"""A session in a process of its own, which does what it is told: lines of Python literals in, lines of them out.
+"""A session in a process of its own, which executes commands: lines of Python literals in, results as such lines out.
 
 As a script: puppet.py STORE TIMEOUT_MS, where STORE is "embedded:DIRECTORY" or "zookeeper:HOSTS/ROOT". It answers each
 line (method, arguments, keywords) with ("ok", result) or ("error", class name, message).

@@ -106,10 +106,10 @@ def test_a_full_disk_is_reported_and_recovered_from(directory: Path) -> None:
 def test_a_damaged_database_is_reported(content: bytes, directory: Path) -> None:
     directory.mkdir()
     (directory / "coordination.db").write_bytes(content)
-    with pytest.raises(StoreFailedError) as told:
+    with pytest.raises(StoreFailedError) as raised:
         EmbeddedStore(directory, busy_timeout_ms=100).connect(1000)
-    assert isinstance(told.value, StorageError)
-    assert told.value.path == str(directory / "coordination.db")
+    assert isinstance(raised.value, StorageError)
+    assert raised.value.path == str(directory / "coordination.db")
     assert (directory / "coordination.db").read_bytes() == content
 
 
@@ -249,14 +249,16 @@ def test_watches_fire_when_the_changes_were_dropped(
     seen = {("/a", "changed"), ("/a", "children"), ("/b", "deleted"), ("/c", "children")}
     seen |= {("/d", "deleted"), ("/none", "created"), ("/r", "changed")}
     # "/r" was deleted and created again, seen as a change; "/never" came and went unseen.
-    told = {(event.path, event.kind) for event in events}
-    until(lambda: told | {(event.path, event.kind) for event in events} >= seen - {("/r", "changed")}, "the events", 10)
+    fired = {(event.path, event.kind) for event in events}
+    until(
+        lambda: fired | {(event.path, event.kind) for event in events} >= seen - {("/r", "changed")}, "the events", 10
+    )
     session.exists("/last", events.append)
     writer.create("/last")
     until(lambda: events[-1] == WatchEvent("/last", "created"), "the last event", 10)
-    told = {(event.path, event.kind) for event in events[:-1]}
-    assert told - {("/never", "created"), ("/r", "deleted")} | {("/r", "changed")} == seen
-    assert len(events) == len(set(events)), "none is told twice"
+    fired = {(event.path, event.kind) for event in events[:-1]}
+    assert fired - {("/never", "created"), ("/r", "deleted")} | {("/r", "changed")} == seen
+    assert len(events) == len(set(events)), "no event fires twice"
 
 
 def test_kept_changes_do_not_grow_for_ever(store: EmbeddedStore, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What only the store in memory has: time that is told, and a look at the whole tree."""
+"""What only the memory store has: time as an argument, and a dump of the whole tree."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_a_session_cut_off_from_zookeeper_fences_itself(cut: str, proxy: Proxy, 
 
 
 def test_kazoo_begins_no_new_session_in_place_of_an_ended_one(zookeeper: ZooKeeperServer) -> None:
-    """It would, once it is told that the old one is lost, and send what is waiting in its queue to the new one."""
+    """kazoo would, once it sees that the old session is lost, and send its queued requests in the new session."""
     store = ZooKeeperStore(zookeeper.hosts)
     session = store.connect(10_000)
     handler = session._client.handler

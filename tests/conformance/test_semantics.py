@@ -363,7 +363,7 @@ def test_ephemeral_nodes_go_with_their_session(stores: Stores) -> None:
     assert seen.kinds() == [("/n/e", "deleted")]
     assert session.expired
     assert not other.expired
-    assert calls == [], "who closes a session need not be told"
+    assert calls == [], "on_expired is not called after close()"
     session.close()
 
 

@@ -1,4 +1,4 @@
-"""A shell for tests: one broker's replication core over logs in memory, every effect carried out or noted down."""
+"""A shell for tests: one broker's replication core over logs in memory, which applies or records every effect."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class Shell:
         topic_id: str = "id",
         is_init: bool = False,
     ) -> Any:
-        """A LeaderAndIsr about TP; returns the response."""
+        """Send a LeaderAndIsr of TP; return the response."""
         partition_state = PartitionState(
             TP,
             topic_id,

@@ -217,12 +217,12 @@ def test_while_passive_it_answers_not_controller_and_ignores_the_rest() -> None:
     other = cluster.start_controller()
     cluster.run()
     cluster.create_topic("t", {0: (1, 2)})
-    other.queue += [Tick(), Received("asked", ControlledShutdownRequest(1, cluster.brokers[1].epoch))]
+    other.queue += [Tick(), Received("shutdown", ControlledShutdownRequest(1, cluster.brokers[1].epoch))]
     cluster.run()
     assert not other.acts()
     assert other.core.next_wakeup(0) is None
     assert other.core.context.topics == {}
-    assert other.replies == [("asked", ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER))]
+    assert other.replies == [("shutdown", ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER))]
 
 
 def test_a_broken_node_stops_the_controller_rather_than_lose_replicas() -> None:

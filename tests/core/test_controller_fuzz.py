@@ -1,8 +1,8 @@
 """Random histories of brokers, disks, topics, reassignments and controllers, with crashes and lost replies in between.
 
-When the faults end everything must come to rest as asked: all partitions led and in sync, no request left, each broker
-with what it should have. What every write must keep is checked in `controlled`. The simulator does this with real logs
-and clients; here the controller alone is driven harder, and a failing seed is shrunk more easily.
+When the faults end everything must come to rest as requested: all partitions led and in sync, no request left, each
+broker with what it should have. What every write must keep is checked in `controlled`. The simulator does this with
+real logs and clients; here the controller alone is driven harder, and a failing seed is shrunk more easily.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class History:
             try:
                 self.draw.choice(happenings)()
             except (CoordinationError, UsageError):
-                continue  # an administrator is told no
+                continue  # the request is refused
             if self.draw.random() < 0.8:
                 self.cluster.run()
             if self.draw.random() < 0.3:

@@ -47,8 +47,9 @@ def _noted(cluster: Cluster) -> list[Effect]:
 
 
 def test_f32_a_failover_with_ten_thousand_partitions() -> None:
-    """A third of the leaders died with the controller: few multis; who leads now is told as it is written, those whose
-    ISR shrinks after them; then each broker is told everything, once."""
+    """A third of the leaders died with the controller: few multis; new leaders are sent as they are written, shrunk
+    ISRs
+    after them; then each broker gets one INIT."""
     cluster = _cluster(TOPICS, PARTITIONS)
     cluster.brokers[1].stop()
     cluster.catching_up = False
@@ -100,7 +101,7 @@ def test_new_leaders_are_sent_before_other_isrs_are_written() -> None:
 
 
 def _partitions_sent_as_written(effects: list[Effect], led: set[TopicPartition]) -> set[TopicPartition]:
-    """What was told before any INIT; the brokers of `led` as soon as each multi of those is written."""
+    """The partitions sent before any INIT; those of `led` must be sent as soon as each multi of them is written."""
     partitions_sent: set[TopicPartition] = set()
     multis = 0
     for effect in effects:
@@ -114,7 +115,7 @@ def _partitions_sent_as_written(effects: list[Effect], led: set[TopicPartition])
         elif isinstance(effect, Multi) and [type(operation) for operation in effect.operations[:2]] == [Check, SetData]:
             multis += 1
             assert len(partitions_sent & led) >= min(len(led), (multis - 1) * (fencing.MAX_OPERATIONS - 1)), (
-                "told as it is written"
+                "sent as it is written"
             )
     assert multis > 6
     return partitions_sent

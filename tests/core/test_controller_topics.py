@@ -103,7 +103,7 @@ def test_a_batch_is_one_request_of_a_kind_for_each_broker_in_the_right_order() -
 
 
 def test_a_partition_in_leader_and_isr_is_not_sent_again_in_update_metadata() -> None:
-    """But what is new all are told of in one, lest clients hear of a part of a topic."""
+    """But a new topic is in one UpdateMetadata for all brokers, so that no client sees a part of it."""
     cluster = running()
     cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
     cluster.run()
@@ -240,7 +240,7 @@ def test_a_partition_is_removed_with_all_that_is_in_it() -> None:
 
 
 def test_f26_a_partition_removed_and_added_anew_goes_on_with_its_leader_epochs() -> None:
-    """It has the topic id of the first one, so that a late StopReplica for that could only be told by its epoch."""
+    """It has the topic id of the first one, so that only the epoch of a late StopReplica for that distinguishes it."""
     cluster = running()
     before = set(cluster.store.dump())
     cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})

@@ -1,4 +1,4 @@
-"""Disks: the model log answers as the real one, whatever is done to either; and disks fail as they are told to."""
+"""Disks: the model log gives the same results as the real one, and disks fail as requested."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TIMEOUT_MS = 1000
 
 
 class Bench:
-    """A link of host "b1" and what it told: sessions, outcomes, watches."""
+    """A link of host "b1" and what it reported: sessions, outcomes, watches."""
 
     def __init__(self, seed: int = 1, late_ms: int = 0) -> None:
         self.scheduler = Scheduler(seed)

@@ -1,4 +1,4 @@
-"""Clients against one broker that is told what to answer: what they send, how they try again, what they record."""
+"""Clients against a broker with scripted responses: their requests, retries, and histories."""
 
 from __future__ import annotations
 
