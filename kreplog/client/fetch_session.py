@@ -36,10 +36,10 @@ class FetchSession:
             listed = tuple(wanted.values())
             forgotten: tuple[TopicPartition, ...] = ()
         else:
-            listed = tuple(asked for place, asked in wanted.items() if self._held.get(place) != asked)
+            listed = tuple(partition for place, partition in wanted.items() if self._held.get(place) != partition)
             forgotten = tuple(place for place in self._held if place not in wanted)
-        self._ids = {place.topic: asked.topic_id for place, asked in (*self._held.items(), *wanted.items())}
-        self._topics = {asked.topic_id: place.topic for place, asked in wanted.items()}
+        self._ids = {place.topic: partition.topic_id for place, partition in (*self._held.items(), *wanted.items())}
+        self._topics = {partition.topic_id: place.topic for place, partition in wanted.items()}
         self._held = dict(wanted)
         return FetchRequest(CONSUMER, -1, max_wait_ms, min_bytes, max_bytes, listed, forgotten, self._id, self._epoch)
 

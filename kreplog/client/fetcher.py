@@ -156,7 +156,7 @@ class Fetcher:
     @property
     def finished(self) -> bool:
         """Whether no partition is left to fetch, nothing is ready, and no error is left to raise."""
-        return not self.ready and not self._failures and all(one.finished for one in self._fetches.values())
+        return not self.ready and not self._failures and all(fetch.finished for fetch in self._fetches.values())
 
     def poll(self, deadline: float) -> bool:
         """Whether something is `ready` by `deadline`; fetches go on meanwhile, and one is sent ahead.
@@ -228,7 +228,7 @@ class Fetcher:
             if broker is None:
                 broker = self._brokers[broker_id] = _BrokerFetches(self._cluster.connect(broker_id, deadline))
             if broker.connection.version(ApiKey.FETCH) >= FIRST_WITH_TOPIC_IDS:
-                without = next((one for one in wanted.values() if not one.topic_id), None)
+                without = next((request for request in wanted.values() if not request.topic_id), None)
                 if without is not None:
                     raise PeerProtocolError(f"{without.partition}: the broker fetches by topic id, and has given none")
             session = broker.session

@@ -88,16 +88,16 @@ def test_ranges_are_clipped_at_both_ends_beside_what_is_assigned(topic: Topic) -
     for number in range(3):
         for _ in range(3):
             topic.append([b"%d" % number] * 10, number)
-    one, two, three = topic.partitions
+    first, second, third = topic.partitions
     with topic.consumer() as consumer:
-        consumer.assign({one: 0})
-        ranges = {one: (5, 25), two: (0, 30), three: (29, 30)}
+        consumer.assign({first: 0})
+        ranges = {first: (5, 25), second: (0, 30), third: (29, 30)}
         pieces = list(consumer.read_arrow(ranges))
         for at, (start, stop) in ranges.items():
             rows = table([piece for piece in pieces if piece.partition == at])
             assert rows["offset"].to_pylist() == list(range(start, stop))
-        assert list(consumer.read_arrow({one: (7, 7)})) == []
-        assert consumer.positions == {one: 0}
+        assert list(consumer.read_arrow({first: (7, 7)})) == []
+        assert consumer.positions == {first: 0}
         assert len(read_all(consumer, 30)) >= 1
 
 

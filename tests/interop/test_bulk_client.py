@@ -72,7 +72,9 @@ def test_what_a_producer_writes_kafkas_clients_read(either: Broker, codec: str) 
         appended = producer.append_arrow(topic, to_table(sent))
         assert appended == (AppendedRange(TopicPartition(topic, 0), 0, 3000, 3000),)
     found = served(either.bootstrap, topic)
-    assert [(one.timestamp_ms, one.key, one.value, one.headers) for one in found] == [tuple(one) for one in sent]
+    assert [(record.timestamp_ms, record.key, record.value, record.headers) for record in found] == [
+        tuple(record) for record in sent
+    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -47,7 +47,10 @@ def degradations(broker: HealthSource) -> list[str]:
     counts = (
         (offline, "replicas are offline"),
         (sum(map(is_under_replicated, led)), "partitions led here are under-replicated"),
-        (sum(isr_margin(one) < 0 for one in led), "partitions led here have less than min.insync.replicas in sync"),
+        (
+            sum(isr_margin(partition) < 0 for partition in led),
+            "partitions led here have less than min.insync.replicas in sync",
+        ),
     )
     return found + [f"{count} {problem}" for count, problem in counts if count]
 

@@ -73,7 +73,7 @@ def make_topic(cluster: LocalCluster) -> list[str]:
     admin = _admin(cluster)
     for future in admin.create_topics([topic]).values():
         future.result(WITHIN_S)
-    controller = next((one.id for one in cluster.status() if one.controller), None)
+    controller = next((status.id for status in cluster.status() if status.controller), None)
     return [
         f"brokers {_listed(BROKERS)} serve, {controller} is the controller",
         f"topic {TOPIC}: {PARTITIONS} partitions, {len(BROKERS)} replicas of each; 2 must be in sync for acks=all",
@@ -81,7 +81,7 @@ def make_topic(cluster: LocalCluster) -> list[str]:
 
 
 class Partition(NamedTuple):
-    """Its leader and in-sync replicas, as a client is told."""
+    """Its leader and in-sync replicas, in the metadata of clients."""
 
     leader: int
     isr: tuple[int, ...]
@@ -113,8 +113,8 @@ class Stream:
         self._waits: dict[int, float] = {}
         self._on_delivery = self._delivered
 
-    def send(self, some: Iterable[Event]) -> None:
-        for event in some:
+    def send(self, events: Iterable[Event]) -> None:
+        for event in events:
             while not self._taken(event):
                 self._serve(POLL_S)
             self.sent += 1
@@ -175,7 +175,7 @@ def stream_and_kill(cluster: LocalCluster, flights: pd.DataFrame, console: Conso
         stream.wait_for(total // 4)
         before = partitions(cluster)
         victim = before[0].leader
-        led = [number for number, one in enumerate(before) if one.leader == victim]
+        led = [number for number, state in enumerate(before) if state.leader == victim]
         known = stream.acknowledged
         stream.killed(kill(cluster, victim))
         stream.send(source)
@@ -183,15 +183,15 @@ def stream_and_kill(cluster: LocalCluster, flights: pd.DataFrame, console: Conso
     survivors = tuple(broker for broker in BROKERS if broker != victim)
     _wait_until(
         lambda: all(partition.leader != victim and partition.isr == survivors for partition in partitions(cluster)),
-        f"clients are not told that broker {victim} is gone",
+        f"the metadata of clients still names broker {victim}, which is gone",
     )
     return victim, [
         f"broker {victim}, leader of {_named(led)}, was killed after {known:,} acknowledged records, "
         f"{total // 2 - known:,} more on their way",
         f"{stream.failover_s(led) * 1000:.0f} ms after the kill new leaders had acknowledged records sent after it",
         *(
-            f"{TOPIC}-{number}: led by {one.leader}, in sync {_listed(one.isr)}"
-            for number, one in enumerate(partitions(cluster))
+            f"{TOPIC}-{number}: led by {state.leader}, in sync {_listed(state.isr)}"
+            for number, state in enumerate(partitions(cluster))
         ),
         f"all {total:,} records are acknowledged, {stream.rate:,.0f}/s with the kill",
     ]

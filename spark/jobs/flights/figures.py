@@ -66,10 +66,10 @@ def compare(column: str, found: Groups, expected: Groups) -> None:
         )
 
 
-def _same_mean(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=MEAN_TOLERANCE)
+def _same_mean(mean: float | None, other: float | None) -> bool:
+    if mean is None or other is None:
+        return mean is other
+    return math.isclose(mean, other, rel_tol=MEAN_TOLERANCE)
 
 
 def print_groups(console: Console, column: str, groups: Groups) -> None:

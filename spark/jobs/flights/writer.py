@@ -99,11 +99,11 @@ def resume(directory: Path, total: int, seen: list[int], console: Console) -> li
             check(after >= before, f"{TOPIC}-{partition} held {before:,} records before the kill, {after:,} after it")
         _, rate = watch(writer, directory, total, total, console)
         check(writer.process.wait() == 0, "the resumed writer failed: its error is above")
-    kept = sum(writer.offsets)
+    sent = sum(writer.offsets)
     return [
         f"recovered in {writer.recovery_s * 1000:.0f} ms: all {sum(seen):,} records seen before the kill are there",
         f"resumed at offsets {', '.join(f'{offset:,}' for offset in writer.offsets)}: "
-        f"{total - kept:,} records more at {rate:,.0f}/s",
+        f"{total - sent:,} records more at {rate:,.0f}/s",
     ]
 
 

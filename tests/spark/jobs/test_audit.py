@@ -42,7 +42,7 @@ def audited(capsys: pytest.CaptureFixture[str], code: int, **options: Any) -> di
 def batch_of(path: Path, offset: int) -> tuple[Path, int, int, int]:
     """File, position, size and base offset of the batch that holds `offset`."""
     with kreplog.Log.open(path, read_only=True) as log:
-        segment = next(one for one in log.segments if one.base_offset <= offset < one.next_offset)
+        segment = next(part for part in log.segments if part.base_offset <= offset < part.next_offset)
         before = [batch for rows in log.batches(segment.base_offset, segment.next_offset) for batch in rows]
     position = 0
     for batch in before:
@@ -103,7 +103,7 @@ def test_a_record_that_differs_in_one_byte_is_named(
             values = [b"x" if broker == 2 and number == 57 else b"%d" % (number % 10) for number in range(100)]
             log.append_many(values, timestamps_ms=[2] * 100)
     findings = audited(capsys, 1, cluster=tmp_path)["findings"]
-    assert [(one["topic_partition"], one["offset"], one["broker"]) for one in findings] == [
+    assert [(finding["topic_partition"], finding["offset"], finding["broker"]) for finding in findings] == [
         ("t-0", 157, 1),
         ("t-0", 157, 2),
     ]

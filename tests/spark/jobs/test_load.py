@@ -30,14 +30,14 @@ def records(path: Path, topic: str, partitions: int) -> dict[int, list[kreplog.R
 
 @pytest.mark.parametrize("kind", list(Format))
 def test_flights_by_carrier(spark: SparkSession, flights: pd.DataFrame, tmp_path: Path, kind: Format) -> None:
-    some = flights[COLUMNS].head(2000)
+    sample = flights[COLUMNS].head(2000)
     file = tmp_path / f"flights.{kind}"
     if kind is Format.parquet:
-        some.to_parquet(file)
+        sample.to_parquet(file)
     elif kind is Format.csv:
-        some.to_csv(file, index=False)
+        sample.to_csv(file, index=False)
     else:
-        some.to_json(file, orient="records", lines=True)
+        sample.to_json(file, orient="records", lines=True)
     load.main(str(file), tmp_path / "data", "flights", key="carrier", partitions=4)
     found = records(tmp_path / "data", "flights", 4)
     for partition, loaded in found.items():
@@ -46,7 +46,7 @@ def test_flights_by_carrier(spark: SparkSession, flights: pd.DataFrame, tmp_path
     rows = [json.loads(record.value or b"") for loaded in found.values() for record in loaded]
     assert set(rows[0]) == set(COLUMNS)
     everything = pd.DataFrame(rows)[COLUMNS].sort_values(COLUMNS).reset_index(drop=True)
-    expected = some.sort_values(COLUMNS).reset_index(drop=True)
+    expected = sample.sort_values(COLUMNS).reset_index(drop=True)
     pd.testing.assert_frame_equal(everything, expected, check_dtype=False)
     assert everything["dep_delay"].isna().sum() > 0
 
