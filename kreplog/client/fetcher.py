@@ -202,8 +202,11 @@ class Fetcher:
         self._find_leaders(now)
         led: dict[int, dict[TopicPartition, FetchPartition]] = {}
         metadata = self._cluster.metadata
+        waiting = {broker_id for broker_id, broker in self._brokers.items() if broker.in_flight}
         for fetching in self._fetches.values():
             leader = metadata.leader_of(fetching.partition)
+            if leader in waiting:
+                continue
             if leader != NO_LEADER and not fetching.finished and fetching.retry_at <= now:
                 epoch = metadata.partitions[fetching.partition].leader_epoch
                 led.setdefault(leader, {})[fetching.partition] = FetchPartition(
@@ -216,9 +219,7 @@ class Fetcher:
                     self._settings.partition_max_bytes,
                 )
         for broker_id, wanted in led.items():
-            known = self._brokers.get(broker_id)
-            if known is None or not known.in_flight:
-                self._send_fetch(broker_id, wanted, now)
+            self._send_fetch(broker_id, wanted, now)
 
     def _send_fetch(self, broker_id: int, wanted: dict[TopicPartition, FetchPartition], now: float) -> None:
         settings = self._settings
@@ -351,12 +352,12 @@ class Fetcher:
     def _on_response(self, broker_id: int, header: RequestHeader, frame: Buffer) -> None:
         broker = self._brokers[broker_id]
         session = broker.session
-        strange: list[str] = []
+        unknown_ids: list[str] = []
 
         def topic_of(topic_id: str) -> str | None:
             topic = session.topic_of(topic_id)
             if topic is None:
-                strange.append(topic_id)
+                unknown_ids.append(topic_id)
             return topic
 
         try:
@@ -371,7 +372,7 @@ class Fetcher:
                 self._retry_all(held, response.error, now)
             return
         reported = {fetched.partition for fetched in response.partitions}
-        if strange:  # a topic was made again under its name, and the broker's session went on with the new one
+        if unknown_ids:  # a topic was made again under its name, and the broker's session went on with the new one
             session.reset()
             self._retry_all([at for at in held if at not in reported], ErrorCode.UNKNOWN_TOPIC_ID, now)
         else:

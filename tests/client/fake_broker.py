@@ -21,7 +21,7 @@ from kreplog.core.messages import (
     ProduceResponse,
 )
 from kreplog.errors import ErrorCode
-from kreplog.types import TopicPartition
+from kreplog.types import EpochEndOffset, TopicPartition
 from kreplog.wire import fetch, generic, produce
 from kreplog.wire.frames import RequestHeader, decode_request_header
 from kreplog.wire.versions import TO_CLIENTS, ApiKey
@@ -150,12 +150,16 @@ def metadata(port: int, topic_id: str = TOPIC_ID, leader: int = 0) -> Answer:
 
 
 def fetched(
-    records: bytes = b"", error: ErrorCode = ErrorCode.NONE, session_id: int = 0, whole: ErrorCode = ErrorCode.NONE
+    records: bytes = b"",
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = 0,
+    whole: ErrorCode = ErrorCode.NONE,
+    diverging: EpochEndOffset | None = None,
 ) -> Answer:
     """whole: the error of the whole response."""
 
     def answer(header: RequestHeader, frame: bytes) -> list[Any]:
-        partitions = (FetchedPartition(PARTITION, error, 1 << 40, 0, records=records),)
+        partitions = (FetchedPartition(PARTITION, error, 1 << 40, 0, diverging, records=records),)
         response = FetchResponse(whole, session_id, () if whole else partitions)
         return fetch.encode_response(response, header, lambda _: TOPIC_ID)
 

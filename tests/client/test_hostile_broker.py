@@ -15,6 +15,7 @@ from kreplog._native.crc32c import crc32c
 from kreplog.client import (
     BrokersUnreachableError,
     Consumer,
+    LogTruncatedError,
     PartitionUnavailableError,
     ProduceError,
     Producer,
@@ -23,7 +24,7 @@ from kreplog.client import (
 )
 from kreplog.core.messages import ProducedPartition, ProduceResponse
 from kreplog.errors import CorruptBatchError, ErrorCode, PeerProtocolError
-from kreplog.types import TopicPartition
+from kreplog.types import EpochEndOffset, TopicPartition
 from kreplog.wire import generic, produce
 from kreplog.wire.frames import RequestHeader
 from kreplog.wire.versions import ApiKey
@@ -181,6 +182,20 @@ def test_a_topic_made_again_is_noticed_when_leaders_are_looked_for() -> None:
         with consumer_of(broker) as consumer, pytest.raises(TopicRecreatedError, match="was deleted"):
             for _ in range(10):
                 consumer.fetch_arrow(1)
+
+
+def test_a_log_that_parts_from_what_was_read_is_an_error_with_the_place() -> None:
+    """KIP-320, KIP-595: the fetch says which epoch was read last, and the leader where that ends in its own log."""
+    answers = [fetched(FIRST), fetched(diverging=EpochEndOffset(2, 1))]
+    with FakeBroker({ApiKey.FETCH: answers}) as broker, consumer_of(broker) as consumer:
+        read_all(consumer, 3)
+        with pytest.raises(LogTruncatedError, match="at offset 1, after leader epoch 2") as raised:
+            for _ in range(10):
+                consumer.fetch_arrow(1)
+        assert raised.value.offset == 1
+        requests = broker.fetches()
+    assert [request.partitions[0].last_fetched_epoch for request in requests][:2] == [-1, 3]
+    assert [request.partitions[0].current_leader_epoch for request in requests][:2] == [3, 3]
 
 
 def test_a_broker_without_our_versions_is_named() -> None:
