@@ -155,13 +155,14 @@ def fetched(
     session_id: int = 0,
     whole: ErrorCode = ErrorCode.NONE,
     diverging: EpochEndOffset | None = None,
+    topic_id: str = TOPIC_ID,
 ) -> Answer:
     """whole: the error of the whole response."""
 
     def answer(header: RequestHeader, frame: bytes) -> list[Any]:
         partitions = (FetchedPartition(PARTITION, error, 1 << 40, 0, diverging, records=records),)
         response = FetchResponse(whole, session_id, () if whole else partitions)
-        return fetch.encode_response(response, header, lambda _: TOPIC_ID)
+        return fetch.encode_response(response, header, lambda _: topic_id)
 
     return answer
 

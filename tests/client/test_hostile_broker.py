@@ -184,6 +184,23 @@ def test_a_topic_made_again_is_noticed_when_leaders_are_looked_for() -> None:
                 consumer.fetch_arrow(1)
 
 
+def test_a_session_that_goes_on_with_another_topic_id_is_noticed() -> None:
+    """No row of the new topic is taken for one of the old, and the client does not wait for the old one for ever."""
+    other = "BBBBBBBBBBBBBBBBBBBBBQ"
+    with FakeBroker({}) as broker:
+        broker._answers[ApiKey.METADATA] = [metadata(broker.port), metadata(broker.port, other)]
+        broker._answers[ApiKey.FETCH] = [
+            fetched(FIRST, session_id=77),
+            fetched(SECOND, session_id=77, topic_id=other),
+        ]
+        with consumer_of(broker) as consumer:
+            read_all(consumer, 3)
+            with pytest.raises(TopicRecreatedError, match="was deleted") as raised:
+                for _ in range(10):
+                    assert consumer.fetch_arrow(1) is None
+    assert raised.value.new_topic_id == other
+
+
 def test_a_log_that_parts_from_what_was_read_is_an_error_with_the_place() -> None:
     """KIP-320, KIP-595: the fetch says which epoch was read last, and the leader where that ends in its own log."""
     answers = [fetched(FIRST), fetched(diverging=EpochEndOffset(2, 1))]
