@@ -32,4 +32,5 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!kreplog\.|pyspark_kreplog\.).*"),
     ("py:.*", r"kreplog\._native\..*"),
+    ("py:class", r"kreplog\.errors\.ErrorCode"),  # the codes of Kafka's protocol, which its own guide describes
 ]
