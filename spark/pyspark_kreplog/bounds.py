@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options
+from pyspark_kreplog.options import EARLIEST, LATEST, Bound, ReadOptions
 
 _log = logging.getLogger("pyspark_kreplog")
 
@@ -43,7 +43,7 @@ def require_every_partition(bound: Bound, partitions: Collection[TopicPartition]
     )
 
 
-def range_of(log: CommittedLog, partition: TopicPartition, options: Options) -> tuple[int, int]:
+def range_of(log: CommittedLog, partition: TopicPartition, options: ReadOptions) -> tuple[int, int]:
     """The offsets [start, stop) of a batch read, within what is committed right now. Raises UsageError."""
     first, end = log.log_start_offset, log.high_watermark
     stop = resolve(log, partition, options, options.ending, first, end)
@@ -58,7 +58,9 @@ def range_of(log: CommittedLog, partition: TopicPartition, options: Options) -> 
     return start, stop
 
 
-def resolve(log: CommittedLog, partition: TopicPartition, options: Options, bound: Bound, first: int, end: int) -> int:
+def resolve(
+    log: CommittedLog, partition: TopicPartition, options: ReadOptions, bound: Bound, first: int, end: int
+) -> int:
     """The offset in [first, end] that `bound` stands for, an ending one also below `first`. Raises UsageError."""
     value = bound.value[partition] if isinstance(bound.value, dict) else bound.value
     if bound.by_time:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import kreplog
 from kreplog.errors import InvalidTopicError, KreplogError, StorageError, UsageError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.options import Options
+from pyspark_kreplog.options import ReadOptions
 
 _HIGH_WATERMARK_PAUSES_S = (0.05, 0.2, 1.0)
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -27,7 +27,7 @@ _log = logging.getLogger("pyspark_kreplog")
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionSnapshot:
     """A partition at one moment: committed records of [start_offset, end_offset), under this topic id.
 
     leader_epochs: (leader epoch, start offset) of those that the log knows, oldest first.
@@ -65,16 +65,16 @@ def await_high_watermark(log: kreplog.Log, offset: int) -> int:
     return log.high_watermark
 
 
-def partition_path(options: Options, partition: TopicPartition) -> str:
+def partition_path(options: ReadOptions, partition: TopicPartition) -> str:
     return os.path.join(os.path.abspath(options.path), str(partition))
 
 
-def subscribed_partitions(options: Options) -> list[TopicPartition]:
+def subscribed_partitions(options: ReadOptions) -> list[TopicPartition]:
     """The partitions that the options name and that have a directory, sorted. Raises UsageError for a missing topic."""
     return require_subscribed(options, discover(options.path))
 
 
-def require_subscribed(options: Options, found: Sequence[TopicPartition]) -> list[TopicPartition]:
+def require_subscribed(options: ReadOptions, found: Sequence[TopicPartition]) -> list[TopicPartition]:
     """Those of the partitions `found` that the options name. Raises UsageError for a topic without any."""
     partitions, missing_topics = select_subscribed(options, found)
     if missing_topics:
@@ -90,12 +90,12 @@ def require_subscribed(options: Options, found: Sequence[TopicPartition]) -> lis
     return partitions
 
 
-def find_subscribed(options: Options) -> tuple[list[TopicPartition], list[str]]:
+def find_subscribed(options: ReadOptions) -> tuple[list[TopicPartition], list[str]]:
     """The partitions that the options name and that have a directory, and the topics named that have none; sorted."""
     return select_subscribed(options, discover(options.path))
 
 
-def select_subscribed(options: Options, found: Sequence[TopicPartition]) -> tuple[list[TopicPartition], list[str]]:
+def select_subscribed(options: ReadOptions, found: Sequence[TopicPartition]) -> tuple[list[TopicPartition], list[str]]:
     """Those of the partitions `found` that the options name, and the topics named that have none."""
     topics = {partition.topic for partition in found}
     if options.pattern is not None:

@@ -15,7 +15,7 @@ import kreplog
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.log_directory import require_subscribed
-from pyspark_kreplog.options import Options
+from pyspark_kreplog.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,7 @@ class Cluster:
     ) -> None:
         self._consumer.close()
 
-    def subscribed_partitions(self, options: Options) -> list[TopicPartition]:
+    def subscribed_partitions(self, options: ReadOptions) -> list[TopicPartition]:
         """The partitions that the options name, sorted. Raises UsageError for a missing topic."""
         named = options.topics or {partition.topic for partition in options.assigned or ()}
         topics = set(self._consumer.topics())

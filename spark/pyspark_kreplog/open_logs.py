@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import kreplog
 from kreplog.types import TopicPartition
-from pyspark_kreplog.log_directory import PartitionState, open_log, partition_path, topic_id_of
-from pyspark_kreplog.options import Options
+from pyspark_kreplog.log_directory import PartitionSnapshot, open_log, partition_path, topic_id_of
+from pyspark_kreplog.options import ReadOptions
 
 MAX_OPEN_LOGS = 1000
 
@@ -41,7 +41,7 @@ class OpenLogs:
     Each takes a file descriptor: beyond half of those that the process may have, logs are opened for each use.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._open: dict[TopicPartition, _OpenLog] = {}
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -52,7 +52,7 @@ class OpenLogs:
             entry.log.close()
         self._open.clear()
 
-    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionSnapshot]:
         """The state of each partition, except of those that are being created or deleted at this moment.
 
         Logs of other partitions are closed. Raises StorageError where there is a log that cannot be read.
@@ -66,15 +66,15 @@ class OpenLogs:
                     states[partition] = self._state(log, self._open.get(partition))
         return states
 
-    def _state(self, log: kreplog.Log, entry: _OpenLog | None) -> PartitionState:
+    def _state(self, log: kreplog.Log, entry: _OpenLog | None) -> PartitionSnapshot:
         """entry: that of `log` if it stays open; it holds what is read from files, which seldom changes."""
         end = log.high_watermark
         start = min(log.log_start_offset, end)
         if entry is None:
-            return PartitionState(start, end, topic_id_of(log), tuple(log.leader_epochs))
+            return PartitionSnapshot(start, end, topic_id_of(log), tuple(log.leader_epochs))
         if log.leader_epoch != entry.leader_epoch:
             entry.leader_epoch, entry.leader_epochs = log.leader_epoch, tuple(log.leader_epochs)
-        return PartitionState(start, end, entry.topic_id, entry.leader_epochs)
+        return PartitionSnapshot(start, end, entry.topic_id, entry.leader_epochs)
 
     @contextmanager
     def use(self, partition: TopicPartition) -> Iterator[kreplog.Log | None]:

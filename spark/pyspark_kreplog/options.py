@@ -74,7 +74,7 @@ class TriggerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
     path: the directory to read, "" where bootstrap is given, host:port of brokers by comma. ending and pushdown are of
@@ -108,7 +108,7 @@ def includes_headers(given: Mapping[str, str]) -> bool:
     return _parse(given, EARLIEST, stream=False).include_headers
 
 
-def parse_batch(given: Mapping[str, str]) -> Options:
+def parse_batch(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of a batch read. Raises UsageError naming the option and the values that it takes."""
     options = _parse(given, EARLIEST, stream=False)
     if not options.starting.by_time and _contains(options.starting.value, LATEST):
@@ -119,7 +119,7 @@ def parse_batch(given: Mapping[str, str]) -> Options:
     return replace(options, limits=TriggerLimits())
 
 
-def parse_stream(given: Mapping[str, str]) -> Options:
+def parse_stream(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of a streaming read, which starts at latest by default. Raises UsageError likewise."""
     options = _parse(given, LATEST, stream=True)
     if options.bootstrap is not None:
@@ -147,12 +147,12 @@ def _warn_unused(given: Mapping[str, str], names: Iterable[str], owner: str) -> 
             _log.warning("option '%s' has no effect here: it is of %s alone", name, owner)
 
 
-def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Options:
+def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> ReadOptions:
     options = {name.lower(): value for name, value in given.items()}
     _refuse(options)
     topics, pattern, assigned = _choice(options)
     bootstrap = None if options.get("path") else options.get(_BOOTSTRAP, "").strip() or None
-    return Options(
+    return ReadOptions(
         path=local_path(options) if bootstrap is None else "",
         bootstrap=bootstrap,
         topics=topics,

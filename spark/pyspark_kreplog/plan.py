@@ -18,7 +18,7 @@ from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import CommittedLog, range_of, require_every_partition
 from pyspark_kreplog.log_directory import partition_path, subscribed_partitions, topic_id_of
 from pyspark_kreplog.network import Cluster
-from pyspark_kreplog.options import Options
+from pyspark_kreplog.options import ReadOptions
 
 MIN_TASK_BYTES = 32 << 20  # a task costs some 85 ms of CPU, whatever it reads
 MAX_TASK_BYTES = 256 << 20
@@ -74,7 +74,7 @@ class RangedLog(CommittedLog, Protocol):
     def offset_ranges(self, start: int, stop: int, max_bytes: int) -> Sequence[kreplog.OffsetRange]: ...
 
 
-def plan(options: Options, cores: int, pruning: Pruning | None = None) -> list[Task]:
+def plan(options: ReadOptions, cores: int, pruning: Pruning | None = None) -> list[Task]:
     """The tasks of a batch read, in order of topic, partition and offset; empty ones left out.
 
     cores: how many the job may use; the number of tasks aims at TASKS_PER_CORE for each.
@@ -99,13 +99,13 @@ def plan(options: Options, cores: int, pruning: Pruning | None = None) -> list[T
 
 
 def _pruned(
-    log: RangedLog, partition: TopicPartition, topic_id: str | None, pruning: Pruning, options: Options
+    log: RangedLog, partition: TopicPartition, topic_id: str | None, pruning: Pruning, options: ReadOptions
 ) -> PartitionRange:
     start, stop = range_of(log, partition, options)
     return PartitionRange.of(log, partition, topic_id, max(start, pruning.start), min(stop, pruning.stop), options)
 
 
-def cut(ranges: Sequence[PartitionRange], options: Options, cores: int) -> list[Task]:
+def cut(ranges: Sequence[PartitionRange], options: ReadOptions, cores: int) -> list[Task]:
     """Ranges of partitions to tasks of a good size, within minPartitions and maxRecordsPerPartition."""
     weight = sum(each.weight for each in ranges)
     target = min(max(weight // (TASKS_PER_CORE * cores), MIN_TASK_BYTES), MAX_TASK_BYTES)
@@ -132,7 +132,7 @@ class PartitionRange:
         topic_id: str | None,
         start: int,
         stop: int,
-        options: Options,
+        options: ReadOptions,
     ) -> PartitionRange:
         """[start, stop), below the high watermark, of the open `log`; compressed bytes weigh more."""
         if start >= stop:

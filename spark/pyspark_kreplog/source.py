@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from kreplog.errors import UsageError
-from pyspark_kreplog.options import Options, includes_headers, parse_batch, parse_stream
+from pyspark_kreplog.options import ReadOptions, includes_headers, parse_batch, parse_stream
 from pyspark_kreplog.plan import Pruning, plan
 from pyspark_kreplog.read import read
 from pyspark_kreplog.sink_options import check_sink_columns, parse_sink
@@ -68,7 +68,7 @@ class KreplogDataSource(DataSource):
     """`spark.read.format("kreplog")` and `spark.readStream.format("kreplog")`: committed records of the partition
     directories below the option `path`, or of a cluster.
 
-    Options, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
+    ReadOptions, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
       path                              the directory that holds the <topic>-<partition> folders
       kafka.bootstrap.servers           host:port of brokers, by comma, instead of path; batch reads alone
       subscribe                         topics, by comma
@@ -148,7 +148,7 @@ def check_columns(schema: StructType) -> None:
 class Reader(DataSourceReader):
     """One load(): plain values only, since it is pickled into every task."""
 
-    def __init__(self, options: Options, columns: list[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
         self._pruning = Pruning()

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_kreplog.options import Options
+from pyspark_kreplog.options import ReadOptions
 from pyspark_kreplog.read import read
 from pyspark_kreplog.stream_planner import StreamPlanner
 
@@ -34,7 +34,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     broker publishes the position there.
     """
 
-    def __init__(self, options: Options, columns: list[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
         self._planner = StreamPlanner(options)

@@ -21,7 +21,7 @@ from pyspark_kreplog.bounds import require_every_partition, resolve
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.leader_epochs import end_of_shared_log, epoch_before
 from pyspark_kreplog.log_directory import (
-    PartitionState,
+    PartitionSnapshot,
     await_high_watermark,
     find_subscribed,
     partition_path,
@@ -29,7 +29,7 @@ from pyspark_kreplog.log_directory import (
     topic_id_of,
 )
 from pyspark_kreplog.open_logs import OpenLogs
-from pyspark_kreplog.options import Options
+from pyspark_kreplog.options import ReadOptions
 from pyspark_kreplog.plan import PartitionRange, Task, cut
 from pyspark_kreplog.rate_limits import end_within_bytes, limit_bytes, limit_records, waits_for_more
 from pyspark_kreplog.stream_offsets import (
@@ -43,7 +43,7 @@ from pyspark_kreplog.stream_offsets import (
 
 _log = logging.getLogger("pyspark_kreplog")
 
-States = Mapping[TopicPartition, PartitionState]
+States = Mapping[TopicPartition, PartitionSnapshot]
 
 
 class StreamPlanner:
@@ -52,7 +52,7 @@ class StreamPlanner:
     now_s: a monotonic clock, for maxTriggerDelay.
     """
 
-    def __init__(self, options: Options, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: ReadOptions, now_s: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._logs = OpenLogs(options)
         self._now_s = now_s
@@ -175,8 +175,8 @@ class StreamPlanner:
         return checked
 
     def _check_end(
-        self, partition: TopicPartition, state: PartitionState, read_up_to: int, epoch: int | None
-    ) -> PartitionState:
+        self, partition: TopicPartition, state: PartitionSnapshot, read_up_to: int, epoch: int | None
+    ) -> PartitionSnapshot:
         """The state to go on with: where records below `read_up_to` were truncated, it ends there, after data loss.
 
         epoch: of the last record that was read. An end that fell is given time to come back.

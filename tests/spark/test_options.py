@@ -1,4 +1,4 @@
-"""Options of a read: defaults, meaning and refusals as in Spark's Kafka source. No Spark, no files."""
+"""ReadOptions of a read: defaults, meaning and refusals as in Spark's Kafka source. No Spark, no files."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.options import EARLIEST, LATEST, Bound, Options, TriggerLimits, parse_batch, parse_stream
+from pyspark_kreplog.options import EARLIEST, LATEST, Bound, ReadOptions, TriggerLimits, parse_batch, parse_stream
 
 BASE = {"path": "/data", "subscribe": "t"}
 
 
-def given(**more: str) -> Options:
+def given(**more: str) -> ReadOptions:
     return parse_batch(BASE | more)
 
 
 def test_defaults() -> None:
-    assert given() == Options(
+    assert given() == ReadOptions(
         path="/data",
         bootstrap=None,
         topics=("t",),
