@@ -149,18 +149,29 @@ def test_a_batch_that_failed_is_repeated_with_the_same_rows(query: Query, tmp_pa
     assert set(query.batches()[1:-1]) == {7}
 
 
-def drive(tmp_path: Path, kill_in_batch: int, *, kill_after_s: float | None = None, **options: str) -> int:
-    """Run a driver of its own over the topic t; return its exit status."""
+def drive(tmp_path: Path, kill_in_batch: int, *, kill_after: int | None = None, **options: str) -> int:
+    """Run a driver of its own over the topic t; return its exit status.
+
+    kill_after: it gets SIGKILL once so many files of the checkpoint and the output have been written.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])}
     arguments = [str(tmp_path), str(tmp_path / "output"), str(kill_in_batch), json.dumps({"subscribe": "t"} | options)]
     driver = [sys.executable, str(Path(__file__).with_name("stream_driver.py")), *arguments]
+    before = files_written(tmp_path)
     process = subprocess.Popen(driver, env=environment, start_new_session=True)
-    try:
-        return process.wait(5 * WITHIN_S if kill_after_s is None else kill_after_s)
-    except subprocess.TimeoutExpired:
-        assert kill_after_s is not None
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+    deadline = time.monotonic() + 5 * WITHIN_S
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        if kill_after is not None and files_written(tmp_path) >= before + kill_after:
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return process.returncode
+
+
+def files_written(tmp_path: Path) -> int:
+    output = tmp_path / "output"
+    folders = (output / "rows", output / "checkpoint" / "offsets", output / "checkpoint" / "commits")
+    return sum(len(os.listdir(folder)) for folder in folders if folder.exists())
 
 
 def attempts(tmp_path: Path) -> dict[int, list[list[list[int]]]]:
@@ -201,7 +212,7 @@ def test_drivers_killed_at_random(tmp_path: Path) -> None:
     while kills < 20:
         append(tmp_path / f"t-{rng.randrange(3)}", rng.randrange(1, 300))
         options = {"maxOffsetsPerTrigger": "20", "startingOffsets": "earliest"}
-        kills += drive(tmp_path, -1, kill_after_s=rng.uniform(4, 20), **options) == -signal.SIGKILL
+        kills += drive(tmp_path, -1, kill_after=rng.randrange(1, 20), **options) == -signal.SIGKILL
     assert drive(tmp_path, -1) == 0
     found = attempts(tmp_path)
     assert sorted(found) == list(range(len(found)))
