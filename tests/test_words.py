@@ -41,8 +41,6 @@ _COMMAND = "commands are named by the nouns of `kreplog --help`"
 SHARED_CLASSES = {
     "Cluster": "as the Spark source reaches one, and " + _SIMULATED,
     "Fetched": "of `Log.fetch` to users, and the event of the cores that carries it",
-    "Options": "of `kreplog simulate`, and of the Spark source",
-    "PartitionState": "Kafka's name in LeaderAndIsr, and a partition as the Spark source finds it",
     "Producer": "the bulk client's, and " + _SIMULATED,
     "Record": "a record of a log, and as the simulator's clients see it",
 }

@@ -68,7 +68,7 @@ class KreplogDataSource(DataSource):
     """`spark.read.format("kreplog")` and `spark.readStream.format("kreplog")`: committed records of the partition
     directories below the option `path`, or of a cluster.
 
-    ReadOptions, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
+    Options, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
       path                              the directory that holds the <topic>-<partition> folders
       kafka.bootstrap.servers           host:port of brokers, by comma, instead of path; batch reads alone
       subscribe                         topics, by comma

@@ -1,4 +1,4 @@
-"""ReadOptions of a read: defaults, meaning and refusals as in Spark's Kafka source. No Spark, no files."""
+"""Options of a read: defaults, meaning and refusals as in Spark's Kafka source. No Spark, no files."""
 
 from __future__ import annotations
 
