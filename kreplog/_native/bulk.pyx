@@ -35,7 +35,7 @@ from kreplog._native.files cimport FileHandle
 from kreplog._native.log cimport SegmentedLog
 
 from kreplog._native.ledger import WriterLedger, ledger_path
-from kreplog.errors import ArgumentTypeError, LogFailedError, UsageError
+from kreplog.errors import ArgumentTypeError, LogFailedError, ResourceExhaustedError, UsageError
 
 cdef enum:
     COALESCE = 1 << 20  # bytes that go out in one write
@@ -136,9 +136,11 @@ cdef class BulkAppend:
             log.fail_unless_exhausted(error)
         try:
             log.ledger.begin(name, self.sequence, log.position.leo)
-        except BaseException as error:
+        except ResourceExhaustedError:
             self._take_back()
-            log.fail_unless_exhausted(error)
+            raise
+        except BaseException as error:
+            log.fail(error)
         log.bulk_append = self
         return 0
 
@@ -289,6 +291,10 @@ cdef class BulkAppend:
         cdef SegmentedLog log = self.log
         if self.held:
             self.held = False
+            if log.failure is not None and not self.committed and log.bulk_append is self:
+                log.position.leo = self.first_offset  # the next to open it goes by the ledger, not by this
+                log.position.active_size = -1
+                log.state.publish(&log.position)
             log.bulk_append = None
             log.unlock()
             gate_leave(&log.sync_gate)

@@ -35,7 +35,7 @@ cdef class _Integers:
     cdef const int32_t* values
     cdef const uint8_t* validity
     cdef int64_t offset
-    cdef int64_t length
+    cdef readonly int64_t length
 
     def __init__(self, array, str name):
         self.capsules = array.__arrow_c_array__()

@@ -160,7 +160,8 @@ def run(root: Path, mode: str) -> tuple[list[Moment], list[script.State]]:
         step.run(log)
         if isinstance(log, ManagedLog) and log.has_unflushed_segments and shadow.step % 3 == 0:
             log.flush_sealed()
-        if step.name == "flush" or (every_append and step.name in script.APPENDS):
+        durable = ("flush",) if isinstance(log, ManagedLog) else ("flush", "once")
+        if step.name in durable or (every_append and step.name in script.APPENDS):
             shadow.flushed_step = shadow.step
         shadow.take()
     log.close()

@@ -1,4 +1,4 @@
-"""A fixed script of some ninety operations on one log, with the state each must lead to, for drivers that break it off.
+"""A fixed script of some hundred operations on one log, with the state each leads to, for drivers that break it off.
 
 Whatever the moment, the log found afterwards must be the state before or after the operation that was under way, or,
 where that one works in several steps, one between them.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kreplog import Log, LogConfig
 from kreplog._native import batch
+from kreplog.managed_log import ManagedLog
 from tests.faults import content
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=200, batch_bytes=400)
@@ -56,6 +57,8 @@ class Step:
                 and found.end <= self.before.end
                 and found == self.before.from_(found.start).cut(found.end)
             )
+        if self.name == "once":
+            return found in (self.before, self.after)
         whole = self.before if len(self.before.generations) > len(self.after.generations) else self.after
         return (
             min(self.before.end, self.after.end) <= found.end <= whole.end
@@ -91,6 +94,22 @@ def _batches(state: State, count: int, generation: int) -> Callable[[Log], objec
     return lambda log: log.append_batches(batch.build(values, timestamps_ms=[TIMESTAMP] * count))
 
 
+def _once(state: State, count: int, generation: int) -> Callable[[Log], object]:
+    offsets = range(state.end, state.end + count)
+    encoded = [
+        batch.build([content.value(offset, generation)], timestamps_ms=[TIMESTAMP + offset]) for offset in offsets
+    ]
+
+    def run(log: Log) -> None:
+        if isinstance(log, ManagedLog):  # which takes no bulk appends
+            for buffer in encoded:
+                log.append_batches(buffer)
+        else:
+            log.append_once(encoded, writer=f"writer {generation % 3}", sequence=generation)
+
+    return run
+
+
 def steps() -> Iterator[Step]:
     """The operations in order. Truncations fall on single-record batches, so that they cut exactly where asked."""
     state = State()
@@ -106,6 +125,7 @@ def _round(state: State, generation: int) -> Iterator[tuple[str, Callable[[Log],
     yield "epoch", _lead(generation), state
     kinds: list[tuple[str, Callable[..., Callable[[Log], object]], int]] = [
         ("append_many", _append_many, 9),
+        ("once", _once, 4),
         ("appender", _appender, 7),
         ("batches", _batches, 3),
     ]

@@ -2,57 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
-from kreplog import Log
+from kreplog import Log, errors
 from kreplog.bulk_append import murmur2, partition_for
-from pyspark_kreplog.staging import FOLDER
+from pyspark_kreplog.commit import SinkDirectory
+from pyspark_kreplog.sink_options import parse_sink
+from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, is_abandoned, stage
+from tests.faults.shim import build, run_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 Save = Callable[..., None]
+ROOT = Path(__file__).parents[2]
+HEADERS = (
+    "array(named_struct('key', 'h', 'value', cast('x' as binary)), named_struct('key', '', 'value', null)) headers"
+)
 
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """save(frame, option=...): append the frame to the logs below tmp_path."""
+    """save(frame, option=...): append the frame to the logs below tmp_path / "data"."""
 
     def save(frame: DataFrame, mode: str | None = "append", **options: str) -> None:
-        writer = frame.write.format("kreplog").option("path", str(tmp_path)).options(**options)
+        writer = frame.write.format("kreplog").option("path", str(tmp_path / "data")).options(**options)
         (writer if mode is None else writer.mode(mode)).save()
 
     return save
 
 
-def records(path: Path) -> list[tuple[bytes | None, bytes | None]]:
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("shim"))
+
+
+def values(path: Path) -> list[bytes | None]:
     with Log.open(path, read_only=True) as log:
-        return [(record.key, record.value) for record in log.read()]
+        return list(log.values())
 
 
-def staged(path: Path) -> list[str]:
-    return sorted(entry.name for entry in (path / FOLDER).iterdir())
+def left_over(data: Path) -> list[str]:
+    return sorted(entry.name for entry in (data / FOLDER).iterdir() if entry.name != "lock")
 
 
-def test_write_and_read_back(save: Save, spark: SparkSession, tmp_path: Path) -> None:
-    columns = ["cast(id as string) key", "cast(cast(id as string) as binary) value", "id ignored"]
+def test_write_and_read_back(save: Save, spark: SparkSession, data: Path) -> None:
+    columns = ["cast(id as string) key", "cast(cast(id as string) as binary) value", "id ignored", HEADERS]
     frame = spark.range(1000).selectExpr(*columns)
     save(frame, topic="t", numPartitions="3")
-    save(frame, topic="t")
-    found = [records(tmp_path / f"t-{partition}") for partition in range(3)]
-    for partition, content in enumerate(found):
-        assert content and all(key is not None and partition_for(key, 3) == partition for key, _ in content)
-    assert sorted(key for content in found for key, _ in content if key) == sorted(
-        str(number).encode() for number in range(1000) for _ in range(2)
-    )
-    back = spark.read.format("kreplog").option("path", str(tmp_path)).option("subscribe", "t").load()
-    assert back.count() == 2000
-    assert staged(tmp_path) == ["lock"]
+    save(frame, topic="t", **{"kafka.compression.type": "lz4", "kafka.batch.size": "500"})
+    found = []
+    for partition in range(3):
+        with Log.open(data / f"t-{partition}", read_only=True) as log:
+            records = list(log.read())
+            assert not log.verify().damages
+        assert records
+        for record in records:
+            assert record.key is not None and record.key == record.value
+            assert partition_for(record.key, 3) == partition
+            assert record.headers == (("h", b"x"), ("", None))
+            found.append(record.key)
+    assert sorted(found) == sorted(str(number).encode() for number in range(1000) for _ in range(2))
+    back = spark.read.format("kreplog").option("path", str(data)).option("subscribe", "t").load()
+    assert back.selectExpr("count(*)", "count(distinct key)", "count(distinct value)").first() == (2000, 1000, 1000)
+    assert left_over(data) == []
+
+
+def test_topics_partitions_and_nulls_of_rows(save: Save, spark: SparkSession, data: Path) -> None:
+    rows = [
+        ("a", 1, "k", "chosen partition", None),
+        ("a", None, "k", "by its key", []),
+        ("b", None, None, "no key", [("n", None), ("", b"v")]),
+        ("b", None, "", "an empty key", None),
+        ("a", 0, None, None, None),
+    ]
+    schema = "topic string, partition int, key string, value string, headers array<struct<key string, value binary>>"
+    save(spark.createDataFrame(rows, schema).coalesce(1), numPartitions="2")
+    expected: dict[str, list[tuple[bytes | None, bytes | None, tuple[object, ...]]]] = {
+        f"{topic}-{partition}": [] for topic in "ab" for partition in range(2)
+    }
+    expected["a-1"].append((b"k", b"chosen partition", ()))
+    expected[f"a-{partition_for(b'k', 2)}"].append((b"k", b"by its key", ()))
+    expected["b-0"].append((None, b"no key", (("n", None), ("", b"v"))))
+    expected[f"b-{partition_for(b'', 2)}"].append((b"", b"an empty key", ()))
+    expected["a-0"].append((None, None, ()))
+    for name, records in expected.items():
+        with Log.open(data / name, read_only=True) as log:
+            assert [(record.key, record.value, record.headers) for record in log.read()] == records, name
+    save(spark.createDataFrame(rows, schema).drop("partition"), topic="c")
+    assert len(values(data / "c-0")) == 5
 
 
 def test_kafkas_murmur2() -> None:
@@ -67,3 +122,250 @@ def test_kafkas_murmur2() -> None:
     ):
         assert murmur2(key) == expected
         assert partition_for(key, 7) == (expected & 0x7FFFFFFF) % 7
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode", "options", "message"),
+    [
+        ("id", "append", {"topic": "t"}, "Required attribute 'value' not found"),
+        ("id value", "append", {"topic": "t"}, "value must be a string or binary"),
+        ("'v' value, id key", "append", {"topic": "t"}, "key must be a string or binary"),
+        ("'v' value", "append", {}, "topic option required when no 'topic' attribute is present"),
+        ("'v' value, 1 topic", "append", {}, "topic must be a string"),
+        ("'v' value, id partition", "append", {"topic": "t"}, "partition must be an int"),
+        (
+            "'v' value, 'h' headers",
+            "append",
+            {"topic": "t"},
+            "headers must be an array<struct<key:string,value:binary>>",
+        ),
+        ("'v' value", "overwrite", {"topic": "t"}, "Save mode Overwrite not allowed for kreplog"),
+        ("'v' value", "ignore", {"topic": "t"}, "cannot be written in the"),
+        ("'v' value", None, {"topic": "t"}, "cannot be written in the"),
+        ("'v' value", "append", {"topic": "no topic"}, "option 'topic': 'no topic' is no legal topic name"),
+        ("'v' value", "append", {"topic": "t", "numPartitions": "0"}, "option 'numPartitions' = '0' must be a whole"),
+        ("'v' value", "append", {"topic": "t", "path": "s3://b"}, "only local directories"),
+        ("'v' value", "append", {"topic": "t", "kafka.compression.type": "x"}, "'x' must be one of none, gzip"),
+        ("'v' value", "append", {"topic": "t", "kafka.key.serializer": "x"}, "'kafka.key.serializer' is not supported"),
+    ],
+)
+def test_refused_before_a_task_runs(
+    save: Save, spark: SparkSession, data: Path, columns: str, mode: str | None, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException) as refused:
+        save(spark.range(5).selectExpr(*columns.split(", ")), mode, **options)
+    assert message in str(refused.value)
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["'v' value", "nullif('t', 't') topic"], {}, "null topic present in the data"),
+        (["'v' value", "concat('a b', id) topic"], {}, "column topic: 'a b0' is no legal topic name"),
+        (
+            ["'v' value", "2 partition"],
+            {"topic": "t"},
+            "Invalid partition given with record: 2 is not in the range [0...2)",
+        ),
+        (["'v' value", "-1 partition"], {"topic": "t"}, "-1 is not in the range"),
+        (["repeat('v', 2000000) value"], {"topic": "t"}, "raise option 'kafka.max.request.size'"),
+        (
+            ["'v' value", "array(named_struct('key', string(null), 'value', x'00')) headers"],
+            {"topic": "t"},
+            "has no key",
+        ),
+    ],
+)
+def test_refused_rows_leave_nothing(
+    save: Save, spark: SparkSession, data: Path, columns: list[str], options: dict[str, str], message: str
+) -> None:
+    with Log.open(data / "t-1") as log:
+        log.append(b"before")
+    with pytest.raises(PySparkException) as refused:
+        save(spark.range(1).selectExpr(*columns), **options)
+    assert message in str(refused.value)
+    assert values(data / "t-1") == [b"before"] and sorted(os.listdir(data))[-1] == "t-1"
+    assert left_over(data) == []
+
+
+def test_partition_counts_must_agree(save: Save, spark: SparkSession, data: Path) -> None:
+    save(spark.range(9).selectExpr("'v' value"), topic="t", numPartitions="2")
+    with pytest.raises(PySparkException, match=r"topic t in .* has 2: leave the option out"):
+        save(spark.range(9).selectExpr("'v' value"), topic="t", numPartitions="3")
+    assert sorted(os.listdir(data))[-2:] == ["t-0", "t-1"]
+
+
+def test_a_log_that_is_open_elsewhere(save: Save, spark: SparkSession, data: Path) -> None:
+    """Neither another writer's log nor a running broker's directory; the error names the owner."""
+    frame = spark.range(9).selectExpr("'v' value", "cast(id % 2 as int) partition")
+    with Log.open(data / "t-0"), Log.open(data / "t-1") as log:
+        log.append(b"before")
+        with pytest.raises(PySparkException) as refused:
+            save(frame, topic="t")
+        assert f"nothing is committed: t-0: {data / 't-0'} is open for writing in process {os.getpid()}" in str(
+            refused.value
+        )
+    assert values(data / "t-1") == [b"before"] and left_over(data) == []
+    save(frame, topic="t")
+    assert len(values(data / "t-0")) + len(values(data / "t-1")) == 10
+
+    holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, data / ".kreplog.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        with pytest.raises(PySparkException, match=r"a running kreplog broker holds \.kreplog\.lock"):
+            save(frame, topic="t")
+        broker.communicate(b"\n")
+
+
+def test_readers_see_all_or_nothing(save: Save, spark: SparkSession, data: Path) -> None:
+    """Another process reads while a job is written: the high watermark of a partition moves once."""
+    save(spark.range(4).selectExpr("'v' value", "cast(id as int) partition"), topic="t", numPartitions="4")
+    watch = f"""
+import sys
+from kreplog import Log
+logs = [Log.open(f"{data}/t-{{n}}", read_only=True) for n in range(4)]
+seen = [tuple(log.high_watermark for log in logs)]
+print(flush=True)
+while min(seen[-1]) < 100:
+    marks = tuple(log.high_watermark for log in logs)
+    if marks != seen[-1]:
+        seen.append(marks)
+print([sorted({{marks[n] for marks in seen}}) for n in range(4)])
+"""
+    with subprocess.Popen([sys.executable, "-c", watch], stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        save(spark.range(400_000).selectExpr("'v' value", "cast(id % 4 as int) partition"), topic="t")
+        seen = reader.communicate(timeout=60)[0].strip()
+    assert seen == str([[1, 100_001]] * 4)
+
+
+def test_a_killed_worker_leaves_nothing(save: Save, spark: SparkSession, data: Path) -> None:
+    def die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if batch.column("id")[0].as_py() > 50_000:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    save(spark.range(1).selectExpr("'before' value"), topic="t")
+    dying = spark.range(100_000).mapInArrow(die, "id bigint").selectExpr("cast(id as string) value")
+    with pytest.raises(Exception, match="crashed"):
+        save(dying, topic="t")
+    assert values(data / "t-0") == [b"before"]
+    assert left_over(data) == []
+
+
+def wait_for_staged_file(data: Path, driver: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + 90
+    while driver.poll() is None and time.monotonic() < deadline:
+        if list(data.glob(f"{FOLDER}/*/*.batches")):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_killed_driver_leaves_nothing(save: Save, spark: SparkSession, data: Path) -> None:
+    """Its staged files are deleted by the next write."""
+    program = f"""
+import time
+from pyspark_kreplog import session
+spark = session(master="local[2]", spark_ui_enabled=False)
+def slow(batches):
+    for batch in batches:
+        yield batch
+    time.sleep(600)
+spark.range(100000).mapInArrow(slow, "id bigint").selectExpr("cast(id as string) value").write.format(
+    "kreplog").mode("append").option("path", {str(data)!r}).option("topic", "t").save()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as driver:  # fmt: skip
+        staged = wait_for_staged_file(data, driver)
+        os.killpg(driver.pid, signal.SIGKILL)
+    assert staged
+    (job,) = left_over(data)
+    assert is_abandoned(data / FOLDER / job)
+    assert not (data / "t-0").exists()
+    save(spark.range(3).selectExpr("'v' value"), topic="t")
+    assert values(data / "t-0") == [b"v"] * 3 and left_over(data) == []
+
+
+# Without Spark: a job's parts
+
+
+def staged_job(data: Path, job: str, count: int = 100, **options: str) -> Staged:
+    data.mkdir(exist_ok=True)
+    rows = pa.record_batch({"value": [b"%d" % row for row in range(count)]})
+    return stage(parse_sink({"path": str(data), "topic": "t", **options}), Staged(job), 0, [rows] if count else [])
+
+
+def test_a_damaged_staged_file(data: Path) -> None:
+    """No byte of it reaches a log, nor is anything else of the job committed."""
+    sink = SinkDirectory(str(data), 1048588)
+    for damage in ("flipped", "short", "gone"):
+        job = f"{damage}.{driver_identity()}"
+        staged = staged_job(data, job)
+        (file,) = (data / FOLDER / job).iterdir()
+        content = bytearray(file.read_bytes())
+        content[-5] ^= 1
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(content if damage == "flipped" else content[:-5])
+        with pytest.raises(errors.StorageError):
+            sink.commit([staged])
+        sink.abort(job)
+        assert values(data / "t-0") == [] and left_over(data) == []
+    sink.commit([staged_job(data, f"good.{driver_identity()}")])
+    assert len(values(data / "t-0")) == 100
+
+
+def test_a_topic_that_grew_meanwhile(data: Path) -> None:
+    staged = staged_job(data, f"job.{driver_identity()}", numPartitions="2")
+    Log.open(data / "t-4").close()
+    with pytest.raises(errors.UsageError, match="had 2 partitions when rows were placed, and has 5 now"):
+        SinkDirectory(str(data), 1048588).commit([staged])
+
+
+def test_a_job_without_rows(data: Path) -> None:
+    SinkDirectory(str(data), 1048588).commit([staged_job(data, f"job.{driver_identity()}", 0), None])
+    assert os.listdir(data) == [FOLDER] and left_over(data) == []
+
+
+def test_who_is_abandoned(tmp_path: Path) -> None:
+    host, boot, pid, start = driver_identity().split("-")
+    now = os.stat(tmp_path).st_mtime
+    for name, later, expected in (
+        (f"job.{host}-{boot}-{pid}-{start}", 1e9, False),
+        (f"job.{host}-{boot}-{pid}-{int(start) + 1}", 0, True),
+        (f"job.{host}-{'0' * len(boot)}-{pid}-{start}", 0, True),
+        (f"job.{host}-{boot}-{2**22 + 1}-{start}", 0, True),
+        (f"job.other-{boot}-{pid}-{start}", 3600, False),
+        (f"job.other-{boot}-{pid}-{start}", 25 * 3600, True),
+    ):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        assert is_abandoned(folder, now + later) is expected, (name, later)
+
+
+def killed_sinks(folder: Path, shim: Path, first: int, stride: int, figure: Callable[[str], None]) -> int:
+    output = run_driver("sink_commit", folder, first, stride, shim=shim, timeout_s=3600)
+    line = output.strip().splitlines()[-1]
+    kills, committed, in_recovery = (int(part.partition("=")[2]) for part in line.split())
+    assert 0 < committed < kills and in_recovery > 0, output
+    figure(line)
+    return kills + in_recovery
+
+
+def test_killed_at_file_calls(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    assert killed_sinks(folder, shim, 3, 12, figure) > 15
+
+
+@pytest.mark.long
+def test_killed_at_every_file_call(folder: Path, shim: Path, figure: Callable[[str], None]) -> None:
+    assert killed_sinks(folder, shim, 1, 1, figure) > 300
