@@ -334,8 +334,8 @@ cdef bytes encode_headers(object headers):
 cdef class BatchBuilder:
     """Formats records into batches, one after another in one buffer.
 
-    begin() opens a batch, add() appends a record to it, finish() compresses it with the codec, if any, and writes its header. The bytes
-    are buffer[0:length]; nothing is believed written until the caller says so with reset().
+    begin() opens a batch, add() appends a record to it, finish() compresses it with the codec, if any, and writes its
+    header. The bytes are buffer[0:length]; nothing is believed written until the caller says so with reset().
     """
 
     def __cinit__(self):

@@ -351,7 +351,9 @@ cdef inline void _remember(
     batch.timestamp = producer.timestamp
 
 
-cdef void _store_entry(uint8_t* p, int64_t producer_id, ProducerEntry producer, Batch* batch, int64_t timestamp) noexcept:
+cdef void _store_entry(
+    uint8_t* p, int64_t producer_id, ProducerEntry producer, Batch* batch, int64_t timestamp
+) noexcept:
     store64(p, producer_id)
     store16(p + 8, producer.epoch)
     store32(p + 10, batch.last_sequence if batch else -1)
