@@ -10,12 +10,15 @@ import logging
 import os
 import re
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import kreplog
 from kreplog.errors import InvalidTopicError, KreplogError, StorageError, UsageError
 from kreplog.types import TopicPartition
+from pyspark_kreplog.bounds import CommittedLog
 from pyspark_kreplog.options import ReadOptions
 
 _HIGH_WATERMARK_PAUSES_S = (0.05, 0.2, 1.0)
@@ -39,7 +42,17 @@ class PartitionSnapshot:
     leader_epochs: tuple[tuple[int, int], ...]
 
 
-def topic_id_of(log: kreplog.Log) -> str | None:
+class IdentifiedLog(CommittedLog, Protocol):
+    """A log that knows the id of its topic, and its leader epochs with their start offsets."""
+
+    @property
+    def topic_id(self) -> uuid.UUID | None: ...
+
+    @property
+    def leader_epochs(self) -> Sequence[tuple[int, int]]: ...
+
+
+def topic_id_of(log: IdentifiedLog) -> str | None:
     """The topic id of the log as text; None where it has none, as the logs that no broker made."""
     topic_id = log.topic_id
     return None if topic_id is None else str(topic_id)
@@ -56,7 +69,7 @@ def require_same_topic(partition: TopicPartition, expected: str | None, found: s
         )
 
 
-def await_high_watermark(log: kreplog.Log, offset: int) -> int:
+def await_high_watermark(log: CommittedLog, offset: int) -> int:
     """The high watermark, which is given a moment to reach `offset`: it may step back at a change of the leader."""
     for pause_s in _HIGH_WATERMARK_PAUSES_S:
         if log.high_watermark >= offset:

@@ -6,24 +6,31 @@ used, in the driver for a plan and in each task for records.
 
 from __future__ import annotations
 
+import time
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import kreplog
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.log_directory import require_subscribed
+from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
 from pyspark_kreplog.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kreplog.client.cluster_metadata import PartitionMetadata
     from kreplog.client.consumer import Consumer
 
 RECORD_BYTES = 128
 """Assumed size of a record, by which ranges are cut: offsets are what a leader reports."""
+
+FRESH_S = 0.04
 
 _PIECE_BYTES = 4 << 20
 
@@ -40,18 +47,38 @@ def connect(bootstrap: str, columns: Sequence[str] = ("offset",)) -> Consumer:
     return Consumer(bootstrap, columns, timestamp_unit="us", piece_bytes=_PIECE_BYTES, client_id="kreplog-spark")
 
 
-@dataclass(frozen=True, slots=True)
 class LeaderLog:
-    """A partition's log as its leader reported it at one moment, with what plan.py takes of a kreplog.Log."""
+    """A partition's log as its leader reports it, with what plans take of a kreplog.Log.
 
-    partition: TopicPartition
-    topic_id: str | None
-    log_start_offset: int
-    high_watermark: int
-    cluster: Cluster
+    Offsets are requested again where they are older than FRESH_S."""
+
+    def __init__(
+        self, cluster: Cluster, partition: TopicPartition, topic_id: uuid.UUID | None, offsets: tuple[int, int]
+    ) -> None:
+        self.topic_id = topic_id
+        self.leader_epochs: list[tuple[int, int]] = []
+        """Not requested: of a log that was truncated after an unclean election, only an end that fell is noticed."""
+        self._cluster = cluster
+        self._partition = partition
+        self._offsets = offsets
+        self._at_s = time.monotonic()
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._fresh()[0]
+
+    @property
+    def high_watermark(self) -> int:
+        return self._fresh()[1]
+
+    def _fresh(self) -> tuple[int, int]:
+        if time.monotonic() - self._at_s >= FRESH_S:
+            self._offsets = self._cluster.offsets([self._partition])[self._partition]
+            self._at_s = time.monotonic()
+        return self._offsets
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        return self.cluster.offset_for_timestamp(self.partition, timestamp_ms)
+        return self._cluster.offset_for_timestamp(self._partition, timestamp_ms)
 
     def offset_ranges(self, start: int, stop: int, max_bytes: int) -> list[kreplog.OffsetRange]:
         """[start, stop) in pieces of so many bytes if records have RECORD_BYTES."""
@@ -63,10 +90,12 @@ class LeaderLog:
 
 
 class Cluster:
-    """What a plan has to know of a cluster; a context manager, which closes its connections. Not thread-safe."""
+    """What plans have to know of a cluster; a context manager, which closes its connections. Not thread-safe.
 
-    def __init__(self, bootstrap: str) -> None:
-        self._consumer = connect(bootstrap)
+    Connects when first used: before that it can be pickled."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
 
     def __enter__(self) -> Self:
         return self
@@ -74,37 +103,84 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._consumer.close()
+        self.close()
 
-    def subscribed_partitions(self, options: ReadOptions) -> list[TopicPartition]:
+    def close(self) -> None:
+        consumer = self.__dict__.pop("_consumer", None)
+        if consumer is not None:
+            consumer.close()
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return connect(self._options.bootstrap or "")
+
+    def subscribed(self) -> list[TopicPartition]:
         """The partitions that the options name, sorted. Raises UsageError for a missing topic."""
-        named = options.topics or {partition.topic for partition in options.assigned or ()}
-        topics = set(self._consumer.topics())
-        wanted = topics if options.pattern is not None else topics & set(named)
-        found = sorted(partition for topic in wanted for partition in self._consumer.partitions(topic))
-        if not found:  # the message then lists what the cluster holds
-            found = [TopicPartition(topic, 0) for topic in sorted(topics)]
-        return require_subscribed(options, found)
+        return require_subscribed(self._options, self._discover())
+
+    def find(self) -> tuple[list[TopicPartition], list[str]]:
+        """The partitions that the options name, and the topics named that do not exist."""
+        return select_subscribed(self._options, self._discover())
+
+    def _discover(self) -> list[TopicPartition]:
+        """The partitions of topics that may be named, and the first of every other topic, which messages list."""
+        named = self._options.topics or {partition.topic for partition in self._options.assigned or ()}
+        topics = self._consumer.topics()
+        return sorted(
+            partition
+            for topic in topics
+            for partition in (
+                self._consumer.partitions(topic)
+                if self._options.pattern is not None or topic in named
+                else [TopicPartition(topic, 0)]
+            )
+        )
+
+    def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionSnapshot]:
+        """The state of each partition, except of those that are deleted at this moment."""
+        return {
+            partition: PartitionSnapshot(
+                log.log_start_offset, log.high_watermark, topic_id_of(log), tuple(log.leader_epochs)
+            )
+            for partition, log in self.logs(partitions).items()
+        }
+
+    @contextmanager
+    def use(self, partition: TopicPartition) -> Iterator[LeaderLog | None]:
+        """The log of one partition; None where it does not exist."""
+        yield self.logs([partition]).get(partition)
 
     def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LeaderLog]:
-        """Each partition's log as its leader reports it now."""
+        """Each partition's log as its leader reports it now, except of those that do not exist."""
+        from kreplog.client.bulk_errors import UnknownTopicError
+
+        known: dict[TopicPartition, PartitionMetadata] = {}
+        for topic in sorted({partition.topic for partition in partitions}):
+            with suppress(UnknownTopicError):
+                known |= self._consumer.partitions(topic)
+        existing = [partition for partition in partitions if partition in known]
+        offsets = self.offsets(existing)
+        return {
+            partition: LeaderLog(self, partition, _uuid(known[partition].topic_id), offsets[partition])
+            for partition in existing
+        }
+
+    def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Log start offset and high watermark of each."""
         if not partitions:
             return {}
         starts = self._consumer.beginning_offsets(partitions)
         ends = self._consumer.end_offsets(partitions)
-        ids = {
-            partition: known.topic_id
-            for topic in {partition.topic for partition in partitions}
-            for partition, known in self._consumer.partitions(topic).items()
-        }
-        return {
-            partition: LeaderLog(partition, ids.get(partition) or None, starts[partition], ends[partition], self)
-            for partition in partitions
-        }
+        return {partition: (starts[partition], ends[partition]) for partition in partitions}
 
     def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         found = self._consumer.list_offsets([partition], timestamp_ms)[partition]
         return None if found is None else found.offset
+
+
+def _uuid(topic_id: str) -> uuid.UUID | None:
+    """A topic id as Kafka's clients write it, in URL-safe base64; "" for none."""
+    return uuid.UUID(bytes=urlsafe_b64decode(topic_id + "==")) if topic_id else None
 
 
 def fetch(
@@ -116,7 +192,9 @@ def fetch(
     columns: Sequence[str],
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The records of [start, stop) from the partition's leader, in pieces of a few MiB, each with the next offset."""
-    ids = {} if topic_id is None else {partition.topic: topic_id}
+    ids = {}
+    if topic_id is not None:
+        ids[partition.topic] = urlsafe_b64encode(uuid.UUID(topic_id).bytes).rstrip(b"=").decode()
     with connect(bootstrap, columns) as consumer:
         for piece in consumer.read_arrow({partition: (start, stop)}, topic_ids=ids):
             yield piece.to_arrow(), piece.next_offset

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import kreplog
 from kreplog.types import TopicPartition
-from pyspark_kreplog.log_directory import PartitionSnapshot, open_log, partition_path, topic_id_of
+from pyspark_kreplog.log_directory import PartitionSnapshot, find_subscribed, open_log, partition_path, topic_id_of
 from pyspark_kreplog.options import ReadOptions
 
 MAX_OPEN_LOGS = 1000
@@ -51,6 +51,10 @@ class OpenLogs:
         for entry in self._open.values():
             entry.log.close()
         self._open.clear()
+
+    def find(self) -> tuple[list[TopicPartition], list[str]]:
+        """As find_subscribed."""
+        return find_subscribed(self._options)
 
     def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionSnapshot]:
         """The state of each partition, except of those that are being created or deleted at this moment.

@@ -122,11 +122,6 @@ def parse_batch(given: Mapping[str, str]) -> ReadOptions:
 def parse_stream(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of a streaming read, which starts at latest by default. Raises UsageError likewise."""
     options = _parse(given, LATEST, stream=True)
-    if options.bootstrap is not None:
-        raise UsageError(
-            f"option '{_BOOTSTRAP}': streams read from a path only, not yet from brokers; spark.read does, from "
-            "startingOffsets on"
-        )
     for name in _BATCH_ONLY:
         if name != "pushdown" and name.lower() in {key.lower() for key in given}:
             raise UsageError(f"option '{name}' is of batch reads alone: a stream has no end")

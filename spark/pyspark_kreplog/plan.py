@@ -15,8 +15,8 @@ from typing import Protocol
 import kreplog
 from kreplog.errors import OffsetOutOfRangeError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.bounds import CommittedLog, range_of, require_every_partition
-from pyspark_kreplog.log_directory import partition_path, subscribed_partitions, topic_id_of
+from pyspark_kreplog.bounds import range_of, require_every_partition
+from pyspark_kreplog.log_directory import IdentifiedLog, partition_path, subscribed_partitions, topic_id_of
 from pyspark_kreplog.network import Cluster
 from pyspark_kreplog.options import ReadOptions
 
@@ -68,7 +68,7 @@ class Pruning:
         )
 
 
-class RangedLog(CommittedLog, Protocol):
+class RangedLog(IdentifiedLog, Protocol):
     """A log that knows where it can be cut."""
 
     def offset_ranges(self, start: int, stop: int, max_bytes: int) -> Sequence[kreplog.OffsetRange]: ...
@@ -82,27 +82,25 @@ def plan(options: ReadOptions, cores: int, pruning: Pruning | None = None) -> li
     """
     pruning = pruning or Pruning()
     with ExitStack() as stack:
-        cluster = None if options.bootstrap is None else stack.enter_context(Cluster(options.bootstrap))
-        partitions = subscribed_partitions(options) if cluster is None else cluster.subscribed_partitions(options)
+        cluster = None if options.bootstrap is None else stack.enter_context(Cluster(options))
+        partitions = subscribed_partitions(options) if cluster is None else cluster.subscribed()
         for bound in (options.starting, options.ending):
             require_every_partition(bound, partitions)
         read = [partition for partition in partitions if not pruning.excludes(partition)]
         if cluster is not None:
             logs = cluster.logs(read)
-            ranges = [_pruned(logs[each], each, logs[each].topic_id, pruning, options) for each in read]
+            ranges = [_pruned(logs[each], each, pruning, options) for each in read if each in logs]
             return cut(ranges, options, cores)
     ranges = []
     for partition in read:
         with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
-            ranges.append(_pruned(log, partition, topic_id_of(log), pruning, options))
+            ranges.append(_pruned(log, partition, pruning, options))
     return cut(ranges, options, cores)
 
 
-def _pruned(
-    log: RangedLog, partition: TopicPartition, topic_id: str | None, pruning: Pruning, options: ReadOptions
-) -> PartitionRange:
+def _pruned(log: RangedLog, partition: TopicPartition, pruning: Pruning, options: ReadOptions) -> PartitionRange:
     start, stop = range_of(log, partition, options)
-    return PartitionRange.of(log, partition, topic_id, max(start, pruning.start), min(stop, pruning.stop), options)
+    return PartitionRange.of(log, partition, max(start, pruning.start), min(stop, pruning.stop), options)
 
 
 def cut(ranges: Sequence[PartitionRange], options: ReadOptions, cores: int) -> list[Task]:
@@ -129,7 +127,6 @@ class PartitionRange:
         cls,
         log: RangedLog,
         partition: TopicPartition,
-        topic_id: str | None,
         start: int,
         stop: int,
         options: ReadOptions,
@@ -142,7 +139,7 @@ class PartitionRange:
             bootstrap=options.bootstrap,
             topic=partition.topic,
             partition=partition.partition,
-            topic_id=topic_id,
+            topic_id=topic_id_of(log),
             start=start,
             stop=stop,
             fail_on_data_loss=options.fail_on_data_loss,

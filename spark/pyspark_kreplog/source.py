@@ -70,7 +70,7 @@ class KreplogDataSource(DataSource):
 
     Options, as in Spark's Kafka source where that has them; JSON is by topic, then partition:
       path                              the directory that holds the <topic>-<partition> folders
-      kafka.bootstrap.servers           host:port of brokers, by comma, instead of path; batch reads alone
+      kafka.bootstrap.servers           host:port of brokers, by comma, instead of path
       subscribe                         topics, by comma
       subscribePattern                  topics in whose name this regular expression is found, internal ones aside
       assign                            partitions, {"flights": [0, 1]}; exactly one of these three is needed

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import require_every_partition, resolve
@@ -23,14 +22,14 @@ from pyspark_kreplog.leader_epochs import end_of_shared_log, epoch_before
 from pyspark_kreplog.log_directory import (
     PartitionSnapshot,
     await_high_watermark,
-    find_subscribed,
     partition_path,
     require_same_topic,
     topic_id_of,
 )
+from pyspark_kreplog.network import Cluster
 from pyspark_kreplog.open_logs import OpenLogs
 from pyspark_kreplog.options import ReadOptions
-from pyspark_kreplog.plan import PartitionRange, Task, cut
+from pyspark_kreplog.plan import PartitionRange, RangedLog, Task, cut
 from pyspark_kreplog.rate_limits import end_within_bytes, limit_bytes, limit_records, waits_for_more
 from pyspark_kreplog.stream_offsets import (
     INITIAL,
@@ -54,7 +53,7 @@ class StreamPlanner:
 
     def __init__(self, options: ReadOptions, now_s: Callable[[], float] = time.monotonic) -> None:
         self._options = options
-        self._logs = OpenLogs(options)
+        self._logs: OpenLogs | Cluster = OpenLogs(options) if options.bootstrap is None else Cluster(options)
         self._now_s = now_s
         self._last_batch_s: float | None = None
         self._initial: StreamOffset | None = None
@@ -134,7 +133,7 @@ class StreamPlanner:
 
     def _states(self, known: Collection[TopicPartition]) -> States:
         """What each subscribed partition holds now. A named topic that does not exist may still be created."""
-        partitions, missing_topics = find_subscribed(self._options)
+        partitions, missing_topics = self._logs.find()
         known_topics = {partition.topic for partition in known}
         unknown = set(self._options.assigned or ()) - set(partitions) - set(known)
         missing = {f"topic {topic}" for topic in set(missing_topics) - known_topics}
@@ -142,7 +141,7 @@ class StreamPlanner:
         for name in sorted(missing):
             if (name, "missing") not in self._reported:
                 self._reported.add((name, "missing"))
-                _log.warning("there is no %s in %s yet; it is read once it exists", name, self._options.path)
+                _log.warning("there is no %s in %s yet; it is read once it exists", name, self._options.location)
         return self._logs.states(partitions)
 
     def _resolve_start(self, states: States) -> StreamOffset:
@@ -254,9 +253,7 @@ class StreamPlanner:
                 end = min(end, end_of_shared_log(log.leader_epochs, epoch, stop))
             if end < stop:
                 self._lost(partition, end, f"offsets {end} to {stop}, committed when the batch began, no longer exist")
-            return PartitionRange.of(
-                log, partition, topic_id_of(log), max(first, start or 0), min(end, stop), self._options
-            )
+            return PartitionRange.of(log, partition, max(first, start or 0), min(end, stop), self._options)
 
     def _lost_to_retention(self, partition: TopicPartition, offset: int | None, first: int) -> None:
         new = "" if offset is not None else ", of a partition that is new to this query,"
@@ -275,12 +272,12 @@ class StreamPlanner:
             offset,
             fail=self._options.fail_on_data_loss,
             stream=True,
-            path=partition_path(self._options, partition),
+            path=None if self._options.bootstrap is not None else partition_path(self._options, partition),
         )
         self._reported.add((str(partition), loss))
 
 
-def _size(log: kreplog.Log, start: int, stop: int) -> int:
+def _size(log: RangedLog, start: int, stop: int) -> int:
     """Bytes of [start, stop), 0 where retention deletes `start` at this moment."""
     try:
         return sum(piece.bytes for piece in log.offset_ranges(start, stop, 1 << 62))
@@ -288,7 +285,7 @@ def _size(log: kreplog.Log, start: int, stop: int) -> int:
         return 0
 
 
-def _first_boundary(log: kreplog.Log, start: int, size: int, stop: int) -> int:
+def _first_boundary(log: RangedLog, start: int, size: int, stop: int) -> int:
     """The first batch boundary behind `start` with about `size` bytes before it, at most `stop`, as where retention
     deletes `start` at this moment."""
     try:

@@ -14,7 +14,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog import network
-from pyspark_kreplog.options import parse_batch, parse_stream
+from pyspark_kreplog.options import parse_batch
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
 from tests.integration.clusters import admin_of, eventually, kill, running, wait_for_topic
@@ -137,12 +137,56 @@ def test_a_topic_that_is_created_again_is_not_read(cluster: LocalCluster) -> Non
         list(read(task, ["value"]))
 
 
+def stream(spark: SparkSession, cluster: LocalCluster, topic: str, folder: Path) -> list[tuple[int, int]]:
+    """(partition, offset) of what a stream reads with AvailableNow from where its checkpoint stands, in order."""
+    reader = spark.readStream.format("kreplog").option("kafka.bootstrap.servers", cluster.bootstrap())
+    rows = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="400").load()
+    found: list[tuple[int, int]] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.extend((row.partition, row.offset) for row in batch.select("partition", "offset").collect())
+
+    query = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+    running = query.trigger(availableNow=True).start()
+    try:
+        assert running.awaitTermination(60)
+    finally:
+        running.stop()
+    return sorted(found)
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    create(cluster, "streamed", 2)
+    produce(cluster, "streamed", 1000)
+    assert stream(spark, cluster, "streamed", tmp_path) == [(part, n) for part in (0, 1) for n in range(500)]
+    with network.connect(cluster.bootstrap()) as consumer:
+        leader = consumer.partitions("streamed")[TopicPartition("streamed", 0)].leader
+    kill(cluster, leader)
+    try:
+        produce(cluster, "streamed", 100)
+        assert stream(spark, cluster, "streamed", tmp_path) == [(part, n) for part in (0, 1) for n in range(500, 550)]
+    finally:
+        cluster.start()
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_partitions({"streamed": 3})
+    wait_for_topic(cluster, "streamed", 3)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), acks="all")
+    producer.send("streamed", b"new", partition=2).get(20)
+    producer.close()
+    assert stream(spark, cluster, "streamed", tmp_path) == [(2, 0)]
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.delete_topics(["streamed"])
+        with network.connect(cluster.bootstrap()) as consumer:
+            eventually(lambda: "streamed" not in consumer.topics(), "the topic is still there")
+    create(cluster, "streamed", 3)
+    with pytest.raises(Exception, match=r"created again: its topic id was .* and is now"):
+        stream(spark, cluster, "streamed", tmp_path)
+
+
 def test_what_is_wrong_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
     options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "t"}
     with pytest.raises(UsageError, match=r"there is no topic nothing in the cluster at .*; it holds .*\bt\b"):
         plan(parse_batch(options | {"subscribe": "nothing"}), 2)
     with pytest.raises(UsageError, match=r"from brokers kafka\.bootstrap\.servers"):
         parse_batch({"subscribe": "t"})
-    with pytest.raises(UsageError, match="streams read from a path only"):
-        parse_stream(options)
     assert parse_batch(options | {"path": str(tmp_path)}).bootstrap is None
