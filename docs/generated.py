@@ -52,6 +52,39 @@ KAFKA_DEFAULTS = {
 }
 """The default of Kafka 3.9 where it, or its name, differs."""
 
+TOPIC_TAKES_EFFECT = {
+    "min.insync.replicas": "at once: the next produce with acks=all, and the high watermark",
+    "unclean.leader.election.enable": "at once, also for partitions without a leader",
+    "flush.messages": "with the next leader epoch, which the controller begins at once",
+    "retention.ms": "next check, every `log.retention.check.interval.ms`",
+    "retention.bytes": "next check, every `log.retention.check.interval.ms`",
+    "segment.bytes": "next append",
+    "segment.ms": "next append",
+    "max.message.bytes": "next produce",
+    "index.interval.bytes": "next segment",
+    "message.timestamp.type": "next produce",
+}
+"""When a topic's setting takes effect once a replica has it."""
+
+LOG_TAKES_EFFECT = {
+    "replicated": "`Log.open`; `Log.configure` cannot change it",
+    "segment_bytes": "next append",
+    "segment_ms": "next append",
+    "index_interval_bytes": "next segment",
+    "segment_index_bytes": "next append",
+    "max_message_bytes": "next append; for an `Appender`, the next one made",
+    "batch_bytes": "next `append_many`",
+    "retention_ms": "next `enforce_retention`",
+    "retention_bytes": "next `enforce_retention`",
+    "flush_messages": "next append",
+    "message_timestamp_type": "next append",
+    "compression_type": "next append; for an `Appender`, the next one made",
+    "producer_id_expiration_ms": "next roll of a segment or `expire_producers`",
+    "max_producer_ids": "next batch of a new producer",
+    "directory_group": "when `Log.open` creates the directory",
+}
+"""When a field of the LogConfig that Log.configure takes counts for a log that is open."""
+
 _DESCRIBED = re.compile(r"[a-z][a-z_*]*(?:, [a-z][a-z_*]*)*:(?= |$)")
 
 
@@ -205,10 +238,11 @@ def _topic_settings() -> str:
         like = log if own is None else config
         kind, allowed = _allowed(partial(settings.config_value, like, field))
         meaning = _meaning(of_log if own is None else of_topic, field)
-        rows.append((f"`{name}`", kind, allowed, default, _unit(name), _of_kafka(name), meaning))
+        takes_effect = TOPIC_TAKES_EFFECT[name]
+        rows.append((f"`{name}`", kind, allowed, default, _unit(name), takes_effect, _of_kafka(name), meaning))
     for name, fixed in topic_settings.FIXED.items():
-        rows.append((f"`{name}`", "string", fixed, fixed, "", "the same", "accepted with this value alone"))
-    return _table(("Name", "Type", "Allowed", "Default", "Unit", "Kafka's default", "Meaning"), rows)
+        rows.append((f"`{name}`", "string", fixed, fixed, "", "never", "the same", "accepted with this value alone"))
+    return _table(("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning"), rows)
 
 
 def _log_settings() -> str:
@@ -218,8 +252,10 @@ def _log_settings() -> str:
         low, high = RANGES.get(field.name, ("", ""))
         allowed = f"{low} to {high}".replace(str(2**63 - 1), "2^63-1") if field.name in RANGES else ""
         value = _value(getattr(config, field.name))
-        rows.append((f"`{field.name}`", field.type, allowed, value, _unit(field.name), documented[field.name]))
-    return _table(("Field", "Type", "Allowed", "Default", "Unit", "Meaning"), rows)
+        takes_effect = LOG_TAKES_EFFECT[field.name]
+        cells = (f"`{field.name}`", field.type, allowed, value, _unit(field.name), takes_effect, documented[field.name])
+        rows.append(cells)
+    return _table(("Field", "Type", "Allowed", "Default", "Unit", "Takes effect", "Meaning"), rows)
 
 
 SETTINGS_TABLES = {"broker": _broker_settings, "topic": _topic_settings, "log": _log_settings}

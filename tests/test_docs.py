@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ import pytest
 
 from kreplog import errors
 from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.config import LogConfig
 from kreplog.server import settings, topic_settings
 from tests.integration import clusters
 
@@ -195,6 +197,16 @@ class TestGenerated:
         known = settings.SETTINGS.keys() | topic_settings.NAMES.keys()
         assert generated.NOT_OF_KAFKA | generated.KAFKA_DEFAULTS.keys() <= known
         assert not generated.NOT_OF_KAFKA & generated.KAFKA_DEFAULTS.keys()
+
+    def test_each_setting_of_topics_and_logs_says_when_it_takes_effect(self) -> None:
+        import generated
+
+        assert generated.TOPIC_TAKES_EFFECT.keys() == topic_settings.NAMES.keys()
+        assert generated.LOG_TAKES_EFFECT.keys() == {field.name for field in fields(LogConfig)}
+        for table in generated.SETTINGS_TABLES.values():
+            head, _, *rows = [row.split(" | ") for row in table().splitlines()]
+            column = head.index("Takes effect")
+            assert all(len(row) == len(head) and row[column].strip() for row in rows)
 
     def test_items_of_a_docstring(self) -> None:
         import generated

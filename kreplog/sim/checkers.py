@@ -60,11 +60,11 @@ from kreplog.sim.history import (
     DeletionRequested,
     Event,
     Fail,
+    GuaranteeViolated,
     History,
     Ok,
     Position,
     PowerLost,
-    PromiseBroken,
     Read,
     TopicDeleted,
     UncleanElectionDeclared,
@@ -108,7 +108,7 @@ class Violation(NamedTuple):
     offset: int = -1
 
     @property
-    def promise(self) -> tuple[str, tuple[TopicPartition, ...]]:
+    def guarantee(self) -> tuple[str, tuple[TopicPartition, ...]]:
         """The violated guarantee and its partitions: the same in a shorter run that violates it too."""
         return self.kind, self.partitions
 
@@ -593,7 +593,7 @@ class Checkers:
                 self._unclean(model, event.leader, event.leader_epoch)
             case PowerLost():
                 self._power_lost(model, event)
-            case PromiseBroken():
+            case GuaranteeViolated():
                 self.excuse(model, event.reason)
             case TopicDeleted():
                 self.excuse(model, _DELETION)

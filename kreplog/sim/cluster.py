@@ -138,7 +138,7 @@ class Cluster:
         self.checkers.power_lost(losses)
 
     def may_replace_disk(self, machine: Machine) -> bool:
-        """Whether the loss of a whole disk keeps the promise: every committed record is on another known disk.
+        """Whether the loss of a whole disk keeps the guarantee: every committed record is on another known disk.
         fsync does not help here, so the disk must have no partition that relies on it."""
         if not self.may_lose_power(machine):
             return False
@@ -226,7 +226,7 @@ class Cluster:
         return -1 if node is None else nodes.decode_controller(node)
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Whether a power failure here keeps the promise: with min.insync.replicas in memory all but one may be lost,
+        """Whether a power failure here keeps the guarantee: with min.insync.replicas in memory all but one may be lost,
         so
         no other replica may still be catching up after a power failure (reliability notes, 0.10)."""
         self._read_store()

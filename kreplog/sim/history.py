@@ -129,7 +129,7 @@ class PowerLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseBroken(Event):
+class GuaranteeViolated(Event):
     """Declared: the faults exceeded what acks=all survives."""
 
     reason: str

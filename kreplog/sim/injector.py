@@ -596,7 +596,7 @@ class Injector:
 
     def _settings(self, action: Action) -> bool:
         """Change min.insync.replicas or flush.messages; where the power may fail only one of the two, which keeps the
-        promise."""
+        guarantee."""
         cluster, plan = self._cluster, self._cluster.plan
         names = cluster.topic_names()
         if not names:

@@ -92,7 +92,7 @@ def run(seeds: Sequence[int], options: Options, jobs: int, trace: Path | None, a
         shrunk = options, failed[0]
     elif failed:
         if not as_json:
-            print(f"seed {failed[0].seed} breaks a promise; searching for a minimal set of faults")
+            print(f"seed {failed[0].seed} violates a guarantee; searching for a minimal set of faults")
         shrunk = simulate.shrink(failed[0], options, SHRINK_RUNS)
     facts = _facts(results, failed, options, shrunk, seconds)
     if trace is not None or (shrunk is not None and not as_json):
@@ -117,7 +117,7 @@ def explain(traced: Result, smaller: Options, options: Options) -> None:
 
     smaller: the options of `traced`, shrunk from `options`, with which the seed failed.
     """
-    print(f"seed {traced.seed} breaks a promise:")
+    print(f"seed {traced.seed} violates a guarantee:")
     for violation in traced.violations:
         print(f"  {violation.kind}: {violation.text}")
     partitions = {partition for violation in traced.violations for partition in violation.partitions}
@@ -181,7 +181,7 @@ def _print_totals(facts: dict[str, Any]) -> None:
         f"{_counted(facts['seeds'], 'seed')} in {facts['seconds']:.1f} s ({facts['seeds_per_second']:.1f} seeds/s), "
         f"{facts['virtual_seconds']:,} s of virtual time; {totals}"
     )
-    print(f"{_counted(failed, 'seed')} broke a promise" if failed else "no promise was broken")
+    print(f"{_counted(failed, 'seed')} violated a guarantee" if failed else "no guarantee was violated")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -131,7 +131,7 @@ def _run(cluster: Cluster) -> list[Violation]:
 
 
 def _run_until(cluster: Cluster, end_us: int) -> None:
-    """Run until `end_us`, or until a promise is broken, after which the rest of the run is irrelevant."""
+    """Run until `end_us`, or until a guarantee is violated, after which the rest of the run is irrelevant."""
     scheduler = cluster.scheduler
     while scheduler.now_us < end_us and not cluster.broken:
         scheduler.run_until(min(end_us, scheduler.now_us + REST_CHECK_MS * MS))
@@ -156,12 +156,12 @@ def _run_chunk(chunk: tuple[tuple[int, ...], Options]) -> list[Result]:
 
 
 def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result]:
-    """Find fewer faults that still break the same promise about the same partition.
+    """Find fewer faults that still violate the same guarantee of the same partition.
 
     Drops halves, then smaller pieces, for at most `runs` runs. The returned options name the remaining
     faults; the result is that of a run with them, with whatever else it breaks.
     """
-    promises = {violation.promise for violation in failed.violations}
+    guarantees = {violation.guarantee for violation in failed.violations}
     count = len(plan_of(failed.seed, options).actions)
     remaining = list(range(count)) if options.only is None else sorted(set(options.only))
     best = failed
@@ -172,7 +172,7 @@ def shrink(failed: Result, options: Options, runs: int) -> tuple[Options, Result
             candidate = remaining[:at] + remaining[at + size :]
             runs -= 1
             result = run_seed(failed.seed, replace(options, only=tuple(candidate)))
-            if any(violation.promise in promises for violation in result.violations):
+            if any(violation.guarantee in guarantees for violation in result.violations):
                 remaining, best, dropped = candidate, result, True
             else:
                 at += size

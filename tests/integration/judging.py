@@ -157,7 +157,7 @@ class Verdict:
 
 
 def judge(cluster: LocalCluster, load: Load) -> Verdict:
-    """Fail with whatever promise was broken, or was not put to the test."""
+    """Fail if a guarantee was violated, or was not put to the test."""
     verdict = Verdict(cluster, load)
     violations = verdict.violations(load.history.events)
     assert not violations, "\n".join([*violations, f"producers' new epochs: {verdict.new_epochs()}"])

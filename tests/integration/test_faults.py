@@ -71,7 +71,7 @@ def test_leader_follower_and_controller_are_killed(cluster: LocalCluster, view: 
         load.goes_on()
     verdict = judge(cluster, load)
 
-    # And the checkers can fail: each promise, broken in what a client says that it saw, is noticed.
+    # And the checkers can fail: each guarantee, violated in what a client reports, is noticed.
     events = load.history.events
     acked = next(event for event in events if isinstance(event, Ok))
     read = next(event for event in events if isinstance(event, Read) and event.offset == 7)

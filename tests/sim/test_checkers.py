@@ -17,7 +17,7 @@ from kreplog.sim.checkers import LEGAL
 from kreplog.sim.disk import Loss
 from kreplog.sim.history import (
     DeletionRequested,
-    PromiseBroken,
+    GuaranteeViolated,
 )
 from kreplog.types import Check, Create, LeaderAndIsr, TopicPartition
 from tests.sim.checked_world import BROKERS, ID, TP, World
@@ -302,7 +302,7 @@ def test_a_replica_that_refetched_its_records_must_hold_them_again(world: World)
 
 
 def test_a_declared_break_excuses(world: World) -> None:
-    world.history.add(PromiseBroken(0, TP, ID, "a test"))
+    world.history.add(GuaranteeViolated(0, TP, ID, "a test"))
     world.logs[1].truncate_to(0)
     world.read(7, 7)
     assert world.kinds == []

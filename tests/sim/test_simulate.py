@@ -1,4 +1,4 @@
-"""Whole seeds: no promise is broken, the same seed takes the same course, and what is printed leads back to it."""
+"""Whole seeds: no guarantee is violated, the same seed takes the same course, and what is printed leads back to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for seed in (7, 8):
 """
 
 
-def test_no_seed_breaks_a_promise() -> None:
+def test_no_seed_violates_a_guarantee() -> None:
     """On one core for each job; every core that may be used."""
     jobs = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
     results = list(simulate.run_seeds(SEEDS, Options(), jobs))
@@ -103,14 +103,17 @@ def test_a_seed_that_fails_is_explained_and_replayed(
     first = CliRunner().invoke(app, [*arguments, "--trace", str(tmp_path / "trace.json")])
     assert first.exit_code == 1
     command = next(line for line in first.stdout.splitlines() if line.startswith("replay: "))
-    explanation_text = first.stdout[first.stdout.index(" breaks a promise:\n") : first.stdout.index("replay: ")]
+    explanation_text = first.stdout[first.stdout.index(" violates a guarantee:\n") : first.stdout.index("replay: ")]
     again = CliRunner().invoke(app, command.removeprefix("replay: kreplog ").split())
     assert again.exit_code == 1
     seed = command.split("--seeds ")[1].split()[0]
-    assert f"seed {seed} breaks a promise" in again.stdout
+    assert f"seed {seed} violates a guarantee" in again.stdout
     assert f"\n  {kind}: " in explanation_text
-    assert again.stdout[again.stdout.index(" breaks a promise:\n") : again.stdout.index("replay: ")] == explanation_text
-    assert "1 seed broke a promise" in again.stdout
+    assert (
+        again.stdout[again.stdout.index(" violates a guarantee:\n") : again.stdout.index("replay: ")]
+        == explanation_text
+    )
+    assert "1 seed violated a guarantee" in again.stdout
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert trace["seed"] == int(seed)
     assert any(line["actor"] == "checker" for line in trace["trace"])
@@ -123,7 +126,7 @@ def test_a_seed_that_fails_is_explained_and_replayed(
     ]
 
 
-def test_a_shrunk_seed_breaks_the_same_promise_about_the_same_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shrunk_seed_violates_the_same_guarantee_of_the_same_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without fault 3 breaks another; one without 5 the same of another partition; one without 1 none."""
     wanted = Violation("lost", "", (TopicPartition("t", 0),))
     others = Violation("diverged", "", (TopicPartition("t", 0),)), Violation("lost", "", (TopicPartition("t", 1),))

@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 
 def harmless() -> list[str]:
-    """Mutations that cost elections and time, and break no promise."""
+    """Mutations that cost elections and time, and violate no guarantee."""
     return [name for name, mutation in _MUTATIONS.items() if mutation.harmless]
 
 

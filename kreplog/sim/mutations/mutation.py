@@ -14,7 +14,7 @@ Patch = tuple[Any, str, Any]
 class Mutation:
     """description: the wrong rule in one line, with the flaw that it brings back. make: returns the patches.
 
-    harmless: it costs elections and time, and breaks no promise.
+    harmless: it costs elections and time, and violates no guarantee.
     """
 
     name: str
