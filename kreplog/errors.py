@@ -1,7 +1,7 @@
-"""Every exception kreplog raises, each tied to one Kafka error code.
+"""All exceptions that kreplog raises, each with a Kafka error code.
 
-The class says what kind of failure it is; the message says what happened, where, and what to do next; the fields carry
-the same facts for programs. Whether to retry is the caller's decision.
+The class is the kind of failure; the message has the cause, the place, and what to do next; the fields have the same
+facts for programs. Whether to retry is the caller's decision.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 
 class ErrorCode(IntEnum):
-    """Kafka's protocol error codes, as far as kreplog answers with them. Source: Kafka protocol guide, error codes."""
+    """The error codes of Kafka's protocol that kreplog returns. Source: Kafka protocol guide, error codes."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -94,35 +94,35 @@ def _rebuild(cls: type[KreplogError], args: tuple[Any, ...], fields: dict[str, A
 
 
 class UsageError(KreplogError, ValueError):
-    """The caller broke the contract; nothing was changed."""
+    """The call was used wrongly; nothing was changed."""
 
     kafka_code = ErrorCode.INVALID_REQUEST
 
 
 class ArgumentTypeError(UsageError, TypeError):
-    """An argument has a type this call does not take; nothing was changed."""
+    """An argument has a type that the call does not accept; nothing was changed."""
 
 
 class InvalidTopicError(UsageError):
-    """A topic or partition directory name against Kafka's rules ([a-zA-Z0-9._-], 1 to 249, not "." or "..")."""
+    """The name of a topic or partition directory breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or ".."."""
 
     kafka_code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class InvalidReplicationFactorError(UsageError):
-    """A replication factor below 1 or above the number of brokers; nothing was changed."""
+    """The replication factor is below 1 or above the number of brokers; nothing was changed."""
 
     kafka_code = ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 class InvalidPartitionsError(UsageError):
-    """A number of partitions below 1; nothing was changed."""
+    """The number of partitions is below 1; nothing was changed."""
 
     kafka_code = ErrorCode.INVALID_PARTITIONS
 
 
 class InvalidReplicaAssignmentError(UsageError):
-    """An assignment that names a broker twice, an unknown one, or none; `partition` says where. Nothing was changed."""
+    """A replica assignment has a broker twice, an unknown broker, or none; nothing was changed. partition: which."""
 
     kafka_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
@@ -134,7 +134,7 @@ class RecordTooLargeError(UsageError):
 
 
 class TooManyProducersError(KreplogError):
-    """A partition takes no more idempotent producers for now; nothing was written. Retriable."""
+    """The partition has reached its limit of idempotent producers; nothing was written. Retriable."""
 
     kafka_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -146,26 +146,26 @@ class UnsupportedCompressionError(KreplogError):
 
 
 class PeerProtocolError(KreplogError):
-    """Bytes from a peer that are no Kafka message, or a request for more than is allowed; nothing was done.
+    """A peer sent bytes that are not a Kafka message, or a request beyond the limits; it had no effect.
 
-    `position` counts from the start of what was decoded. Nothing that follows on that connection can be trusted.
+    `position` counts from the start of the decoded bytes. The connection must be closed: its framing is lost.
     """
 
     kafka_code = ErrorCode.INVALID_REQUEST
 
 
 class InvariantError(KreplogError):
-    """kreplog broke its own rule; a bug. Nothing further may be trusted, so the owner must stop."""
+    """An internal invariant of kreplog was violated, which is a bug. The state may be wrong: the process must stop."""
 
 
 class OffsetOutOfRangeError(KreplogError):
-    """The offset lies below the log start offset or past the log end offset."""
+    """The offset is below the log start offset or past the log end offset."""
 
     kafka_code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class StorageError(KreplogError):
-    """A file could not be read or written as promised."""
+    """A file could not be read or written."""
 
     kafka_code = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -175,31 +175,31 @@ class DiskFullError(StorageError):
 
 
 class ResourceExhaustedError(StorageError):
-    """No descriptor, memory or address space was to be had (EMFILE, ENFILE, ENOMEM); nothing was changed. Retriable."""
+    """No file descriptor, memory or address space is left (EMFILE, ENFILE, ENOMEM); nothing was changed. Retriable."""
 
 
 class ReplicaRefusedError(StorageError):
-    """The broker has no descriptors for another replica; nothing was made."""
+    """The broker has no file descriptors for another replica, which was not created."""
 
 
 class CorruptBatchError(StorageError):
-    """Bytes that are not a valid record batch; on a leader's answer worth refetching, on one's own disk damage."""
+    """Bytes are not a valid record batch. In a leader's response: fetch again; on the local disk: damage."""
 
     kafka_code = ErrorCode.CORRUPT_MESSAGE
 
 
 class UnsupportedFormatError(CorruptBatchError):
-    """A batch that says it is older than magic 2: written by a Kafka before 0.11, or damaged in that byte."""
+    """A batch has a magic below 2: it was written by a Kafka before 0.11, or its magic byte is damaged."""
 
     kafka_code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class CorruptCheckpointError(StorageError):
-    """A checkpoint or snapshot file that cannot be parsed; callers fall back to a scan of the log."""
+    """A checkpoint or snapshot file cannot be parsed; callers fall back to a scan of the log."""
 
 
 class LogFailedError(StorageError):
-    """A write or fsync failed, now or earlier; the log refuses further writes until it is reopened. Readers go on."""
+    """A write or fsync failed, now or earlier; the log refuses further writes until it is reopened. Reads continue."""
 
 
 class LogLockedError(StorageError):
@@ -207,29 +207,29 @@ class LogLockedError(StorageError):
 
 
 class LogClosedError(UsageError):
-    """The log, or what was made from it, is closed."""
+    """The log, or the reader or appender made from it, is closed."""
 
 
 class OutOfOrderSequenceError(KreplogError):
-    """An idempotent producer's batch does not follow its last one; nothing was written."""
+    """The sequence of an idempotent producer's batch does not follow its last batch; nothing was written."""
 
     kafka_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class DuplicateSequenceError(KreplogError):
-    """A batch older than the last five of its producer: already written, its offsets no longer remembered."""
+    """A batch older than the last five of its producer was sent again: it is written, its offsets are not known."""
 
     kafka_code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 class ProducerFencedError(KreplogError):
-    """The producer epoch is older than one already seen; nothing was written."""
+    """The producer epoch is older than the latest of this producer id; nothing was written."""
 
     kafka_code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class FencedLeaderEpochError(KreplogError):
-    """The leader epoch is older than one already in the log; nothing was written."""
+    """The leader epoch is older than the latest in the log; nothing was written."""
 
     kafka_code = ErrorCode.FENCED_LEADER_EPOCH
 
@@ -246,7 +246,7 @@ class CoordinationError(KreplogError):
 
 
 class NoNodeError(CoordinationError):
-    """The node, or the parent of one to be created, does not exist."""
+    """The node, or the parent of a node to be created, does not exist."""
 
 
 class NodeExistsError(CoordinationError):
@@ -254,7 +254,7 @@ class NodeExistsError(CoordinationError):
 
 
 class BadVersionError(CoordinationError):
-    """The node is at another version than the caller expects: it was written in between."""
+    """The node has another version than the caller expects: it was written in the meantime."""
 
 
 class NotEmptyError(CoordinationError):
@@ -262,21 +262,21 @@ class NotEmptyError(CoordinationError):
 
 
 class SessionExpiredError(CoordinationError):
-    """The session has ended; its ephemeral nodes are gone and it can never write again."""
+    """The session has ended: its ephemeral nodes are deleted, and it cannot be used again."""
 
 
 class ConnectionLossError(CoordinationError):
-    """The store did not answer: whether the operation was applied is not known; read before trying again."""
+    """The store did not respond, so the operation may have been applied: read before you retry."""
 
 
 def is_exhaustion(error: BaseException | None) -> bool:
     """Whether an operation failed only because the process had no descriptor or memory left (EMFILE, ENFILE, ENOMEM),
-    directly or as the cause of the error raised: the disk is not to blame."""
+    directly or as the cause of the error raised: the disk has not failed."""
     return _is_caused_by(error, ResourceExhaustedError, (errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an operation failed for want of room on the disk (ENOSPC, EDQUOT): the disk itself is in order."""
+    """Whether an operation failed because the disk is full (ENOSPC, EDQUOT): the disk itself has not failed."""
     return _is_caused_by(error, DiskFullError, (errno.ENOSPC, errno.EDQUOT))
 
 
@@ -289,6 +289,6 @@ def _is_caused_by(error: BaseException | None, kind: type[StorageError], numbers
 
 
 def check(condition: object, message: str) -> None:
-    """Raise InvariantError(message) unless `condition` holds; unlike `assert` it stays on under `python -O`."""
+    """Raise InvariantError(message) unless `condition` holds; unlike `assert` also under `python -O`."""
     if not condition:
         raise InvariantError(message)

@@ -1,7 +1,7 @@
-"""Log: the Python face of one partition directory.
+"""Log: the public API of one partition directory.
 
-The bytes and the hot calls live in `_native`; this module gives them their public shape and owns what needs Python: the
-thread behind an appender's `linger_ms`, and the care for forked children.
+`_native` has the file format and the hot calls; this module has their public signatures, and what needs Python: the
+thread for an appender's `linger_ms`, and the handling of forked children.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _writers: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
 class NumpyColumns(NamedTuple):
-    """Records as read-only NumPy arrays of one length; made by `Log.to_numpy`.
+    """Records as read-only NumPy arrays of equal length; made by `Log.to_numpy`.
 
-    offsets: int64. timestamps_ms: int64, ms since 1970. values: of the dtype that was given, None without one.
+    offsets: int64. timestamps_ms: int64, ms since 1970. values: of the given dtype, None without one.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -60,9 +60,10 @@ class NumpyColumns(NamedTuple):
 
 
 class Appender(BufferedAppender):
-    """Appends one record a call through a buffer; made by `Log.appender`, a context manager.
+    """Buffers single records and appends them in batches; a context manager, made by `Log.appender`.
 
-    A record is written when its batch is full, on `flush`, when any other call changes the log, or after linger_ms.
+    A record is written when its batch is full, on `flush`, before any other call that changes the log, or after
+    linger_ms.
     """
 
     def __init__(self, log: Log, batch_bytes: int, linger_ms: float, compression: str | None) -> None:
@@ -90,7 +91,7 @@ class Appender(BufferedAppender):
         self.close()
 
     def close(self) -> None:
-        """Write what is buffered and take no more. Closing twice does nothing. Raises LogFailedError."""
+        """Write the buffered records and close. Closing twice does nothing. Raises LogFailedError."""
         try:
             super().close()
         finally:
@@ -110,7 +111,7 @@ def _linger(appender_ref: weakref.ref[Appender], wake: threading.Event, linger_n
             return
         try:
             appender.linger(linger_ns)
-        except Exception:  # the log has failed: the next append says so to the caller
+        except Exception:  # the log has failed: the next append raises the error
             return
         if appender.closed or appender.log.closed:
             return
@@ -134,12 +135,12 @@ class Log(SegmentedLog):
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Open `<dir>/<topic>-<partition>`, making it where it is missing, and recover it if it was not closed.
+        """Open `<dir>/<topic>-<partition>`; create it if it is missing, and recover it if it was not closed.
 
-        read_only: change nothing and take no lock; what the writer commits is seen as it commits it.
+        read_only: change nothing and take no lock; records are visible as soon as the writer commits them.
         progress: called with (bytes checked, bytes to check) during recovery.
-        Raises InvalidTopicError (the directory's name), UsageError (it is no directory), LogLockedError (open for
-        writing elsewhere), StorageError (it cannot be read, or, read-only, holds no log).
+        Raises InvalidTopicError (the directory's name), UsageError (not a directory), LogLockedError (another process
+        has it open for writing), StorageError (it cannot be read, or, read-only, contains no log).
         """
         if config is None:
             config = LogConfig()
@@ -167,9 +168,10 @@ class Log(SegmentedLog):
         return f"<kreplog.Log {self.path} {state}>"
 
     def appender(self, batch_bytes: int = 65536, linger_ms: float = 5, compression: str | None = None) -> Appender:
-        """A buffered appender. batch_bytes: a batch is closed at this size; compression: the log's own by default.
+        """Return a buffered appender.
 
-        linger_ms: a record waits no longer than about this before it is written.
+        batch_bytes: maximum size of a batch. compression: the log's compression_type by default.
+        linger_ms: the longest time for which a record is buffered, approximately.
         Raises UsageError, UnsupportedCompressionError, LogClosedError.
         """
         if self.read_only:
@@ -191,9 +193,9 @@ class Log(SegmentedLog):
 
         buffer: one or more whole batches of magic 2; an idempotent producer's batch must stand alone. A repeated batch
         (same producer id, epoch and sequence) writes nothing and returns its original offsets.
-        leader_epoch: the epoch this leader leads in, the log's own by default. strict: an idempotent producer that is
-        not known here must begin with its first batch; otherwise anywhere, since it may have been forgotten (KIP-360).
-        new_producers: whether any may be added to those that are known.
+        leader_epoch: the epoch of this leader; by default that of the log. strict: an unknown idempotent producer must
+        start with sequence 0; otherwise it may start anywhere, since its state may have expired (KIP-360).
+        new_producers: whether batches of unknown producers are accepted.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
         OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError,
         TooManyProducersError (nothing written),
@@ -202,43 +204,43 @@ class Log(SegmentedLog):
         return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers)
 
     def append_once(self, batches: Iterable[Buffer], *, writer: str, sequence: int) -> range | None:
-        """Append encoded batches that become visible together or not at all, once per writer and sequence; durable on
-        return. Returns the range of their offsets, None where `sequence` is not above the writer's latest.
+        """Append encoded batches atomically, once per writer and sequence; durable on return. Return the range of their
+        offsets, or None if `sequence` is not above the writer's latest.
 
-        batches: buffers of whole batches of magic 2, as for append_batches, but of no idempotent producer. writer: up
-        to 255 bytes of UTF-8; a log remembers the 1,000 that appended last. sequence: from 0 up. A crash or an error
-        before the commit leaves nothing; after it everything, whatever the call returned: repeat it to find out. Other
-        threads that change the log wait meanwhile.
+        batches: buffers of whole batches of magic 2, as for append_batches, but not of an idempotent producer. writer:
+        up to 255 bytes of UTF-8; the log stores the latest sequences of the 1,000 writers that appended last. sequence:
+        0 or more. After a crash or an error either all batches are in the log or none: repeat the call to find out.
+        Other threads that change the log wait for the end of the call.
         Raises as append_batches does, and UsageError (the log is replicated), CorruptCheckpointError (the ledger).
         """
         return bulk.append_once(self, batches, writer, sequence)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
-        """Append a leader's batches as they are: offsets and epochs kept; return AppendInfo.
+        """Append a leader's batches unchanged, with their offsets and epochs; return AppendInfo.
 
-        The first must begin at the log end offset and each at the end of the one before.
+        The first must begin at the log end offset, and each at the next offset of the batch before.
         Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
         RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
         """
         return encoded.append_as_follower(self, buffer)
 
     def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
-        """The committed records of [start, stop); the whole log by default, up to the high watermark of this moment.
+        """Iterate over the committed records of [start, stop); by default the whole log up to the high watermark now.
 
-        Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset (one
-        can read on from behind the damage), and OffsetOutOfRangeError when records are deleted under the reader.
+        Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset
+        (reading can continue behind the damage), and OffsetOutOfRangeError if records are deleted during the read.
         """
         return reader.Records(self, start, stop, False)
 
     def values(self, start: int | None = None, stop: int | None = None) -> Iterator[bytes | None]:
-        """The values alone, as `read` would give them."""
+        """Iterate over the values of the records that `read` returns."""
         return reader.Records(self, start, stop, True)
 
     def fetch(self, offset: int, max_bytes: int = 1048576, isolation: str = "committed") -> Fetched:
-        """Whole batches, as they stand on disk, from the one that holds `offset` on, about max_bytes of them.
+        """Return about max_bytes of whole batches, unchanged as on disk, from the batch that contains `offset`.
 
-        At least one batch, however large, where there is one below the end: the high watermark, or with isolation
-        "log_end" the log end offset. Batches are not decompressed, nor their CRCs checked: that is the receiver's part.
+        Returns at least one batch, however large, if there is one below the end: the high watermark, or with isolation
+        "log_end" the log end offset. Batches are neither decompressed nor are their CRCs checked: the receiver does so.
         Raises OffsetOutOfRangeError below the log start or past the log end, CorruptBatchError, UsageError.
         """
         return reader.fetch(self, offset, max_bytes, isolation)
@@ -252,7 +254,7 @@ class Log(SegmentedLog):
         timestamp_unit: str = "ms",
         max_bytes: int = 4 << 20,
     ) -> Iterator[pa.RecordBatch]:
-        """The committed records of [start, stop) as pyarrow.RecordBatches of about max_bytes, built natively.
+        """Iterate over the committed records of [start, stop) as pyarrow.RecordBatches of about max_bytes.
 
         columns, in any order: offset (int64), timestamp (timestamp[ms or us, UTC]), timestampType (int32), key and
         value (binary), headers (list of struct<key: string, value: binary>); all but timestampType by default.
@@ -275,10 +277,10 @@ class Log(SegmentedLog):
         *,
         max_bytes: int = 4 << 20,
     ) -> Iterator[NumpyColumns]:
-        """The committed records of [start, stop) as NumPy arrays of about max_bytes, built natively and lent uncopied.
+        """Iterate over the committed records of [start, stop) as NumPy arrays of about max_bytes, without a copy.
 
-        value_dtype: how to take the values, each of which must have its size, as `append_many` writes an array's items;
-        structured dtypes included, those with Python objects not. Without it values are not decoded.
+        value_dtype: the type of the values, each of which must have its size, as `append_many` writes an array's items;
+        it may be structured, but not contain Python objects. Without it values are not decoded.
         Raises ArgumentTypeError, UsageError (the dtype, and while iterating a value of another size, with its offset);
         else as `read` does.
         """
@@ -305,12 +307,12 @@ class Log(SegmentedLog):
     def batches(
         self, start: int | None = None, stop: int | None = None, *, max_bytes: int = 4 << 20
     ) -> Iterator[npt.NDArray[Any]]:
-        """The headers of the committed batches that hold records of [start, stop), as structured NumPy arrays, each of
-        about max_bytes of log; no record is decoded, every CRC is checked.
+        """Iterate over the headers of the committed batches with records of [start, stop), as structured NumPy arrays,
+        each for about max_bytes of the log; no record is decoded, every CRC is checked.
 
         Fields: base_offset, last_offset, max_timestamp (ms), producer_id (int64); size (bytes), leader_epoch (int32);
         crc (uint32, CRC-32C of all but the first 21 bytes); record_count, base_sequence (int32); attributes,
-        producer_epoch (int16). Two batches whose rows are equal are the same bytes, but for chance.
+        producer_epoch (int16). Two batches with equal rows are identical, unless their CRCs collide.
         Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with the offset.
         """
         import numpy as np
@@ -332,28 +334,28 @@ class Log(SegmentedLog):
         stop: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> VerifyReport:
-        """Check every batch's place and CRC and every record's lengths, up to the log end; report all damage found.
+        """Check every batch's position and CRC and every record's lengths, up to the log end; report all damage.
 
-        Uses the processors that this process may run on, eight at most. progress: called with (bytes done, bytes to
-        do). Raises OffsetOutOfRangeError; damage is reported, not raised.
+        Uses the processors that this process may run on, eight at most. progress: called with (bytes checked, bytes to
+        check). Raises OffsetOutOfRangeError; damage is reported, not raised.
         """
         return verification.verify(self, start, stop, progress)
 
     def truncate_to(self, offset: int) -> int:
         """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
 
-        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10. Nor does the log
-        start offset move back: within the batch that holds it, the log becomes empty and ends where it starts.
-        log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). Readers never see
-        part of it; a high watermark above the new end comes down to it. Raises LogFailedError.
+        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10. The log start offset
+        never moves back: truncation within the batch that contains it leaves an empty log at the log start offset.
+        log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). To readers it is
+        atomic; a high watermark above the new end is lowered to it. Raises LogFailedError.
         Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.
         """
         return truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on with an empty log whose first record will get `offset`.
+        """Delete all records; the log is then empty and its next record gets `offset`.
 
-        For a follower that has fallen behind its leader's log start. Raises UsageError, LogFailedError.
+        For a follower whose log ends below its leader's log start offset. Raises UsageError, LogFailedError.
         """
         truncation.truncate_fully_and_start_at(self, offset)
 
@@ -366,7 +368,7 @@ class Log(SegmentedLog):
         return truncation.delete_records_before(self, offset)
 
     def configure(self, config: LogConfig) -> None:
-        """Go by other settings from now on; an appender that is open keeps its own limits, a segment its index.
+        """Apply other settings; open appenders keep their limits, and the active segment its index interval.
 
         Raises UsageError (`replicated` cannot change), UnsupportedCompressionError, LogFailedError, LogClosedError.
         """
@@ -375,20 +377,20 @@ class Log(SegmentedLog):
         directory.configure(self, config)
 
     def enforce_retention(self, now_ms: int | None = None) -> int:
-        """Delete whole old segments that retention_ms, retention_bytes or the log start offset let go; return how many.
+        """Delete the segments that retention_ms, retention_bytes or the log start offset exclude; return their number.
 
-        now_ms: wall clock in ms, now by default. Never the newest segment, never at or above the high watermark.
+        now_ms: wall clock in ms, now by default. Keeps the newest segment and all at or above the high watermark.
         Raises LogFailedError.
         """
         return truncation.enforce_retention(self, now_ms)
 
     @property
     def producer_count(self) -> int:
-        """Idempotent producers that are remembered."""
+        """Number of idempotent producers with state in the log."""
         return encoded.producer_count(self)
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget the producers that have been idle for producer_id_expiration_ms. now_ms: by the wall clock.
+        """Remove the state of producers idle for producer_id_expiration_ms. now_ms: wall clock.
 
         Raises LogFailedError, LogClosedError."""
         encoded.expire_producers(self, now_ms)
@@ -404,13 +406,14 @@ class Log(SegmentedLog):
         return lookup.steadily(self, lookup.segments)
 
     def size_from(self, offset: int) -> int:
-        """Bytes from the batch that holds `offset` to the log end, by indexes and headers alone: how far a reader that
-        stands at `offset` is behind. offset: in [log_start_offset, log_end_offset]. Raises OffsetOutOfRangeError,
+        """Bytes from the batch that contains `offset` to the log end: the lag of a reader at `offset`.
+
+        Reads indexes and headers only. offset: in [log_start_offset, log_end_offset]. Raises OffsetOutOfRangeError,
         CorruptBatchError."""
         return sum(piece.bytes for piece in self.offset_ranges(offset, self.log_end_offset, 1 << 62))
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """The first committed offset whose timestamp is >= `timestamp_ms`; None when there is none.
+        """The first committed offset with a timestamp >= `timestamp_ms`; None if there is none.
 
         Raises ArgumentTypeError, UsageError, CorruptBatchError, StorageError (the log's first segment is missing).
         """
@@ -432,7 +435,7 @@ class Log(SegmentedLog):
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The topic id from partition.metadata, None where there is none (KIP-516). Raises CorruptCheckpointError."""
+        """The topic id in partition.metadata, None without that file (KIP-516). Raises CorruptCheckpointError."""
         path = os.path.join(self.path, "partition.metadata")
         try:
             with open(path, encoding="ascii") as file:
