@@ -39,7 +39,7 @@ BATCH_JOBS = "spark-batch-jobs"
 MAX_QUERIES = 1000
 LOCK_TIMEOUT_S = 600.0
 
-_OWNER_LOCK = ".kreplog.lock"
+_BROKER_FILE = "meta.properties"
 _LOCK_POLL_S = 0.02
 
 _log = logging.getLogger("pyspark_kreplog")
@@ -161,8 +161,11 @@ class SinkDirectory:
                 raise
         return bulk
 
-    def _copy(self, job: str, append: PartitionAppend, bulk: BulkAppend) -> None:
-        """Append the staged batches of one partition. Raises CorruptBatchError unless all of them are there."""
+    def _copy(self, job: str, append: PartitionAppend, bulk: BulkAppend, *, committed: bool = False) -> None:
+        """Append the staged batches of one partition. Raises CorruptBatchError unless all of them are there.
+
+        committed: whether the job is, so that writing it again would double its rows."""
+        remedy = "the job is committed, so restore the file; do not write again" if committed else "write again"
         file, name = None, ""
         try:
             for extent in append.extents:
@@ -174,7 +177,7 @@ class SinkDirectory:
                 data = file.read(extent.length)
                 if len(data) != extent.length or bulk.append(data, inspect=False) != extent.length:
                     raise CorruptBatchError(
-                        f"staged file {self._root / job / name} is damaged at byte {extent.position}; write again",
+                        f"staged file {self._root / job / name} is damaged at byte {extent.position}: {remedy}",
                         path=str(self._root / job / name),
                     )
         except OSError as error:
@@ -183,9 +186,7 @@ class SinkDirectory:
             if file is not None:
                 file.close()
         if bulk.end_offset - bulk.first_offset != append.records:
-            raise CorruptBatchError(
-                f"the staged files of {append.name} do not hold {append.records} records; write again"
-            )
+            raise CorruptBatchError(f"the staged files of {append.name} do not hold {append.records} records: {remedy}")
 
     def _complete(self) -> None:
         """Steps 3 and 4 of a job that is committed and not complete. Raises StorageError."""
@@ -194,9 +195,12 @@ class SinkDirectory:
             return
         _log.info("completing job %s, which was committed before its driver ended", record.job)
         for append in record.appends:
-            with self._open(append.name) as log, BulkAppend(log, append.writer, append.sequence) as bulk:
+            with (
+                self._open(append.name, committed=True) as log,
+                BulkAppend(log, append.writer, append.sequence) as bulk,
+            ):
                 if not bulk.duplicate:
-                    self._copy(record.job, append, bulk)
+                    self._copy(record.job, append, bulk, committed=True)
                     bulk.commit()
                     bulk.publish()
         self._forget(record)
@@ -235,23 +239,27 @@ class SinkDirectory:
     def _open_topics(
         self, messages: list[Staged], extents: dict[TopicPartition, list[Extent]], stack: contextlib.ExitStack
     ) -> dict[TopicPartition, Log]:
-        """The logs that get records; all partitions of a topic that is not there yet are created."""
-        present = partition_counts(str(self._path))
+        """The logs that get records; the partitions that their topics lack are created."""
         counts = {topic: count for message in messages for topic, count in message.topics.items()}
         for topic, count in sorted(counts.items()):
-            for partition in range(count) if topic not in present else ():
-                if TopicPartition(topic, partition) not in extents:
-                    self._open(f"{topic}-{partition}").close()
+            # The highest first: it says how many partitions the topic has, also after a kill in between.
+            for name in (f"{topic}-{partition}" for partition in reversed(range(count))):
+                if not (self._path / name).is_dir():
+                    self._open(name).close()
         return {partition: stack.enter_context(self._open(str(partition))) for partition in sorted(extents)}
 
-    def _open(self, name: str) -> Log:
-        """Raises UsageError where another process has the log, StorageError."""
+    def _open(self, name: str, *, committed: bool = False) -> Log:
+        """committed: whether the job is that wants it. Raises LogLockedError where another process has the log,
+        StorageError."""
         try:
             return Log.open(self._path / name, self._config)
         except LogLockedError as error:
-            raise LogLockedError(
-                f"nothing is committed: {error}", partition=name, path=str(self._path / name)
-            ) from error
+            state = (
+                "an earlier job is committed, and is completed by the next write or restart: do not write it again"
+                if committed
+                else "nothing is committed"
+            )
+            raise LogLockedError(f"{state}: {error}", partition=name, path=str(self._path / name)) from error
 
     # Files
 
@@ -339,18 +347,11 @@ def _complete_prepared(prepared: list[BulkAppend]) -> Exception | None:
 
 
 def check_no_broker(path: str) -> None:
-    """Raise LogLockedError where a broker has this data directory, whose logs only it writes."""
-    try:
-        descriptor = os.open(os.path.join(path, _OWNER_LOCK), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise LogLockedError(
-            f"option 'path' = {path!r}: a running kreplog broker holds {_OWNER_LOCK} there, and it alone writes these "
-            "logs; stop it, or write to another directory",
+    """Raise UsageError where the data directory is a broker's, running or not: only replication may append to its
+    logs, and opening one as a log without replicas would commit what is not."""
+    if os.path.exists(os.path.join(path, _BROKER_FILE)):
+        raise UsageError(
+            f"option 'path' = {path!r}: a broker's data directory, as its {_BROKER_FILE} says, whose logs only brokers "
+            "write: write to another directory, or produce to the brokers",
             path=path,
-        ) from None
-    finally:
-        os.close(descriptor)
+        )

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import kreplog
-from kreplog.errors import UsageError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
 from pyspark_kreplog.options import ReadOptions
@@ -45,6 +45,13 @@ def connect(bootstrap: str, columns: Sequence[str] = ("offset",)) -> Consumer:
             "worker"
         ) from error
     return Consumer(bootstrap, columns, timestamp_unit="us", piece_bytes=_PIECE_BYTES, client_id="kreplog-spark")
+
+
+def lost_record_errors() -> tuple[type[KreplogError], ...]:
+    """What `fetch` raises where planned records are gone: deleted, truncated, or an end that does not come back."""
+    from kreplog.client.bulk_errors import FetchTimeoutError, LogTruncatedError
+
+    return OffsetOutOfRangeError, FetchTimeoutError, LogTruncatedError
 
 
 class LeaderLog:
@@ -125,16 +132,21 @@ class Cluster:
     def _discover(self) -> list[TopicPartition]:
         """The partitions of topics that may be named, and the first of every other topic, which messages list."""
         named = self._options.topics or {partition.topic for partition in self._options.assigned or ()}
-        topics = self._consumer.topics()
-        return sorted(
-            partition
-            for topic in topics
-            for partition in (
-                self._consumer.partitions(topic)
-                if self._options.pattern is not None or topic in named
-                else [TopicPartition(topic, 0)]
-            )
-        )
+        found: list[TopicPartition] = []
+        for topic in self._consumer.topics():
+            if self._options.pattern is None and topic not in named:
+                found.append(TopicPartition(topic, 0))
+            else:
+                found += self._partitions_of(topic)
+        return sorted(found)
+
+    def _partitions_of(self, topic: str) -> dict[TopicPartition, PartitionMetadata]:
+        """None of a topic that is deleted at this moment."""
+        from kreplog.client.bulk_errors import UnknownTopicError
+
+        with suppress(UnknownTopicError):
+            return self._consumer.partitions(topic)
+        return {}
 
     def states(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionSnapshot]:
         """The state of each partition, except of those that are deleted at this moment."""
@@ -152,12 +164,9 @@ class Cluster:
 
     def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LeaderLog]:
         """Each partition's log as its leader reports it now, except of those that do not exist."""
-        from kreplog.client.bulk_errors import UnknownTopicError
-
         known: dict[TopicPartition, PartitionMetadata] = {}
         for topic in sorted({partition.topic for partition in partitions}):
-            with suppress(UnknownTopicError):
-                known |= self._consumer.partitions(topic)
+            known |= self._partitions_of(topic)
         existing = [partition for partition in partitions if partition in known]
         offsets = self.offsets(existing)
         return {

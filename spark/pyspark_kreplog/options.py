@@ -146,9 +146,9 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
     options = {name.lower(): value for name, value in given.items()}
     _refuse(options)
     topics, pattern, assigned = _choice(options)
-    bootstrap = None if options.get("path") else options.get(_BOOTSTRAP, "").strip() or None
+    bootstrap = _bootstrap(options)
     return ReadOptions(
-        path=local_path(options) if bootstrap is None else "",
+        path="" if bootstrap is not None else local_path(options, f", or to read from brokers {_BOOTSTRAP}"),
         bootstrap=bootstrap,
         topics=topics,
         pattern=pattern,
@@ -171,6 +171,19 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
     )
 
 
+def _bootstrap(options: Mapping[str, str]) -> str | None:
+    """Brokers to read from, None for files. With a path the servers are a former Kafka job's, and not used."""
+    bootstrap = options.get(_BOOTSTRAP, "").strip()
+    if options.get("path") or not bootstrap:
+        return None
+    secure = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
+    if secure != "PLAINTEXT":
+        raise UsageError(
+            f"option 'kafka.security.protocol' = {secure!r} is not supported: connections to brokers are PLAINTEXT"
+        )
+    return bootstrap
+
+
 def _refuse(options: Mapping[str, str]) -> None:
     for name, instead in _REFUSED.items():
         if name in options:
@@ -189,12 +202,11 @@ def _refuse(options: Mapping[str, str]) -> None:
             )
 
 
-def local_path(options: Mapping[str, str]) -> str:
+def local_path(options: Mapping[str, str], alternative: str = "") -> str:
     path = options.get("path", "")
     if not path:
         raise UsageError(
-            "option 'path' is missing: give the directory that holds the <topic>-<partition> folders, or to read from "
-            f"brokers {_BOOTSTRAP}"
+            f"option 'path' is missing: give the directory that holds the <topic>-<partition> folders{alternative}"
         )
     scheme = urlsplit(path).scheme
     if scheme == "file":

@@ -71,10 +71,11 @@ def _read_from_leader(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa.
                 yield shape.form(rows)
                 position = next_offset
             return
-        except OffsetOutOfRangeError:
+        except network.lost_record_errors() as error:
             first = network.log_start_offset(bootstrap, task.topic_partition)
-            if first <= position:  # the leader's log ends before `stop`
-                _lost(task, f"offsets {position} to {task.stop}, committed when this was planned, are gone", position)
+            if first <= position:  # the leader's log ends before `stop`, or parts from what was planned
+                loss = f"offsets {position} to {task.stop}, committed when this read was planned, no longer exist"
+                _lost(task, f"{loss} ({error})", position)
                 return
             position = _moved_to(task, first, position)
 

@@ -89,7 +89,8 @@ class KreplogDataSource(DataSource):
       pushdown                          true lets filters leave out what they exclude; see FilteringReader before use
     Of streams alone:
       maxOffsetsPerTrigger              offsets of a batch, shared among partitions by their backlog
-      maxBytesPerTrigger                bytes of a batch in the log, shared likewise, rounded up to whole batches
+      maxBytesPerTrigger                bytes of a batch in the log, shared likewise, rounded up to whole batches; of
+                                        brokers 128 bytes count for each offset
       minOffsetsPerTrigger              a batch waits for so many offsets,
       maxTriggerDelay                   but no longer than this since the last one, 15m by default
     A batch DataFrame keeps the ends found at its first action; load() again to see newer records.

@@ -16,7 +16,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from kreplog import Log, errors
-from kreplog.bulk_append import murmur2, partition_for
+from kreplog.bulk_append import BulkAppend, murmur2, partition_for
+from pyspark_kreplog import commit
 from pyspark_kreplog.commit import SinkDirectory
 from pyspark_kreplog.sink_options import parse_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, is_abandoned, stage
@@ -210,15 +211,9 @@ def test_a_log_that_is_open_elsewhere(save: Save, spark: SparkSession, data: Pat
     save(frame, topic="t")
     assert len(values(data / "t-0")) + len(values(data / "t-1")) == 10
 
-    holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", holder, data / ".kreplog.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
-        with pytest.raises(PySparkException, match=r"a running kreplog broker holds \.kreplog\.lock"):
-            save(frame, topic="t")
-        broker.communicate(b"\n")
+    (data / "meta.properties").touch()
+    with pytest.raises(PySparkException, match=r"a broker's data directory, as its meta\.properties says"):
+        save(frame, topic="t")
 
 
 def test_readers_see_all_or_nothing(save: Save, spark: SparkSession, data: Path) -> None:
@@ -323,6 +318,51 @@ def test_a_damaged_staged_file(data: Path) -> None:
         assert values(data / "t-0") == [] and left_over(data) == []
     sink.commit([staged_job(data, f"good.{driver_identity()}")])
     assert len(values(data / "t-0")) == 100
+
+
+def test_a_committed_job_is_not_to_be_written_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step 2 is reached and step 3 fails: the error says so, and the next restart has the rows once."""
+    sink = SinkDirectory(str(data), 1048588)
+
+    def fails(prepared: list[BulkAppend]) -> Exception:
+        for bulk in prepared:
+            bulk.abort()
+        patch.setattr(SinkDirectory, "_open", locked)
+        return errors.StorageError("the disk is gone")
+
+    def locked(self: SinkDirectory, name: str, *, committed: bool = False) -> Log:
+        raise errors.LogLockedError("open elsewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "_complete_prepared", fails)
+        with pytest.raises(errors.LogLockedError):
+            sink.commit([staged_job(data, f"job.{driver_identity()}")])
+    assert values(data / "t-0") == []
+    with Log.open(data / "t-0"), pytest.raises(errors.LogLockedError, match=r"is committed.*do not write it again"):
+        sink.recover()
+    sink.recover()
+    assert len(values(data / "t-0")) == 100
+
+
+def test_a_topic_is_whole_from_its_first_partition_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that dies while it creates the partitions of a topic leaves one that the next write completes."""
+    sink = SinkDirectory(str(data), 1048588)
+    right = SinkDirectory._open
+    created: list[str] = []
+
+    def dies(self: SinkDirectory, name: str, *, committed: bool = False) -> Log:
+        if len(created) == 2:
+            raise errors.StorageError("the driver dies here")
+        created.append(name)
+        return right(self, name, committed=committed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SinkDirectory, "_open", dies)
+        with pytest.raises(errors.StorageError, match="dies here"):
+            sink.commit([staged_job(data, f"first.{driver_identity()}", numPartitions="4")])
+    assert created == ["t-3", "t-2"]
+    sink.commit([staged_job(data, f"second.{driver_identity()}", numPartitions="4")])
+    assert sum(len(values(data / f"t-{partition}")) for partition in range(4)) == 100
 
 
 def test_a_topic_that_grew_meanwhile(data: Path) -> None:

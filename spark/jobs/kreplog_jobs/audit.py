@@ -77,7 +77,7 @@ def main(
     master: job.Master = None,
 ) -> None:
     """Compare the replicas of a cluster's partitions, and name what differs by partition, offset and broker."""
-    tasks, partitions = plan(_directories(cluster, replicas or []), None if subscribe is None else subscribe.split(","))
+    tasks, partitions = plan(_directories(cluster, replicas or []), topics_of(subscribe))
     with job.session("audit", master) as spark:
         with job.progress(spark, "audit"):
             results = _run(spark, tasks, check)
@@ -122,8 +122,15 @@ def _directories(cluster: Path | None, replicas: Sequence[str]) -> list[tuple[in
     return found
 
 
+def topics_of(text: str | None) -> list[str] | None:
+    """Topics with commas between; None for all."""
+    return None if text is None else [topic.strip() for topic in text.split(",") if topic.strip()]
+
+
 def plan(directories: Iterable[tuple[int, Path]], topics: Sequence[str] | None) -> tuple[list[Task], int]:
-    """Tasks for the offsets that all replicas of a partition hold, and how many partitions there are."""
+    """Tasks for the offsets that all replicas of a partition hold, and how many partitions there are.
+
+    Raises UsageError for a topic that no directory has, and where there is nothing to compare."""
     replicas: dict[TopicPartition, list[tuple[int, Path]]] = defaultdict(list)
     for broker, directory in directories:
         for path in sorted(directory.iterdir()):
@@ -133,6 +140,13 @@ def plan(directories: Iterable[tuple[int, Path]], topics: Sequence[str] | None) 
                 continue
             if path.is_dir() and (topics is None or topic_partition.topic in topics):
                 replicas[topic_partition].append((broker, path))
+    missing = sorted(set(topics or ()) - {topic_partition.topic for topic_partition in replicas})
+    if missing:
+        raise UsageError(f"--subscribe: there is no topic {', '.join(missing)} in any of the directories")
+    if all(len(places) < 2 for places in replicas.values()):
+        raise UsageError(
+            f"there is nothing to compare: of {len(replicas)} partitions none has replicas in two of the directories"
+        )
     tasks = []
     for topic_partition, places in sorted(replicas.items()):
         for start, stop in _ranges([path for _, path in places]):
@@ -208,13 +222,16 @@ def judge(spark: SparkSession, results: Sequence[Result]) -> list[Finding]:
 
 
 def batch_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:
-    """(broker, digest of each batch's header by its offsets [base, stop))."""
-    with kreplog.Log.open(task.path, read_only=True) as log:
-        return task.broker, {
-            (int(row["base_offset"]), int(row["last_offset"]) + 1): row.tobytes()
-            for rows in log.batches(task.start, task.stop)
-            for row in rows
-        }
+    """(broker, each batch's header by its offsets [base, stop)); none where retention deleted the range meanwhile."""
+    try:
+        with kreplog.Log.open(task.path, read_only=True) as log:
+            return task.broker, {
+                (int(row["base_offset"]), int(row["last_offset"]) + 1): row.tobytes()
+                for rows in log.batches(task.start, task.stop)
+                for row in rows
+            }
+    except (StorageError, OffsetOutOfRangeError):
+        return task.broker, {}
 
 
 def record_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:
@@ -225,7 +242,7 @@ def record_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:
                 (record.offset, record.offset + 1): hashlib.blake2b(repr(tuple(record)).encode()).digest()
                 for record in log.read(task.start, task.stop)
             }
-    except StorageError:
+    except (StorageError, OffsetOutOfRangeError):
         return task.broker, {}
 
 

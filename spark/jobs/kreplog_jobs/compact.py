@@ -6,7 +6,8 @@ removes its key.
 
 The rows of Parquet are key binary, value binary, partition int, offset long, timestamp timestamp. Newest is the highest
 offset within a partition, as in Kafka's log compaction: a key that producers have sent to several partitions has a row
-in each. In a topic they are records with key and value. Nothing is written unless everything is.
+in each. In a topic they are records with key and value. Into a topic go all or none; a
+directory of Parquet is complete once it has Spark's _SUCCESS.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import typer
 from pyspark.sql import functions as sf
 
 from kreplog.errors import UsageError
+from kreplog.types import check_topic
 from kreplog_jobs import job
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def main(
     master: job.Master = None,
 ) -> None:
     """Write the newest value of each key of a topic; keys whose newest value is null are left out."""
+    check_topic(topic)
     if (output is None) == (into is None):
         raise UsageError("write to one of --output, a Parquet directory, and --into, a directory with a topic")
     if into is not None and (into / (into_topic or topic)).resolve() == (path / topic).resolve():

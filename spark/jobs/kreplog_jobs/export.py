@@ -56,12 +56,12 @@ def main(
 
 
 def _export(lake: Lake, path: Path, topics: str | None, headers: bool, max_bytes: int, master: str | None) -> None:
-    choice = {"subscribePattern": "."} if topics is None else {"subscribe": topics}
     with job.session("export", master) as spark:
         rows = (
             spark.readStream.format("kreplog")
             .schema(_SCHEMA + (_HEADERS if headers else ""))
-            .options(path=str(path), startingOffsets="earliest", maxBytesPerTrigger=str(max_bytes), **choice)
+            .options(path=str(path), startingOffsets="earliest", maxBytesPerTrigger=str(max_bytes))
+            .options(**job.subscription(topics))
             .load()
         )
         query = rows.writeStream.foreachBatch(lake.write).option("checkpointLocation", str(lake.checkpoint))
@@ -106,7 +106,13 @@ class Lake:
         return sum(file["records"] for manifest in self._committed() for file in manifest["files"])
 
     def _clean(self) -> None:
-        """Delete what a killed run has left. Raises StorageError."""
+        """Delete what a killed run has left. Raises StorageError, UsageError where manifests have lost their stream."""
+        if any(self._manifests.glob("*.json")) and not (self.checkpoint / "metadata").exists():
+            raise UsageError(
+                f"{self.checkpoint} is gone, which numbers the batches of {self._manifests}: a new stream would give "
+                "its batches numbers that are taken. Restore it, or export to another directory",
+                path=str(self.checkpoint),
+            )
         shutil.rmtree(self._staging, ignore_errors=True)
         for leftover in self._manifests.glob("*.tmp"):
             leftover.unlink()

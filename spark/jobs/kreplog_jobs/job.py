@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pyspark.errors import PySparkException
@@ -25,9 +25,7 @@ POLL_S = 0.2
 console = Console(stderr=True)
 
 Source = Annotated[Path, typer.Argument(help="The directory that holds the <topic>-<partition> folders.")]
-Topics = Annotated[
-    str | None, typer.Option("--subscribe", "-t", help="Topics, with commas between [default: all but internal ones].")
-]
+Topics = Annotated[str | None, typer.Option("--subscribe", "-t", help="Topics, with commas between [default: all].")]
 Master = Annotated[
     str | None, typer.Option(help="Spark's master, as in local[4] or spark://host:7077 [default: Spark's own setting].")
 ]
@@ -67,10 +65,14 @@ def session(name: str, master: str | None, **settings: object) -> Iterator[Spark
             spark.stop()
 
 
-def records(spark: SparkSession, path: Path, topics: str | None, schema: str, **options: Any) -> DataFrame:
+def subscription(topics: str | None) -> dict[str, str]:
+    """The option that names `topics`, or every topic but the internal ones."""
+    return {"subscribePattern": "."} if topics is None else {"subscribe": topics}
+
+
+def records(spark: SparkSession, path: Path, topics: str | None, schema: str) -> DataFrame:
     """The committed records below `path`, of `topics` or of every topic, with the columns of `schema`."""
-    choice = {"subscribePattern": "."} if topics is None else {"subscribe": topics}
-    return spark.read.format("kreplog").schema(schema).options(path=str(path), **choice, **options).load()
+    return spark.read.format("kreplog").schema(schema).options(path=str(path), **subscription(topics)).load()
 
 
 @contextmanager
@@ -83,7 +85,6 @@ def progress(spark: SparkSession, title: str) -> Iterator[None]:
     tracker = spark.sparkContext.statusTracker()
 
     def follow() -> None:
-        finished = 0
         task = bar.add_task(title, total=None)
         while not done.wait(POLL_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

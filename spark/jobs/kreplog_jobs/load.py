@@ -5,7 +5,8 @@
 A row becomes a record: its key is the text of the column that --key names (none without it), its value the text or
 bytes of the column that --value names, or the whole row as a JSON object. A row whose key is null has no key; a null
 value is a tombstone. The rows are in the topic once the job has succeeded: a job that was killed leaves none, so that
-it can be run again. CSV files need a header line; types are inferred.
+it can be run again. CSV files need a header line; their columns are text, so that
+007 stays 007.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def main(
     with job.session("load", master) as spark:
         reader = spark.read
         if kind is Format.csv:
-            reader = reader.options(header="true", inferSchema="true")
+            reader = reader.options(header="true")
         rows = to_records(reader.format(kind.value).load(files), key, value)
         with job.progress(spark, "load"):
             options = {"numPartitions": str(partitions)} if partitions is not None else {}

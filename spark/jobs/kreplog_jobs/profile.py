@@ -6,9 +6,9 @@ Reads records in parallel. Writes into the output directory the tables below, on
 which shows everything and needs no other file.
 
     profile.parquet   topic string, partition int, hour timestamp (UTC, of the records' own time), records, key_bytes,
-                      value_bytes, null_keys, null_values long, keys long (distinct, within 5 %), first_offset,
-                      last_offset long, late_ms long (how far the time of a record lies behind an earlier one's of its
-                      partition, at most)
+                      value_bytes, null_keys, null_values long, keys long (distinct ones, estimated with a relative
+                      standard deviation of 5 %), first_offset, last_offset long, late_ms long (how far the time of a
+                      record lies behind an earlier one's of its partition, at most)
     keys.parquet      topic string, key binary, records long: the most frequent keys of each topic
     producers.parquet topic string, partition int, hour timestamp (of each batch's newest record), producer_id long (-1
                       for all that are not idempotent), batches, records, bytes long
@@ -95,7 +95,7 @@ def by_hour(rows: DataFrame) -> DataFrame:
             "partition",
             "offset",
             "key",
-            sf.date_trunc("hour", "timestamp").alias("hour"),
+            sf.timestamp_millis(sf.floor(sf.unix_millis("timestamp") / _HOUR_MS) * _HOUR_MS).alias("hour"),
             sf.coalesce(sf.length("key"), sf.lit(0)).cast("long").alias("key_size"),
             sf.coalesce(sf.length("value"), sf.lit(0)).cast("long").alias("value_size"),
             sf.col("value").isNull().alias("is_tombstone"),

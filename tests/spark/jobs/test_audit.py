@@ -129,6 +129,31 @@ def test_running_brokers(spark: SparkSession, tmp_path: Path, capsys: pytest.Cap
         producer.close()
 
 
+def test_nothing_to_compare_is_no_success(replicas: dict[int, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no topic trains"):
+        audit.main(cluster=tmp_path, subscribe=f"{TOPIC}, trains")
+    with pytest.raises(UsageError, match="nothing to compare: of 4 partitions none"):
+        audit.main(replicas=[f"1={replicas[1]}"])
+
+
+def test_a_range_that_retention_deletes_after_it_was_compared(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for broker in (1, 2):
+        with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / "t-0") as log:
+            log.append_many([b"x" if broker == 1 else b"y"] * 10, timestamps_ms=[1] * 10)
+    right = audit.judge
+
+    def late(spark: SparkSession, results: Any) -> Any:
+        with kreplog.Log.open(tmp_path / "broker-1" / "data" / "t-0") as log:
+            log.delete_records_before(10)
+        return right(spark, results)
+
+    monkeypatch.setattr(audit, "judge", late)
+    findings = audited(capsys, 1, cluster=tmp_path)["findings"]
+    assert {finding["broker"] for finding in findings} == {1, 2}
+
+
 def test_what_to_audit_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name what to audit"):
         audit.main()

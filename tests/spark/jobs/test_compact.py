@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import kreplog
 from flights.source import TOPIC, events
-from kreplog.errors import UsageError
+from kreplog.errors import InvalidTopicError, UsageError
 from kreplog_jobs import compact
 from kreplog_jobs.compact import NullKeys
 
@@ -62,6 +62,8 @@ def test_into_another_topic(spark: SparkSession, tmp_path: Path) -> None:
         compact.main(tmp_path / "data", "t", into=tmp_path / "data")
     with pytest.raises(UsageError, match="one of --output"):
         compact.main(tmp_path / "data", "t")
+    with pytest.raises(InvalidTopicError):
+        compact.main(tmp_path / "data", "t,u", tmp_path / "newest")
 
 
 def test_a_record_without_a_key_is_named(spark: SparkSession, tmp_path: Path) -> None:

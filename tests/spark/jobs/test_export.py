@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,8 +135,18 @@ def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
         export.main(tmp_path / "data", tmp_path / "lake")
 
 
+def test_manifests_without_their_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path / "data", 1)
+    export.main(tmp_path / "data", tmp_path / "lake")
+    shutil.rmtree(tmp_path / "lake" / "_checkpoint")
+    with pytest.raises(UsageError, match="_checkpoint is gone"):
+        export.main(tmp_path / "data", tmp_path / "lake")
+
+
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "lake" / "_manifests").mkdir(parents=True)
+    (tmp_path / "lake" / "_checkpoint").mkdir()
+    (tmp_path / "lake" / "_checkpoint" / "metadata").touch()
     (tmp_path / "lake" / "_manifests" / f"{0:020}.json").write_text("{")
     with pytest.raises(StorageError, match=r"0{20}\.json is no manifest"):
         export.main(tmp_path / "data", tmp_path / "lake")
