@@ -228,7 +228,7 @@ class Log(SegmentedLog):
         """Iterate over the committed records of [start, stop); by default the whole log up to the high watermark now.
 
         Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset
-        (reading can continue behind the damage), and OffsetOutOfRangeError if records are deleted during the read.
+        (reading can continue after the damage), and OffsetOutOfRangeError if records are deleted during the read.
         """
         return reader.Records(self, start, stop, False)
 

@@ -74,7 +74,9 @@ class FetchedArrow:
 
 
 class Consumer:
-    """bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
+    """Reads committed records of many partitions, from their leaders, as Arrow columns.
+
+    bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
 
     columns: of DEFAULT_COLUMNS and "timestampType", in the order wanted; columns left out are not decoded.
     timestamp_unit: "ms" or "us". piece_bytes: about how many bytes of columns one FetchedArrow holds at most.
@@ -188,7 +190,7 @@ class Consumer:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """By assigned partition the offset behind the rows that were handed over."""
+        """By assigned partition the offset of the next row that fetch_arrow will return."""
         return dict(self._positions)
 
     def fetch_arrow(self, timeout_s: float = 1.0) -> FetchedArrow | None:
@@ -217,7 +219,7 @@ class Consumer:
         """All rows of the ranges [start, stop) of offsets; each partition in order, several interleaved.
 
         Beside what is assigned, on connections of its own, which are closed with the iterator. Raises as fetch_arrow,
-        FetchTimeoutError when nothing arrives for timeout_s: `stop` lies behind what is committed.
+        FetchTimeoutError when nothing arrives for timeout_s: `stop` is past the high watermark.
         """
         checked = {_partition(at): (_offset(at, start), _offset(at, stop)) for at, (start, stop) in ranges.items()}
         for at, (start, stop) in checked.items():

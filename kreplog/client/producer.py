@@ -63,7 +63,9 @@ class _BrokerProduces:
 
 
 class Producer:
-    """bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
+    """Appends rows of Arrow tables to the partitions of a cluster, as idempotent batches.
+
+    bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
 
     compression: "none", "gzip", "snappy", "lz4" or "zstd". batch_bytes: of a batch before compression; a topic's
     max.message.bytes must allow it. request_timeout_s: how long a broker may take for a response before its connection
@@ -198,12 +200,12 @@ class Producer:
             acked, queue.acked = queue.acked, []
             for batch in acked:
                 first = batch.base_offset
-                behind = first + batch.records if first >= 0 else -1
+                stop = first + batch.records if first >= 0 else -1
                 last = ranges[-1] if ranges else None
                 if last is not None and last.partition == at and last.next_offset == first:
-                    ranges[-1] = AppendedRange(at, last.first_offset, behind, last.records + batch.records)
+                    ranges[-1] = AppendedRange(at, last.first_offset, stop, last.records + batch.records)
                 else:
-                    ranges.append(AppendedRange(at, first, behind, batch.records))
+                    ranges.append(AppendedRange(at, first, stop, batch.records))
         self._active.clear()
         return tuple(ranges)
 

@@ -155,7 +155,10 @@ def recover(
     path: PartitionPath,
     replicated: Annotated[
         bool,
-        typer.Option("--replicated", help="The log is a replica of a cluster: keep its high watermark."),
+        typer.Option(
+            "--replicated",
+            help="Required for a broker's log: keep its high watermark, instead of committing every record.",
+        ),
     ] = False,
     progress: ShowProgress = None,
     as_json: AsJson = False,
@@ -204,7 +207,7 @@ def append(
         typer.Option(
             "--json-lines",
             help='Each line is a JSON object: "value" (a string, null or {"base64": ...}), and optionally "key", '
-            '"timestamp_ms" and "headers" (a list of [name, value]).',
+            '"timestamp_ms" and "headers" (a list of \\[name, value]).',
         ),
     ] = False,
     compression: Annotated[Codec, typer.Option("--compression", "-c", help="Compression codec.")] = Codec.none,

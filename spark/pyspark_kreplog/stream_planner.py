@@ -286,7 +286,7 @@ def _size(log: RangedLog, start: int, stop: int) -> int:
 
 
 def _first_boundary(log: RangedLog, start: int, size: int, stop: int) -> int:
-    """The first batch boundary behind `start` with about `size` bytes before it, at most `stop`, as where retention
+    """The first batch boundary after `start`, about `size` bytes from it, at most `stop`, as where retention
     deletes `start` at this moment."""
     try:
         return log.offset_ranges(start, stop, size)[0].stop

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kreplog.core import nodes
-from kreplog.core.controller import election_policies, fencing, selectors, store_reader
+from kreplog.core.controller import election_policies, fencing, leader_selectors, store_reader
 from kreplog.core.controller.context import ControllerContext, LogDirEvent, PartitionAndReplica, named
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.election_policies import ElectionPolicy
-from kreplog.core.controller.selectors import Election
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.store_reader import RegisteredBroker
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
@@ -184,7 +184,7 @@ class BrokerChanges:
             return
 
         def choose(context: ControllerContext, _: TopicPartition, current: LeaderAndIsr) -> Election | None:
-            state = selectors.drop_unclean(current, broker, context.epoch)
+            state = leader_selectors.drop_unclean(current, broker, context.epoch)
             return None if state is None else Election(state)
 
         doubtful = [

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from kreplog.core.controller import selectors
+from kreplog.core.controller import leader_selectors
 from kreplog.core.controller.context import ControllerContext
-from kreplog.core.controller.selectors import Election
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.elr import shrink
 from kreplog.types import LeaderAndIsr, TopicPartition
 
@@ -25,7 +25,7 @@ def elect_offline(context: ControllerContext, partition: TopicPartition, current
     if context.has_leader(partition):
         failed = [broker for broker in current.isr if not context.is_online(partition, broker)]
         return shrink_isr(context, partition, current, failed)
-    return selectors.offline(
+    return leader_selectors.offline(
         current,
         context.replicas(partition),
         context.can_lead(partition),
@@ -48,14 +48,14 @@ def shrink_isr(
 def elect_preferred(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
     """Elect the preferred replica."""
     live = context.can_lead(partition)
-    state = selectors.preferred(current, context.replicas(partition), live, context.epoch)
+    state = leader_selectors.preferred(current, context.replicas(partition), live, context.epoch)
     return None if state is None else Election(state)
 
 
 def elect_for_shutdown(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
     """Elect leaders among brokers that are not shutting down, and remove those that are from the ISR (F15)."""
     stopping = [broker.id for broker in context.brokers.values() if broker.stopping]
-    state = selectors.controlled_shutdown(
+    state = leader_selectors.controlled_shutdown(
         current,
         context.replicas(partition),
         context.can_lead(partition),

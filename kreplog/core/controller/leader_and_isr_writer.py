@@ -8,8 +8,8 @@ from kreplog.core import nodes
 from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, named
 from kreplog.core.controller.election_policies import ElectionPolicy, clear_elr
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
-from kreplog.core.controller.selectors import Election
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps, UncleanElection
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError
 from kreplog.types import NO_LEADER, LeaderAndIsr, SetData, TopicPartition

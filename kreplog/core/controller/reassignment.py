@@ -23,12 +23,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kreplog.core import nodes
-from kreplog.core.controller import fencing, selectors
+from kreplog.core.controller import fencing, leader_selectors
 from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import PartitionAndReplica
 from kreplog.core.controller.election_policies import bump_leader_epoch, next_epoch
 from kreplog.core.controller.leader_and_isr_writer import write_of
-from kreplog.core.controller.selectors import Election
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.store_reader import tree
 from kreplog.core.controller.topic_changes import TopicChanges
@@ -151,7 +151,9 @@ class Reassignment:
         while fewer than min.insync.replicas of them are in the ISR."""
         context, current = self._context, self._context.states[partition]
         min_isr = context.config(partition.topic).min_isr(len(assignment.replicas))
-        state = selectors.reassigned(current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr)
+        state = leader_selectors.reassigned(
+            current, assignment.replicas, context.can_lead(partition), context.epoch, min_isr
+        )
         if state is None and assignment.adding:
             staying = {*current.isr, *current.elr, current.leader}.issubset({*assignment.replicas, -1})
             state = next_epoch(context, current) if staying else None

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from kreplog.core.controller import election_policies
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica, named
 from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
-from kreplog.core.controller.selectors import Election
 from kreplog.core.controller.transitions import REPLICA_TRANSITIONS, ReplicaStatus
 from kreplog.core.effects import StateChange, Steps
 from kreplog.types import NO_LEADER, LeaderAndIsr, TopicPartition

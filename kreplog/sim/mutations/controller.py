@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kreplog.core import elr
-from kreplog.core.controller import fencing, leader_and_isr_writer, selectors
+from kreplog.core.controller import fencing, leader_and_isr_writer, leader_selectors
 from kreplog.core.controller.context import ControllerContext, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
 from kreplog.core.controller.transitions import ReplicaStatus
@@ -69,8 +69,8 @@ def _elr_forgotten() -> list[Patch]:
     """No eligible leader replicas: the last member of the ISR is trusted after a power failure (KIP-966, F17)."""
     return [
         (elr, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
-        (selectors, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
-        (selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
+        (leader_selectors, "elr_after", lambda old_isr, old_elr, new_isr, min_isr: ()),
+        (leader_selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None),
         (isr, "has_min_isr", lambda members, min_insync_replicas, assigned_replicas: True),
     ]
 
@@ -89,12 +89,12 @@ def _deletion_forgets() -> list[Patch]:
 @MUTATIONS.add("election-keeps-leader-epoch")
 def _election_keeps_leader_epoch() -> list[Patch]:
     """A new leader is elected under the leader epoch of the old one, which may still be alive."""
-    right = selectors._next
+    right = leader_selectors._next
 
     def keep_epoch(current: LeaderAndIsr, controller_epoch: int, **changes: Any) -> LeaderAndIsr:
         return right(current, controller_epoch, **changes)._replace(leader_epoch=current.leader_epoch)
 
-    return [(selectors, "_next", keep_epoch)]
+    return [(leader_selectors, "_next", keep_epoch)]
 
 
 @MUTATIONS.add("log-dir-event-unfenced")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kreplog.core.controller import selectors
+from kreplog.core.controller import leader_selectors
 from kreplog.core.effects import LogState, OpenedLog, Steps
 from kreplog.core.replication import isr
 from kreplog.core.replication.isr import RemoteReplica
@@ -88,7 +88,7 @@ def _stale_registration_joins() -> list[Patch]:
 @MUTATIONS.add("unclean-return-trusted")
 def _unclean_return_trusted() -> list[Patch]:
     """The last replica standing leads again although a power failure may have lost its records (F17)."""
-    return [(selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None)]
+    return [(leader_selectors, "drop_unclean", lambda current, broker_id, controller_epoch: None)]
 
 
 @MUTATIONS.add("commits-below-min-isr")

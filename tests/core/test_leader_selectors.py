@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kreplog.core.controller.selectors import (
+from kreplog.core.controller.leader_selectors import (
     Election,
     controlled_shutdown,
     drop_unclean,
