@@ -334,19 +334,19 @@ class TestRecover:
             writer.stdout.readline()
             writer.kill()
         with kreplog.Log.open(flights, read_only=True) as log:
-            kept = log.segments[-1].size
+            intact = log.segments[-1].size
         with file.open("r+b") as torn:
-            torn.seek(kept)
+            torn.seek(intact)
             torn.write(b"\x01" * 40)
         outcome = run("recover", flights, "--json")
         facts = outcome.json()
         assert outcome.code == 0
-        assert size < kept
+        assert size < intact
         assert (facts["log_end_offset"], facts["high_watermark"], facts["bytes_cut"]) == (101, 101, 40)
         assert [(cut["path"], cut["position"], cut["offset"], cut["bytes"]) for cut in facts["cuts"]] == [
-            (str(file), kept, 101, 40)
+            (str(file), intact, 101, 40)
         ]
-        assert file.stat().st_size == kept
+        assert file.stat().st_size == intact
         assert any("40 bytes dropped" in warning for warning in facts["warnings"])
         assert values(flights)[-1] == b"the last one"
         assert "0 bytes truncated" in run("recover", flights).out
@@ -399,8 +399,8 @@ class TestAppend:
         dumped = run("dump", first, "--json").out
         assert run("append", second, "--json-lines", stdin=dumped.encode()).code == 0
         assert run("dump", second, "--json").out == dumped
-        with kreplog.Log.open(first, read_only=True) as one, kreplog.Log.open(second, read_only=True) as other:
-            assert list(one.read()) == list(other.read())
+        with kreplog.Log.open(first, read_only=True) as original, kreplog.Log.open(second, read_only=True) as copied:
+            assert list(original.read()) == list(copied.read())
 
     @pytest.mark.parametrize(
         ("options", "bad", "reason"),

@@ -113,10 +113,12 @@ class Scenarios:
         for number in range(1000):
             producer.send(topic, b"%d" % number, partition=0, timestamp_ms=10_000 + number * 10)
         producer.close()
-        assert [one.offset for one in client.read(topic, 1000)] == list(range(1000))
+        assert [record.offset for record in client.read(topic, 1000)] == list(range(1000))
         found = client.read(topic, 1000 - 777, offset=777)
-        assert [(one.offset, one.value) for one in found] == [(number, b"%d" % number) for number in range(777, 1000)]
-        assert [one.timestamp_ms for one in client.read(topic, 3, since_ms=15_555)] == [15_560, 15_570, 15_580]
+        assert [(record.offset, record.value) for record in found] == [
+            (number, b"%d" % number) for number in range(777, 1000)
+        ]
+        assert [record.timestamp_ms for record in client.read(topic, 3, since_ms=15_555)] == [15_560, 15_570, 15_580]
 
     def test_the_leader_is_killed_and_comes_back(self, cluster: LocalCluster, client: Client) -> None:
         """Nothing acknowledged is lost, nothing is there twice, and each partition keeps its order."""
@@ -137,7 +139,7 @@ class Scenarios:
                 lambda: all(len(state["isr_nodes"]) == 3 for state in states(cluster, topic)), "it does not rejoin"
             )
         for partition in range(2):
-            sent = [one for one in writer.sent if one.partition == partition]
+            sent = [message for message in writer.sent if message.partition == partition]
             assert end_offset(cluster, topic, partition) == len(sent)
             assert messages_of(client.read(topic, len(sent), partition=partition), partition) == sent
 
@@ -208,7 +210,7 @@ def states(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
         return True
 
     eventually(described, "no broker responds")
-    return sorted(found, key=lambda one: int(one["partition_index"]))
+    return sorted(found, key=lambda partition: int(partition["partition_index"]))
 
 
 def end_offset(cluster: LocalCluster, topic: str, partition: int) -> int:

@@ -68,7 +68,10 @@ class AioKafka:
                 else:
                     await consumer.seek_to_beginning(here)
                 found = [await consumer.getone() for _ in range(count)]
-                return [Record(one.offset, one.timestamp, one.key, one.value, one.headers) for one in found]
+                return [
+                    Record(record.offset, record.timestamp, record.key, record.value, record.headers)
+                    for record in found
+                ]
 
         return asyncio.run(asyncio.wait_for(run(), WITHIN_S))
 
@@ -128,7 +131,7 @@ def test_records_are_deleted(cluster: LocalCluster, client: Client, administer: 
     here = aiokafka.TopicPartition(topic, 0)
     before = {here: library.RecordsToDelete(before_offset=60)}
     assert administer(lambda admin: admin.delete_records(before)) == {here: 60}
-    assert [one.value for one in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
+    assert [record.value for record in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
 
 
 def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, administer: Administer) -> None:
@@ -142,7 +145,7 @@ def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, ad
         (answer,) = administer(lambda admin: admin.describe_configs(resource()))
         ((code, _, _, _, found),) = answer.resources
         assert code == 0
-        return {one[0]: one[1] for one in found}
+        return {entry[0]: entry[1] for entry in found}
 
     before = settings()
     changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}

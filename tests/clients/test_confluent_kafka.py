@@ -80,10 +80,10 @@ class ConfluentKafka:
             assert time.monotonic() < deadline, f"{len(found)} of {count} came"
             found += consumer.consume(count - len(found), 0.5)
         consumer.close()
-        assert not any(one.error() for one in found)
+        assert not any(record.error() for record in found)
         return [
-            Record(one.offset(), one.timestamp()[1], one.key(), one.value(), tuple(one.headers() or ()))
-            for one in found
+            Record(record.offset(), record.timestamp()[1], record.key(), record.value(), tuple(record.headers() or ()))
+            for record in found
         ]
 
 
@@ -154,7 +154,7 @@ def test_records_are_deleted(cluster: LocalCluster, client: Client, admin: Any) 
     with client.producer() as send:
         send(topic, [Message(b"%d" % number) for number in range(100)])
     assert done(admin.delete_records([confluent.TopicPartition(topic, 0, 60)])).low_watermark == 60
-    assert [one.value for one in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
+    assert [record.value for record in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
 
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated:DeprecationWarning")
@@ -164,7 +164,7 @@ def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, ad
 
     def settings() -> dict[str, str]:
         found = done(admin.describe_configs([library.ConfigResource(library.ResourceType.TOPIC, topic)]))
-        return {name: one.value for name, one in found.items()}
+        return {name: entry.value for name, entry in found.items()}
 
     before = settings()
     changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}

@@ -77,7 +77,9 @@ class KafkaPython:
             assert time.monotonic() < deadline, f"{len(found)} of {count} came"
             found += consumer.poll(500, count - len(found)).get(here, ())
         consumer.close()
-        return [Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in found]
+        return [
+            Record(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in found
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def test_a_record_that_is_too_large_is_refused(cluster: LocalCluster, client: Cl
         producer.send(topic, bytes(2 * MEGABYTE), partition=0).get(WITHIN_S)
     producer.send(topic, b"small", partition=0).get(WITHIN_S)
     producer.close()
-    assert [one.value for one in client.read(topic, 1)] == [b"small"]
+    assert [record.value for record in client.read(topic, 1)] == [b"small"]
 
 
 def test_topics_are_made_described_grown_and_deleted(cluster: LocalCluster, admin: Any) -> None:
@@ -146,7 +148,7 @@ def test_replicas_are_reassigned(cluster: LocalCluster, client: Client, admin: A
     assert admin.alter_partition_reassignments({here: new}) == {here: None}
     wait_for_replicas(cluster, topic, new)
     eventually(lambda: not admin.list_partition_reassignments(), "it does not end")
-    assert [one.value for one in client.read(topic, 1)] == [b"kept"]
+    assert [record.value for record in client.read(topic, 1)] == [b"kept"]
 
 
 def test_preferred_leaders_are_elected(cluster: LocalCluster, admin: Any) -> None:
@@ -167,7 +169,7 @@ def test_records_are_deleted(cluster: LocalCluster, client: Client, admin: Any) 
     here = TopicPartition(topic, 0)
     assert admin.delete_records({here: 60})[here]["low_watermark"] == 60
     assert admin.list_partition_offsets({here: -2})[here].offset == 60
-    assert [one.value for one in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
+    assert [record.value for record in client.read(topic, 40)] == [b"%d" % number for number in range(60, 100)]
     with pytest.raises(OffsetOutOfRangeError):
         admin.delete_records({here: 1000})
 
@@ -178,7 +180,7 @@ def test_settings_are_described_and_altered(cluster: LocalCluster, admin: Any) -
     def settings() -> dict[str, Any]:
         requested = ConfigResource(ConfigResourceType.TOPIC, topic)
         found = admin.describe_configs([requested], config_filter="all")["topic"][topic]
-        return {name: one["value"] for name, one in found.items()}
+        return {name: entry["value"] for name, entry in found.items()}
 
     before = settings()
     changes = {"retention.ms": "3600000", "min.insync.replicas": "1"}

@@ -97,7 +97,7 @@ def test_the_cluster_is_described(cluster: LocalCluster, client: Kcat) -> None:
     result = json.loads(client.run("-L", "-J"))
     assert sorted(broker["id"] for broker in result["brokers"]) == [0, 1, 2]
     assert result["controllerid"] in (0, 1, 2)
-    found = next(one for one in result["topics"] if one["topic"] == topic)
+    found = next(entry for entry in result["topics"] if entry["topic"] == topic)
     assert [(partition["partition"], len(partition["isrs"])) for partition in found["partitions"]] == [
         (0, 3),
         (1, 3),

@@ -75,7 +75,10 @@ def test_brokers_are_added_and_get_their_share(pair: Path, kreplog: Kreplog) -> 
     assert done["executed"] and done["bytes_copied"] == plan["bytes"] and done["partitions"] == plan["partitions"]
     assert len(done["done"]) == len(plan["partitions"]) and not done["moving"] + done["failed"]
     described = json.loads(kreplog("topic", "describe", "grown", "--json", *where).out)["partitions"]
-    placed = [{"topic": "grown", "partition": one["partition"], "replicas": one["replicas"]} for one in described]
+    placed = [
+        {"topic": "grown", "partition": partition["partition"], "replicas": partition["replicas"]}
+        for partition in described
+    ]
     assert [partition for partition in plan["partitions"] if partition not in placed] == []
     again = add_brokers(kreplog, "2", pair, "--execute")
     assert (again["moves"], again["partitions"], again["done"]) == ([], [], [])
@@ -127,7 +130,7 @@ def test_new_brokers_get_the_settings_that_all_share(tmp_path: Path) -> None:
         "inter.broker.key.file": f"{tmp_path}/c/cluster.key",
         "min.insync.replicas": 2,
     }
-    ports = [int(one.rpartition(":")[2]) for one in grown.bootstrap().split(",")]
+    ports = [int(address.rpartition(":")[2]) for address in grown.bootstrap().split(",")]
     assert ports[2] == 20001
     assert len(set(ports)) == 3
 
@@ -154,11 +157,11 @@ def test_refused_additions(tmp_path: Path, kreplog: Kreplog) -> None:
 
 def test_a_move_that_ends_between_two_requests_does_not_add_replicas() -> None:
     """Between the two questions: the partition still shows the replica that leaves."""
-    one = TopicPartition("t", 0)
-    moves = [{one: OngoingReassignment((0, 1, 2), (2,), (0,))}, {}, {}, {}]
+    topic_partition = TopicPartition("t", 0)
+    moves = [{topic_partition: OngoingReassignment((0, 1, 2), (2,), (0,))}, {}, {}, {}]
     seen = [[0, 1, 2], [1, 2]]
 
-    class Asked:
+    class ScriptedClient:
         def metadata(self) -> Any:
             partition = SimpleNamespace(partition_index=0, replica_nodes=seen.pop(0))
             return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[partition])])
@@ -177,5 +180,5 @@ def test_a_move_that_ends_between_two_requests_does_not_add_replicas() -> None:
             topics = [SimpleNamespace(name="t", partitions=partitions)] if found else []
             return SimpleNamespace(error_code=0, error_message=None, topics=topics)
 
-    there, moving = _consistent_snapshot(Asked())  # type: ignore[arg-type]
-    assert (there[one].replica_nodes, moving) == ([1, 2], {})
+    partitions, moving = _consistent_snapshot(ScriptedClient())  # type: ignore[arg-type]
+    assert (partitions[topic_partition].replica_nodes, moving) == ([1, 2], {})

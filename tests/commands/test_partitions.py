@@ -128,7 +128,7 @@ def test_what_is_refused(on_trio: Kreplog) -> None:
     mixed = on_trio("partition", "reassign", "refused-moves", "0=9", "1=1", "--json")
     found = json.loads(mixed.out)
     assert (mixed.code, found["done"]) == (1, [{"topic": "refused-moves", "partition": 1}])
-    assert [(one["partition"], "no brokers here" in one["error"]) for one in found["failed"]] == [(0, True)]
+    assert [(failure["partition"], "no brokers here" in failure["error"]) for failure in found["failed"]] == [(0, True)]
     assert replicas(on_trio, "refused-moves") == [[0], [1]]
 
 
@@ -188,13 +188,13 @@ def test_a_reassignment_that_is_cancelled_elsewhere_is_not_awaited_for_ever(
 
 def test_elect_preferred_elects_the_preferred_replicas(on_trio: Kreplog) -> None:
     place(on_trio, "elected", "0,1", "0,1")
-    first, second = (one["leader"] for one in described(on_trio, "elected"))
+    first, second = (partition["leader"] for partition in described(on_trio, "elected"))
     words = f"0={1 - first},{first}", f"1={second},{1 - second}"
     assert on_trio("partition", "reassign", "elected", *words).code == 0
     result = json.loads(on_trio("partition", "elect-preferred", "elected", "--json").out)
     moved = {"topic": "elected", "partition": 0, "leader": 1 - first}
     assert result == {"elected": [moved], "unchanged": 1, "failed": []}
-    assert [one["leader"] for one in described(on_trio, "elected")] == [1 - first, second]
+    assert [partition["leader"] for partition in described(on_trio, "elected")] == [1 - first, second]
     result = on_trio("partition", "elect-preferred", "elected")
     assert (result.code, result.out) == (0, b"0 leaders elected, 2 preferred already, 0 not elected\n")
     assert on_trio("partition", "elect-preferred").code == 0
@@ -211,7 +211,11 @@ def test_a_replica_that_is_done_before_the_first_poll_counts_in_bytes(monkeypatc
     """By then the old leader's replica is deleted: its size is read before."""
     moved, refused = TopicPartition("t", 0), TopicPartition("t", 1)
     sizes = {moved: 100, refused: 1000}
-    monkeypatch.setattr(reassignment, "leader_sizes", lambda brokers, there: {one: sizes[one] for one in there})
+    monkeypatch.setattr(
+        reassignment,
+        "leader_sizes",
+        lambda brokers, partitions: {partition: sizes[partition] for partition in partitions},
+    )
     monkeypatch.setattr(reassignment, "replica_sizes", lambda brokers, wanted: {})
     monkeypatch.setattr(reassignment, "ongoing_reassignments", lambda brokers: {})
     monkeypatch.setattr(reassignment, "partitions_in", lambda metadata: {moved: SimpleNamespace(replica_nodes=[1, 2])})

@@ -220,6 +220,6 @@ def test_addresses_without_a_kafka_broker(
 
 
 def test_one_reachable_broker_is_enough(cluster: LocalCluster, speaking: Any) -> None:
-    silent, there = speaking(None), cluster.bootstrap()
-    assert bootstrap_servers(None, f"{silent},{there}") == [there]
-    assert bootstrap_servers(cluster.directory, None) == [there]
+    silent, reachable = speaking(None), cluster.bootstrap()
+    assert bootstrap_servers(None, f"{silent},{reachable}") == [reachable]
+    assert bootstrap_servers(cluster.directory, None) == [reachable]

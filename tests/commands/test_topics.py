@@ -33,22 +33,22 @@ def test_describe_shows_the_offsets_of_every_replica(trio: LocalCluster, on_trio
     on_trio("produce", "described", stdin=b"1\n2\n3\n")
 
     def all_have_all() -> bool:
-        (one,) = described(on_trio, "described")
-        return all(replica["high_watermark"] == 3 for replica in one["replica_states"])
+        (partition,) = described(on_trio, "described")
+        return all(replica["high_watermark"] == 3 for replica in partition["replica_states"])
 
     eventually(all_have_all, "the high watermark does not reach every replica")
-    (one,) = described(on_trio, "described")
-    assert [replica["broker"] for replica in one["replica_states"]] == one["replicas"]
-    assert sorted(replica["state"] for replica in one["replica_states"]) == ["in sync", "in sync", "leader"]
-    assert one["replica_states"][0]["state"] == "leader" and one["leader"] == one["replicas"][0]
-    for replica in one["replica_states"]:
+    (partition,) = described(on_trio, "described")
+    assert [replica["broker"] for replica in partition["replica_states"]] == partition["replicas"]
+    assert sorted(replica["state"] for replica in partition["replica_states"]) == ["in sync", "in sync", "leader"]
+    assert partition["replica_states"][0]["state"] == "leader" and partition["leader"] == partition["replicas"][0]
+    for replica in partition["replica_states"]:
         assert (replica["log_start_offset"], replica["log_end_offset"], replica["lag"]) == (0, 3, 0)
-    follower = one["replicas"][1]
+    follower = partition["replicas"][1]
     kill(trio, follower)
     text = on_trio("topic", "describe", "described").out.decode().splitlines()
-    assert text[1].startswith(f"described-0  leader {one['leader']}  epoch ")
+    assert text[1].startswith(f"described-0  leader {partition['leader']}  epoch ")
     assert f"    {follower}  down" in text
-    assert f"    {one['leader']}  leader   start 0  LEO 3  HW 3  lag 0" in text
+    assert f"    {partition['leader']}  leader   start 0  LEO 3  HW 3  lag 0" in text
     trio.start([follower])
     eventually(lambda: len(described(on_trio, "described")[0]["isr"]) == 3, "it does not join again")
 
@@ -90,8 +90,8 @@ def test_a_new_topic_that_the_first_broker_does_not_know_yet(on_trio: Kreplog, m
         return answer
 
     monkeypatch.setattr(AdminClient, "request", late)
-    (one,) = described(on_trio, "young")
-    assert one["isr"] == [one["leader"]]
+    (partition,) = described(on_trio, "young")
+    assert partition["isr"] == [partition["leader"]]
     assert on_trio("topic", "describe", "unborn").err.startswith("kreplog: topic unborn: there is no such topic")
 
 
@@ -103,7 +103,7 @@ def test_alter_adds_partitions_and_changes_settings(on_trio: Kreplog) -> None:
         "topic", "alter", "altered", "--delete-config", "retention.ms", "--config", "retention.bytes=2000"
     )
     assert outcome.out == b"altered: retention.bytes = 2000, retention.ms reset to default\n"
-    assert [len(one["replicas"]) for one in described(on_trio, "altered")] == [2, 2, 2]
+    assert [len(partition["replicas"]) for partition in described(on_trio, "altered")] == [2, 2, 2]
     eventually(lambda: configs(on_trio, "altered") == {"retention.bytes": "2000"}, "the settings do not change")
     assert b"\n    retention.bytes = 2000\naltered-0  leader" in on_trio("topic", "describe", "altered").out
 

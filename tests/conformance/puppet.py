@@ -48,8 +48,8 @@ class Puppet:
         )
         self._ready = False
 
-    def tell(self, method: str, *arguments: object, **keywords: object) -> None:
-        """Have it do something; its answer is for answer()."""
+    def send(self, method: str, *arguments: object, **keywords: object) -> None:
+        """Send a method call to the other process without waiting for it; `answer` returns its result."""
         if not self._ready:
             self._ready = True
             self.id = self.answer()
@@ -66,7 +66,7 @@ class Puppet:
         return answer[1]
 
     def __call__(self, method: str, *arguments: object, **keywords: object) -> Any:
-        self.tell(method, *arguments, **keywords)
+        self.send(method, *arguments, **keywords)
         return self.answer()
 
     def stop(self, signal: int) -> None:

@@ -36,11 +36,11 @@ LOGGING = "log4j.rootLogger=WARN, E\nlog4j.appender.E=org.apache.log4j.ConsoleAp
 LOGGING += "log4j.appender.E.target=System.err\nlog4j.appender.E.layout=org.apache.log4j.SimpleLayout\n"
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 30.0) -> float:
+def until(true: Callable[[], object], description: str, seconds: float = 30.0) -> float:
     """Wait until `true()` is; how many seconds that took. Fails when it does not come to be in time."""
     start = time.monotonic()
     while not true():
-        assert time.monotonic() < start + seconds, f"{what}: not within {seconds} s"
+        assert time.monotonic() < start + seconds, f"{description}: not within {seconds} s"
         time.sleep(0.002)
     return time.monotonic() - start
 

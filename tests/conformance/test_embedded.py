@@ -222,12 +222,12 @@ def test_watches_fire_when_no_bell_rings(store: EmbeddedStore, monkeypatch: pyte
     assert fired.wait(10)
 
 
-@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("max_changes", [0, 1])
 def test_watches_fire_when_the_changes_were_dropped(
-    kept: int, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+    max_changes: int, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that has fallen behind compares its watches with the tree."""
-    monkeypatch.setattr(database, "_MAX_CHANGES", kept)
+    monkeypatch.setattr(database, "_MAX_CHANGES", max_changes)
     monkeypatch.setattr(liveness, "ring", lambda *_: None)
     writer = store.connect(1000)
     writer.multi([Create(path) for path in ("/a", "/a/x", "/b", "/c", "/d", "/quiet", "/r")])

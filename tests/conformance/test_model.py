@@ -56,9 +56,9 @@ class Run:
         self.outcomes: list[object] = []
         self.session.create("/m")
 
-    def step(self, what: str, argument: Any) -> None:
+    def step(self, action: str, argument: Any) -> None:
         try:
-            outcome = self._do(what, argument)
+            outcome = self._do(action, argument)
         except CoordinationError as error:
             outcome = type(error).__name__, error.index
         self.outcomes.append((outcome, self.tree()))
@@ -82,19 +82,19 @@ class Run:
         assert self.watcher.get_many(list(found)) == [self.watcher.get(path) for path in found]
         return found
 
-    def _do(self, what: str, argument: Any) -> object:
-        if what == "one":
-            return self._plain(self._one(argument))
-        if what == "multi":
+    def _do(self, action: str, argument: Any) -> object:
+        if action == "one":
+            return self._plain(self._apply(argument))
+        if action == "multi":
             return [self._plain(result) for result in self.session.multi(argument)]
-        if what == "watch":
+        if action == "watch":
             kind, path = argument
             return self._plain(getattr(self.watcher, kind)(path, self.events.append))
         self.session.close()
         self.session = self.store.connect(TIMEOUT_MS)
         return None
 
-    def _one(self, operation: StoreOperation) -> object:
+    def _apply(self, operation: StoreOperation) -> object:
         session: Session = self.session
         if isinstance(operation, Create):
             return session.create(

@@ -24,7 +24,7 @@ def test_of_many_writers_of_one_version_exactly_one_wins(shared: Stores) -> None
     puppets = [shared.puppet() for _ in range(4)]
     for version in range(15):
         for puppet in puppets:
-            puppet.tell("once", "/a", version)
+            puppet.send("once", "/a", version)
         assert [puppet.answer() for puppet in puppets].count(True) == 1
     assert session.get("/a").stat.version == 15
 
@@ -34,7 +34,7 @@ def test_contended_writes_lose_none_and_apply_none_twice(shared: Stores) -> None
     session.create("/a", b"0")
     puppets = [shared.puppet() for _ in range(writers)]
     for puppet in puppets:
-        puppet.tell("add", "/a", times)
+        puppet.send("add", "/a", times)
     refused = sum(puppet.answer() for puppet in puppets)
     node = session.get("/a")
     assert (int(node.data), node.stat.version) == (writers * times, writers * times)
@@ -65,7 +65,7 @@ def test_a_process_that_hangs_is_ended_and_stays_refused(shared: Stores) -> None
     assert puppet("fenced", "/epoch", 0, "/state")
     assert puppet("expired") == (False, 0)
     puppet.stop(signal.SIGSTOP)
-    puppet.tell("set_data", "/state", b"late")
+    puppet.send("set_data", "/state", b"late")
     took = until(lambda: session.exists("/e") is None, "the hanging session's end")
     print(f"{shared.kind}: a session of 1000 ms was ended {took * 1000:.0f} ms after its process stopped")
     state = session.set_data("/state", b"mine")
@@ -90,7 +90,7 @@ def test_no_write_is_lost_between_a_read_and_its_watch(shared: Stores) -> None:
     session, last, reads = shared.connect(), 1500, 0
     session.create("/a", b"0")
     puppet = shared.puppet()
-    puppet.tell("count", "/a", last)
+    puppet.send("count", "/a", last)
     seen = -1
     while seen < last:
         fired = threading.Event()
@@ -106,7 +106,7 @@ def test_no_child_is_lost_between_a_read_and_its_watch(shared: Stores) -> None:
     session, last = shared.connect(), 500
     session.create("/n")
     puppet = shared.puppet()
-    puppet.tell("grow", "/n", last)
+    puppet.send("grow", "/n", last)
     seen = -1
     while seen < last:
         fired = threading.Event()

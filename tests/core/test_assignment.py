@@ -263,8 +263,8 @@ def best_of_all(layout: Layout, brokers: Brokers, leaving: frozenset[int] = froz
     staying = {broker: rack for broker, rack in brokers.items() if broker not in leaving}
     states = {(0,) * len(staying): 0}
     for replicas in layout.values():
-        kept = set(replicas) - leaving if leaving else set()
-        choices = [choice for choice in combinations(staying, len(replicas)) if kept <= set(choice)]
+        fixed = set(replicas) - leaving if leaving else set()
+        choices = [choice for choice in combinations(staying, len(replicas)) if fixed <= set(choice)]
         racks = max(rack_count(choice, brokers) for choice in choices)
         reached: dict[tuple[int, ...], int] = {}
         for choice in choices:

@@ -167,14 +167,14 @@ class History:
         self.cluster.start_controller()
 
     def run(self) -> None:
-        happenings: list[Callable[[], None]] = [
+        actions: list[Callable[[], None]] = [
             getattr(self, name) for name in sorted(vars(History)) if name.startswith("do_")
         ]
-        happenings += [self.do_create, self.do_reassign, self.do_bounce]
+        actions += [self.do_create, self.do_reassign, self.do_bounce]
         for _ in range(self.draw.randint(5, 60)):
             self.cluster.catching_up = self.draw.random() < 0.7
             try:
-                self.draw.choice(happenings)()
+                self.draw.choice(actions)()
             except (CoordinationError, UsageError):
                 continue  # the request is refused
             if self.draw.random() < 0.8:

@@ -16,7 +16,7 @@ from kreplog.errors import BadVersionError, StorageError
 from kreplog.types import Node, NodeStat, SetData
 from tests.core.shell import TP, Shell, batch
 
-SIZE = sum(one.size for one in batch("a").batches)
+SIZE = sum(record_batch.size for record_batch in batch("a").batches)
 HOURS_MS = 10_000_000
 
 

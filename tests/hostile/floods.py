@@ -87,7 +87,9 @@ def produce(topic: str, batches: list[tuple[int, bytes]], acks: int = 1) -> byte
 
 def list_offsets(topic: str, partitions: list[tuple[int, int]]) -> bytes:
     """partitions: (number, timestamp)."""
-    return int32(-1) + array([text(topic) + array([int32(one) + int64(when) for one, when in partitions])])
+    return int32(-1) + array(
+        [text(topic) + array([int32(number) + int64(timestamp) for number, timestamp in partitions])]
+    )
 
 
 def fetch(topic: str, partitions: list[bytes], *, wait_ms: int = 0, epoch: int = -1, session: int = 0) -> bytes:
@@ -111,28 +113,30 @@ def floods(topic: str) -> Iterator[Flood]:
     key = ApiKey
     yield Flood("metadata-repeated", key.METADATA, 4, array(repeated(name, 570_000)) + b"\0")
     yield Flood("metadata-unknown", key.METADATA, 4, array([text(each) for each in unknown_names(2)]) + b"\0")
-    one = b"\2" + name + int32(-1)
-    yield Flood("describe-configs-repeated", key.DESCRIBE_CONFIGS, 1, array(repeated(one)) + b"\1")
+    entry = b"\2" + name + int32(-1)
+    yield Flood("describe-configs-repeated", key.DESCRIBE_CONFIGS, 1, array(repeated(entry)) + b"\1")
     keys = b"\2" + name + array(repeated(text("x")))
     yield Flood("describe-configs-keys", key.DESCRIBE_CONFIGS, 1, array([keys]) + b"\1")
     partitions = array(repeated(int32(0) + int64(-1)))
     yield Flood("list-offsets-repeated", key.LIST_OFFSETS, 1, int32(-1) + array([name + partitions]))
     partitions = array([int32(number) + int64(1) for number in range(80_000)])
     yield Flood("list-offsets-unknown", key.LIST_OFFSETS, 1, int32(-1) + array([name + partitions]))
-    yield Flood("fetch-session", key.FETCH, 7, fetch(topic, [fetched(one) for one in range(40_000)], epoch=0))
+    yield Flood("fetch-session", key.FETCH, 7, fetch(topic, [fetched(number) for number in range(40_000)], epoch=0))
     yield Flood("fetch-repeated", key.FETCH, 7, fetch(topic, repeated(fetched(0)), epoch=-1))
     records = build([b"x"])
     yield Flood("produce-repeated", key.PRODUCE, 3, produce(topic, [(0, records)] * (MOST_BYTES // 90)))
-    producers = [(0, build([b"x"], producer_id=one, producer_epoch=0, base_sequence=0)) for one in range(11_000)]
+    producers = [
+        (0, build([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)) for producer_id in range(11_000)
+    ]
     yield Flood("produce-producer-ids", key.PRODUCE, 3, produce(topic, producers))
     yield Flood("offset-for-leader-epoch", key.OFFSET_FOR_LEADER_EPOCH, 2,
                 array([name + array(repeated(int32(0) + int32(-1) + int32(0)))]))  # fmt: skip
     yield Flood("delete-records", key.DELETE_RECORDS, 0,
                 array([name + array(repeated(int32(0) + int64(0)))]) + int32(1000))  # fmt: skip
     yield Flood("create-topics-repeated", key.CREATE_TOPICS, 2, array(repeated(new_topic("n", 1))) + int32(100) + b"\1")
-    many = [new_topic(f"new{one}", 100) for one in range(40_000)]
+    many = [new_topic(f"new{number}", 100) for number in range(40_000)]
     yield Flood("create-topics-many", key.CREATE_TOPICS, 2, array(many) + int32(100) + b"\1")
-    large = [new_topic(f"new{one}", 2**31 - 1, 3) for one in range(50)]
+    large = [new_topic(f"new{number}", 2**31 - 1, 3) for number in range(50)]
     yield Flood("create-topics-large", key.CREATE_TOPICS, 2, array(large) + int32(100) + b"\1")
     placed = array(repeated(int32(0) + array([int32(0)])))
     created = text("n") + struct.pack(">ih", -1, -1) + placed + array([])
@@ -173,7 +177,7 @@ def bombs(topic: str) -> Iterator[Flood]:
 def wide_floods(topic: str, partitions: int) -> Iterator[Flood]:
     """As many entries as are let pass where `topic` has so many partitions, which they name, some more than once."""
     name, key = text(topic), ApiKey
-    numbers = [int32(one % partitions) for one in range(2 * partitions)]
+    numbers = [int32(number % partitions) for number in range(2 * partitions)]
     yield Flood("metadata", key.METADATA, 4, array([name] * 900) + b"\0")
     yield Flood(
         "metadata-unknown",
@@ -189,9 +193,9 @@ def wide_floods(topic: str, partitions: int) -> Iterator[Flood]:
     yield Flood("offset-for-leader-epoch", key.OFFSET_FOR_LEADER_EPOCH, 2, array([name + entries]))
     entries = array([number + int64(0) for number in numbers])
     yield Flood("delete-records", key.DELETE_RECORDS, 0, array([name + entries]) + int32(1000))
-    yield Flood("fetch", key.FETCH, 7, fetch(topic, [fetched(one) for one in range(4_500)]))
+    yield Flood("fetch", key.FETCH, 7, fetch(topic, [fetched(number) for number in range(4_500)]))
     records = build([b"x"])
-    yield Flood("produce", key.PRODUCE, 3, produce(topic, [(one % partitions, records) for one in range(1500)]))
+    yield Flood("produce", key.PRODUCE, 3, produce(topic, [(number % partitions, records) for number in range(1500)]))
     yield Flood("describe-log-dirs", key.DESCRIBE_LOG_DIRS, 1, array([name + array(numbers)]))
     yield Flood("elect-leaders", key.ELECT_LEADERS, 1, b"\0" + array([name + array(numbers)]) + int32(100))
     yield Flood("offset-fetch", key.OFFSET_FETCH, 1, text("g") + array([name + array(numbers)]))

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.skipif(bool(CANNOT_MOUNT), reason=CANNOT_MOUNT)
 
 
 def test_a_broker_alone_comes_back_once_its_only_disk_has_room(tmp_path: Path) -> None:
-    cluster = LocalCluster.create(tmp_path / "cluster", [0], 0, [one for one in SHORT if "insync" not in one])
+    cluster = LocalCluster.create(
+        tmp_path / "cluster", [0], 0, [setting for setting in SHORT if "insync" not in setting]
+    )
     with ExitStack() as stack:
         stack.enter_context(faults.small_disk(cluster.home(0) / "data", 64))
         stack.callback(end, cluster)
@@ -34,7 +36,7 @@ def test_a_broker_alone_comes_back_once_its_only_disk_has_room(tmp_path: Path) -
             load.goes_on()
             ballast = faults.fill(cluster.home(0) / "data")
             eventually(lambda: examined(cluster)[0][0]["state"] == "degraded", "it does not say that it is degraded")
-            assert any("without a leader" in one for one in examined(cluster)[1])
+            assert any("without a leader" in reason for reason in examined(cluster)[1])
             ballast.unlink()
             view.await_replicated(load.topic)
             assert pid_of(cluster, 0) == process

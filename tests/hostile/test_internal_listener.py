@@ -245,8 +245,8 @@ def test_who_does_not_finish_the_handshake_is_closed(tmp_path: Path, monkeypatch
             waiting: list[socket.socket] = [await connect(address) for _ in range(50)]
             assert await refused_as_stale(broker, Dialer(load_key(key))) is ErrorCode.STALE_CONTROLLER_EPOCH
             await until(lambda: len(broker.server._handshakes) <= 8)
-            for one in waiting:
-                one.close()
+            for sock in waiting:
+                sock.close()
             await until(lambda: not broker.server._handshakes)
 
     run(work)

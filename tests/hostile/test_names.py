@@ -138,7 +138,7 @@ def test_the_layer_that_touches_files_takes_no_illegal_name(tmp_path: Path, ille
     before = list(listing(tmp_path))
     for touch in (
         directory.folder,
-        lambda one: directory.make(one, ID),
+        lambda partition: directory.make(partition, ID),
         directory.mark_deleted,
     ):
         with pytest.raises(InvalidTopicError):

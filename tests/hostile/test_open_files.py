@@ -152,7 +152,7 @@ def test_replicas_beyond_a_lowered_limit_are_refused_until_it_is_raised(tmp_path
         client.flush()
         everything, client.acknowledged = (
             client.acknowledged,
-            {one for one in client.acknowledged if one[1] in served},
+            {record for record in client.acknowledged if record[1] in served},
         )
         assert client.unread() == set()
         (line, *_) = [

@@ -195,7 +195,7 @@ def until_parked(victim: Victim, count: int) -> None:
 def test_fetch_sessions_are_bounded(victim: Victim) -> None:
     """Large ones of consumers are granted until half of the account is taken; then there are none, and fetches are
     answered all the same."""
-    frame = Flood("fetch", ApiKey.FETCH, 7, fetch("wide", [fetched(one) for one in range(4500)], epoch=0)).frame()
+    frame = Flood("fetch", ApiKey.FETCH, 7, fetch("wide", [fetched(number) for number in range(4500)], epoch=0)).frame()
     granted = []
     for _ in range(12):
         answer = victim.request(frame)
@@ -236,8 +236,8 @@ def test_partitions_are_bounded_however_many_create_them_at_once(tmp_path: Path,
     victim = Victim(tmp_path, **{"max.partitions": 100})
     try:
         frames = [
-            Flood("create", ApiKey.CREATE_TOPICS, 2, array([new_topic(f"t{one}", 30)]) + int32(timeout_ms) + b"\0")
-            for one in range(12)
+            Flood("create", ApiKey.CREATE_TOPICS, 2, array([new_topic(f"t{number}", 30)]) + int32(timeout_ms) + b"\0")
+            for number in range(12)
         ]
         socks = [victim.connect() for _ in frames]
         for sock, flood in zip(socks, frames, strict=True):

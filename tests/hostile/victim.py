@@ -90,10 +90,10 @@ class Victim:
     def on_loop(self, call: Callable[[], Any]) -> Any:
         """What `call` returns, called on the broker's event loop."""
 
-        async def there() -> Any:
+        async def called() -> Any:
             return call()
 
-        return asyncio.run_coroutine_threadsafe(there(), self.loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(PATIENCE_S)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.broker.address, PATIENCE_S)

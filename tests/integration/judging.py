@@ -31,7 +31,7 @@ class _ByValue(NativeCodec):
     """Records under the names that their producers gave them."""
 
     def decode(self, records: Any) -> list[Record]:
-        return [_named(one) for one in super().decode(records)]
+        return [_named(record) for record in super().decode(records)]
 
 
 def _named(record: Record) -> Record:
@@ -131,7 +131,7 @@ class Verdict:
         for event in events:
             history.add(self._with_offset(event))
         found = final_checks.judge(checkers, self._dump, None, at_rest=True, context_known=False)
-        return [f"{one.kind}: {one.text}" for one in found]
+        return [f"{violation.kind}: {violation.text}" for violation in found]
 
     def new_epochs(self) -> list[tuple[int, int]]:
         """(producer id, epoch) of those that producers began anew: what had no answer then was numbered and sent again,
@@ -150,8 +150,8 @@ class Verdict:
         if not self._places:
             for _, disk in self._disks.all():
                 for partition, log in disk.logs.items():
-                    for one in self._disks.codec.decode(log.read(0, log.high_watermark, 1 << 40)):
-                        self._places[partition, one.producer_id, one.sequence] = one.offset
+                    for record in self._disks.codec.decode(log.read(0, log.high_watermark, 1 << 40)):
+                        self._places[partition, record.producer_id, record.sequence] = record.offset
         place = self._places.get((event.partition, event.producer_id, event.sequence), UNKNOWN_OFFSET)
         return replace(event, base_offset=place)
 

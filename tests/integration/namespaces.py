@@ -65,9 +65,9 @@ class Net:
         neighbour = ("neigh", "replace", self.address(target), "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
         _ip("-n", self.space(source), *neighbour)
 
-    def cut_both(self, one: int, other: int) -> None:
-        self.cut(one, other)
-        self.cut(other, one)
+    def cut_both(self, broker: int, other: int) -> None:
+        self.cut(broker, other)
+        self.cut(other, broker)
 
     def unplug(self, broker: int) -> None:
         """From everybody, its clients too."""
@@ -140,16 +140,16 @@ def spread(directory: Path, settings: Sequence[str]) -> Iterator[tuple[LocalClus
 def _inside(space: str) -> Iterator[None]:
     """This thread, and the processes that it starts, are in the namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{space}", os.O_RDONLY)
+    home, target = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{space}", os.O_RDONLY)
     try:
-        assert libc.setns(there, _NETWORK) == 0, os.strerror(ctypes.get_errno())
+        assert libc.setns(target, _NETWORK) == 0, os.strerror(ctypes.get_errno())
         try:
             yield
         finally:
             assert libc.setns(home, _NETWORK) == 0, os.strerror(ctypes.get_errno())
     finally:
         os.close(home)
-        os.close(there)
+        os.close(target)
 
 
 def _ip(*arguments: str) -> None:
@@ -159,4 +159,4 @@ def _ip(*arguments: str) -> None:
 def _free_subnet() -> str:
     """Three numbers of a /24 of those set apart for measurements (RFC 2544) that no interface has."""
     taken = subprocess.run(["ip", "-4", "addr"], check=True, capture_output=True, text=True).stdout
-    return next(one for number in range(256) if f"{(one := f'198.18.{number}')}." not in taken)
+    return next(subnet for number in range(256) if f"{(subnet := f'198.18.{number}')}." not in taken)

@@ -37,7 +37,7 @@ def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str,
             break
         except KafkaConnectionError:
             assert time.monotonic() < deadline, f"no metadata of {topic}"
-    found: dict[str, Any] = next(one for one in result["partitions"] if one["partition_index"] == partition)
+    found: dict[str, Any] = next(entry for entry in result["partitions"] if entry["partition_index"] == partition)
     return found
 
 

@@ -66,9 +66,9 @@ def test_a_leader_is_cut_off(spread: tuple[LocalCluster, namespaces.Net], from_c
                     net.unplug(leader)
                 for other in {0, 1, 2} - {leader}:
                     net.cut_both(leader, other)
-                eventually(lambda one=leader: drop(view, load, one), "the others do not drop it")  # type: ignore[misc]
+                eventually(lambda broker=leader: drop(view, load, broker), "the others do not drop it")  # type: ignore[misc]
                 if not from_clients:  # else nothing is appended, so that its followers lack nothing
-                    eventually(lambda one=partition: len(view.state(one).isr) == 1, "it does not drop them")  # type: ignore[misc]
+                    eventually(lambda partition=partition: len(view.state(partition).isr) == 1, "it does not drop them")  # type: ignore[misc]
             view.await_replicated(load.topic)
         load.goes_on()
     judge(cluster, load)
@@ -91,8 +91,8 @@ def test_links_come_and_go(spread: tuple[LocalCluster, namespaces.Net], figure: 
         until = time.monotonic() + 120
         with net.healed():
             while time.monotonic() < until:
-                for one, other in chosen.sample(ways, chosen.randint(1, 3)):
-                    net.cut(one, other)
+                for source, target in chosen.sample(ways, chosen.randint(1, 3)):
+                    net.cut(source, target)
                     cuts += 1
                 time.sleep(chosen.choice((0.1, 0.5, 2, 4)))  # how long a cut lasts is what differs
                 if chosen.random() < 0.6:

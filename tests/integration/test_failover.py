@@ -35,7 +35,7 @@ PARTITIONS = 10_000
 WRITTEN_TO = 1000
 FILES_EACH = 1
 AT_ONCE = 1000
-ASKED = 250
+POLLED_AT_ONCE = 250
 SETTLE_S = 5.0
 _VERSION = 7
 _SOUND = batch.build([b"x" * 100], timestamps_ms=[0])
@@ -60,9 +60,11 @@ def test_of_one_partition(cluster: LocalCluster, figure: Figure, clients: str) -
     figure(f"a waiting producer waits: {spread(pauses)}")
 
 
-class Asking:
-    """One connection to a broker, to ask it of many partitions at once whether it would take a record for them, or to
-    give it one (writes)."""
+class LeaderPoll:
+    """Finds out over one connection which of many partitions a broker leads, by one Produce request for all of them.
+
+    writes: the batch is sound and is appended by a leader; else its CRC is wrong, and nothing is written.
+    """
 
     def __init__(self, address: tuple[str, int], topic: str, writes: bool) -> None:
         self._sock = socket.create_connection(address, timeout=60)
@@ -71,9 +73,9 @@ class Asking:
         self._number = 0
 
     def poll(self, partitions: list[int]) -> tuple[set[int], set[ErrorCode]]:
-        """Those that it leads, and what it said of the others."""
+        """The partitions that the broker leads, and the errors of the others."""
         self._number += 1
-        header = RequestHeader(ApiKey.PRODUCE, _VERSION, self._number, "asking")
+        header = RequestHeader(ApiKey.PRODUCE, _VERSION, self._number, "leader-poll")
         requested = tuple(ProducePartition(TopicPartition(self._topic, number), self._batch) for number in partitions)
         self._sock.sendall(b"".join(produce.encode_request(ProduceRequest(1, 30_000, requested), header)))
         response = produce.decode_response(self._receive(), header)
@@ -123,16 +125,16 @@ def _of_many(folder: Path, figure: Figure, victim: str, count: int, *, writes: b
         start = time.monotonic()
         _make(cluster, view, count, ((dead, first, second), (dead, second, first)))
         addresses = {status.id: (status.host, status.port) for status in cluster.status()}
-        _ask_of_all(addresses, {dead: range(count)}, writes)
+        _poll_until_led(addresses, {dead: range(count)}, writes)
         figure(f"{count} partitions made in {time.monotonic() - start:.1f} s")
         eventually(lambda: not view.under_replicated("many"), "they are not all in sync", 300)
         time.sleep(SETTLE_S)  # background work of their creation, which sends no event
         assert view.controller() == controller
         killed = time.monotonic()
         kill(cluster, dead)
-        rounds = _ask_of_all(addresses, {first: range(0, count, 2), second: range(1, count, 2)}, writes)
+        rounds = _poll_until_led(addresses, {first: range(0, count, 2), second: range(1, count, 2)}, writes)
         taken = time.monotonic() - killed
-        figure(f"{count} partitions of {victim} fail over in {taken:.2f} s; {rounds} rounds of questions")
+        figure(f"{count} partitions of {victim} fail over in {taken:.2f} s; {rounds} rounds of requests")
         start = time.monotonic()
         cluster.start([dead], 300)
         eventually(lambda: not view.under_replicated("many"), "they are not all in sync again", 300)
@@ -144,7 +146,7 @@ def _make(cluster: LocalCluster, view: View, count: int, replicas: tuple[tuple[i
     partitions and the odd ones."""
     with admin_of(cluster.bootstrap()) as admin:
         for made in range(0, count, AT_ONCE):
-            new = {one: list(replicas[one % 2]) for one in range(made, min(made + AT_ONCE, count))}
+            new = {number: list(replicas[number % 2]) for number in range(made, min(made + AT_ONCE, count))}
             if made == 0:
                 admin.create_topics({"many": {"assignments": new}})
             else:
@@ -157,13 +159,13 @@ def _leads(view: View, broker: int, partition: TopicPartition) -> bool:
     return view.state(partition).leader == broker
 
 
-def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range], writes: bool) -> int:
-    """Ask until each partition was led by the broker that is to lead it; return how many rounds of questions it took.
+def _poll_until_led(addresses: dict[int, tuple[str, int]], wanted: dict[int, range], writes: bool) -> int:
+    """Poll until each partition was led by the broker that is to lead it; return how many rounds of requests it took.
 
-    wanted: by broker. Its partitions are asked for in order, the first of them alone until it is led and then ASKED at
-    once, so that the questions are not the load.
+    wanted: by broker. Its partitions are polled in order, the first of them alone until it is led and then
+    POLLED_AT_ONCE together, so that the polls are not the load.
     """
-    connections = {broker: Asking(addresses[broker], "many", writes) for broker in wanted}
+    connections = {broker: LeaderPoll(addresses[broker], "many", writes) for broker in wanted}
     left = {broker: list(partitions) for broker, partitions in wanted.items()}
     rounds = 0
     deadline = time.monotonic() + 120
@@ -175,7 +177,7 @@ def _ask_of_all(addresses: dict[int, tuple[str, int]], wanted: dict[int, range],
                 continue
             taken, errors = connections[broker].poll(partitions[:1])
             if taken:
-                more, errors = connections[broker].poll(partitions[1:ASKED])
+                more, errors = connections[broker].poll(partitions[1:POLLED_AT_ONCE])
                 taken |= more
                 partitions[:] = [partition for partition in partitions if partition not in taken]
                 moved = True

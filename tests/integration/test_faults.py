@@ -85,7 +85,7 @@ def test_leader_follower_and_controller_are_killed(cluster: LocalCluster, view: 
         (replace(heard, high_watermark=heard.high_watermark - 1), "watermark fell"),
     ):
         result = verdict.violations([*events, bad])
-        assert any(one.startswith(f"{kind}: ") for one in result), (kind, result)
+        assert any(violation.startswith(f"{kind}: ") for violation in result), (kind, result)
 
 
 def test_a_leader_is_stopped_for_longer_than_its_session(cluster: LocalCluster, view: View) -> None:
@@ -135,18 +135,18 @@ def test_a_log_directory_is_removed(cluster: LocalCluster, view: View) -> None:
         load.goes_on()
         process, more = pid_of(cluster, 1), cluster.home(1) / "more"
         lost = [partition for partition in load.partitions if (more / str(partition)).exists()]
-        kept = [partition for partition in load.partitions if partition not in lost]
-        assert lost and kept
+        unaffected = [partition for partition in load.partitions if partition not in lost]
+        assert lost and unaffected
         gone = more.rename(cluster.home(1) / "gone")  # in one instant: the broker goes on making files there
         shutil.rmtree(gone)
         eventually(lambda: view.serves_none(lost, 1), "its replicas do not go offline")
         load.goes_on()
         assert pid_of(cluster, 1) == process and 1 in view.registered()
-        assert all(1 in view.state(one).isr for one in kept)
+        assert all(1 in view.state(partition).isr for partition in unaffected)
         brokers, degraded = examined(cluster)
         assert {broker["id"]: broker["state"] for broker in brokers} == {0: "serving", 1: "degraded", 2: "serving"}
         assert str(more) in brokers[1]["detail"] and str(cluster.home(1) / "data") not in brokers[1]["detail"]
-        assert any("under-replicated" in one for one in degraded)
+        assert any("under-replicated" in reason for reason in degraded)
         come_back(cluster, view, load, 1)
         brokers, degraded = examined(cluster)
         assert {broker["state"] for broker in brokers} == {"serving"} and not degraded

@@ -45,7 +45,7 @@ def test_kills_under_load(cluster: LocalCluster, view: View, figure: Figure) -> 
     with load_on(cluster, "kills", records_per_s=RECORDS_PER_S) as load:
         for _ in range(KILLS):
             leader, controller = view.state(chosen.choice(load.partitions)).leader, view.controller()
-            victim = chosen.choice([one for one in (leader, leader, controller, *cluster.brokers) if one >= 0])
+            victim = chosen.choice([broker for broker in (leader, leader, controller, *cluster.brokers) if broker >= 0])
             kill(cluster, victim)
             if chosen.random() < 0.5:
                 load.goes_on(5)

@@ -45,7 +45,7 @@ class View:
         return -1 if node is None else int(json.loads(node.data)["broker_id"])
 
     def registered(self) -> set[int]:
-        return {int(one) for one in self._session.children(nodes.BROKER_IDS)}
+        return {int(name) for name in self._session.children(nodes.BROKER_IDS)}
 
     def topics(self) -> list[str]:
         return sorted(self._session.children(nodes.TOPICS))

@@ -103,7 +103,7 @@ class Load:
         """Wait until every producer has got so many more acknowledged."""
         wanted = [producer.acked + count for producer in self._producers]
         eventually(
-            lambda: all(one.acked >= goal for one, goal in zip(self._producers, wanted, strict=True)),
+            lambda: all(producer.acked >= goal for producer, goal in zip(self._producers, wanted, strict=True)),
             lambda: f"the producers make no progress: {[(each.acked, each.troubles[-3:]) for each in self._producers]}",
             within_s,
         )
@@ -171,14 +171,14 @@ class _Producing(threading.Thread):
         text = f"{self._number}/{sequence}/"
         value = text.ljust(_SIZE, "x")
         history = self._load.history
-        history.add(Invoke(**self._told(partition, sequence, value)))
+        history.add(Invoke(**self._event_fields(partition, sequence, value)))
         self._under_way += 1
         done: Callable[[KafkaError | None, Message], None] = lambda error, message: self._done(  # noqa: E731
             partition, sequence, value, error, message
         )
         self._producer.produce(self._load.topic, value.encode(), partition=partition, on_delivery=done)
 
-    def _told(self, partition: int, sequence: int, value: str) -> dict[str, Any]:
+    def _event_fields(self, partition: int, sequence: int, value: str) -> dict[str, Any]:
         load = self._load
         return {
             "at_ms": load.history.now_ms(),
@@ -193,7 +193,7 @@ class _Producing(threading.Thread):
 
     def _done(self, partition: int, sequence: int, value: str, error: KafkaError | None, message: Message) -> None:
         self._under_way -= 1
-        result = self._told(partition, sequence, value)
+        result = self._event_fields(partition, sequence, value)
         if error is None:
             offset = message.offset()
             offset = UNKNOWN_OFFSET if offset is None else offset
@@ -218,8 +218,8 @@ class _Reading(threading.Thread):
 
     def run(self) -> None:
         load = self._load
-        for one in load.partitions:
-            load.history.add(Position(load.history.now_ms(), one, load.topic_id, self.name, 0, "earliest"))
+        for partition in load.partitions:
+            load.history.add(Position(load.history.now_ms(), partition, load.topic_id, self.name, 0, "earliest"))
         # An offset, not the beginning: librdkafka may ask for that twice, and starts over when a leader has changed
         # between the two answers.
         places = [Place(load.topic, partition.partition, 0) for partition in load.partitions]
@@ -227,13 +227,13 @@ class _Reading(threading.Thread):
         while load.reading:
             for message in self._consumer.consume(1000, 0.1):
                 self._take(message)
-            for one, place in zip(load.partitions, places, strict=True):
+            for partition, place in zip(load.partitions, places, strict=True):
                 _, high_watermark = self._consumer.get_watermark_offsets(place, cached=True)
                 # Lower is no news: librdkafka notes what a late answer says, too, be it a former leader's who was
                 # stopped while he sent it. The watcher, who waits for each answer, sees whether it falls.
-                if high_watermark > self._watermarks[one.partition]:
-                    self._watermarks[one.partition] = high_watermark
-                    _told_watermark(load, one, self.name, high_watermark, "fetch")
+                if high_watermark > self._watermarks[partition.partition]:
+                    self._watermarks[partition.partition] = high_watermark
+                    _add_watermark(load, partition, self.name, high_watermark, "fetch")
         self._consumer.close()
 
     def _take(self, message: Message) -> None:
@@ -242,8 +242,8 @@ class _Reading(threading.Thread):
         error = message.error()
         if error is not None:
             if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
-                one = load.partitions[message.partition() or 0]
-                load.history.add(Position(at_ms, one, load.topic_id, self.name, -1, str(error)))
+                partition = load.partitions[message.partition() or 0]
+                load.history.add(Position(at_ms, partition, load.topic_id, self.name, -1, str(error)))
             return
         number, offset, value = message.partition(), message.offset(), message.value()
         assert number is not None and offset is not None and value is not None
@@ -251,8 +251,10 @@ class _Reading(threading.Thread):
         epoch = message.leader_epoch()
         epoch = -1 if epoch is None else epoch
         self.positions[number] = offset + 1
-        one, text = load.partitions[number], value.decode(errors="replace")
-        load.history.add(Read(at_ms, one, load.topic_id, self.name, -1, epoch, offset, epoch, producer, sequence, text))
+        partition, text = load.partitions[number], value.decode(errors="replace")
+        load.history.add(
+            Read(at_ms, partition, load.topic_id, self.name, -1, epoch, offset, epoch, producer, sequence, text)
+        )
 
 
 class _Watching(threading.Thread):
@@ -265,22 +267,22 @@ class _Watching(threading.Thread):
 
     def run(self) -> None:
         load = self._load
-        for one in itertools.cycle(load.partitions):
+        for partition in itertools.cycle(load.partitions):
             if not load.reading:
                 break
             try:
-                result = self._consumer.get_watermark_offsets(Place(load.topic, one.partition), 2.0, cached=False)
+                result = self._consumer.get_watermark_offsets(Place(load.topic, partition.partition), 2.0, cached=False)
             except KafkaException:
                 continue
             if result is not None:
-                _told_watermark(load, one, self.name, result[1], "list")
+                _add_watermark(load, partition, self.name, result[1], "list")
             time.sleep(0.02)  # it is to look now and then, not to be the load
         self._consumer.close()
 
 
-def _told_watermark(load: Load, one: TopicPartition, client: str, offset: int, source: str) -> None:
+def _add_watermark(load: Load, partition: TopicPartition, client: str, offset: int, source: str) -> None:
     """librdkafka does not report the leader that it is from, so it may never be lower than before."""
-    load.history.add(Watermark(load.history.now_ms(), one, load.topic_id, client, -1, 0, offset, source))
+    load.history.add(Watermark(load.history.now_ms(), partition, load.topic_id, client, -1, 0, offset, source))
 
 
 def _consumer(bootstrap: str) -> Consumer:

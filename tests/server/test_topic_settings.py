@@ -84,7 +84,7 @@ def test_described_settings_have_their_source() -> None:
     more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
     settings = load(given | more, None, {})
     config = TopicConfig(2, flush_messages=1, retention_bytes=7)
-    found: dict[str, Any] = {one.name: one for one in described(config, settings)}
+    found: dict[str, Any] = {setting.name: setting for setting in described(config, settings)}
     assert [(found[name].value, found[name].source) for name in ("flush.messages", "retention.bytes")] == [
         (1, TOPIC),
         (7, TOPIC),

@@ -142,7 +142,9 @@ def test_incremental_updates_equal_a_rebuild(world: World, seed: int) -> None:
     for epoch in range(60):
         controller += rng.random() < 0.1
         first = rng.sample(places, 4)
-        states = tuple(partition_state(one, f"id {one.topic}", epoch) for one in first[: rng.randrange(4)])
+        states = tuple(
+            partition_state(partition, f"id {partition.topic}", epoch) for partition in first[: rng.randrange(4)]
+        )
         if rng.random() < 0.5:
             world.apply(UpdateMetadataRequest(0, controller, 1, (), states, tuple(first[3:])))
         else:
@@ -151,6 +153,8 @@ def test_incremental_updates_equal_a_rebuild(world: World, seed: int) -> None:
             found = world.topics.all
             anew = world.view().all
             assert list(found.items()) == list(anew.items())
-            assert [list(view.partitions) for view in found.values()] == [list(one.partitions) for one in anew.values()]
+            assert [list(view.partitions) for view in found.values()] == [
+                list(view.partitions) for view in anew.values()
+            ]
             known = {TopicPartition(name, number) for name, view in found.items() for number in view.partitions}
             assert known == world.metadata.partitions.keys() and list(found) == sorted(found)

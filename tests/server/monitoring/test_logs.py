@@ -37,21 +37,21 @@ from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 
 TP = TopicPartition("topic", 3)
 STATE = LeaderAndIsr(1, 4, (1, 2), (), 7, 9)
-TOLD = PartitionState(TP, "id", STATE, (1, 2, 0))
+PARTITION_STATE = PartitionState(TP, "id", STATE, (1, 2, 0))
 
 
 @pytest.fixture(autouse=True)
 def loggers() -> Iterator[None]:
     """As they were."""
     both = logging.getLogger(), logging.getLogger(STATE_CHANGES)
-    before = [(one.handlers[:], one.level, one.propagate) for one in both]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in both]
     yield
-    for one, (handlers, level, propagate) in zip(both, before, strict=True):
-        for handler in one.handlers:
+    for logger, (handlers, level, propagate) in zip(both, before, strict=True):
+        for handler in logger.handlers:
             if handler not in handlers:
                 handler.close()
-        one.handlers[:], one.propagate = handlers, propagate
-        one.setLevel(level)
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -91,8 +91,8 @@ def test_an_event_is_a_text_line(tmp_path: Path) -> None:
 
 def test_control_requests_are_logged_by_partition(tmp_path: Path) -> None:
     set_up(1, tmp_path)
-    log_sent(LeaderAndIsrRequest(0, 7, 5, (TOLD, TOLD), is_init=True), 2)
-    applied = LeaderAndIsrRequest(0, 7, 5, (TOLD,))
+    log_sent(LeaderAndIsrRequest(0, 7, 5, (PARTITION_STATE, PARTITION_STATE), is_init=True), 2)
+    applied = LeaderAndIsrRequest(0, 7, 5, (PARTITION_STATE,))
     log_applied(applied, ErrorCode.NONE, ((TP, ErrorCode.KAFKA_STORAGE_ERROR),))
     log_applied(applied, ErrorCode.STALE_CONTROLLER_EPOCH)
     log_sent(StopReplicaRequest(0, 7, 5, (StopReplica(TP, "id", 4, True),)), 1)
@@ -103,29 +103,43 @@ def test_control_requests_are_logged_by_partition(tmp_path: Path) -> None:
     for line in result:
         assert (line.pop("broker"), line.pop("logger")) == (1, STATE_CHANGES)
         del line["time"], line["level"]
-    one = {"controller": 0, "controller_epoch": 7}
+    controller = {"controller": 0, "controller_epoch": 7}
     state = {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "replicas": [1, 2, 0], "partition_epoch": 9}
-    init = {"message": "LeaderAndIsr sent", **one, "to": 2, "init": True, "partition": "topic-3", **state}
+    init = {"message": "LeaderAndIsr sent", **controller, "to": 2, "init": True, "partition": "topic-3", **state}
     assert result == [
         init,
         init,
         {
             "message": "LeaderAndIsr applied",
-            **one,
+            **controller,
             "partition": "topic-3",
             "error": "KAFKA_STORAGE_ERROR",
             **state,
         },
         {
             "message": "LeaderAndIsr refused",
-            **one,
+            **controller,
             "error": "STALE_CONTROLLER_EPOCH",
             "partition": "topic-3",
             **state,
         },
-        {"message": "StopReplica sent", **one, "to": 1, "partition": "topic-3", "leader_epoch": 4, "delete": True},
-        {"message": "UpdateMetadata sent", **one, "to": 1, "brokers": [1, 2], "partition": "topic-3", "deleted": True},
-        {"message": "UpdateMetadata sent", **one, "to": 1, "brokers": []},
+        {
+            "message": "StopReplica sent",
+            **controller,
+            "to": 1,
+            "partition": "topic-3",
+            "leader_epoch": 4,
+            "delete": True,
+        },
+        {
+            "message": "UpdateMetadata sent",
+            **controller,
+            "to": 1,
+            "brokers": [1, 2],
+            "partition": "topic-3",
+            "deleted": True,
+        },
+        {"message": "UpdateMetadata sent", **controller, "to": 1, "brokers": []},
         {"message": "deposed"},
     ]
     assert (tmp_path / "server.log").read_text() == ""
@@ -133,7 +147,7 @@ def test_control_requests_are_logged_by_partition(tmp_path: Path) -> None:
 
 def test_decisions_as_text(tmp_path: Path) -> None:
     set_up(1, tmp_path, LogSettings("text"))
-    log_sent(LeaderAndIsrRequest(0, 7, 5, (TOLD,)), 2)
+    log_sent(LeaderAndIsrRequest(0, 7, 5, (PARTITION_STATE,)), 2)
     log_applied(StopReplicaRequest(0, 7, 5, (StopReplica(TP, "id", 4, False),)), ErrorCode.NONE)
     sent, applied = (line.split(STATE_CHANGES)[1] for line in (tmp_path / "state-change.log").read_text().splitlines())
     assert sent == (

@@ -145,18 +145,18 @@ def test_requests_that_take_long_are_handled_in_turn_with_those_of_others(monkey
 
     async def work() -> None:
         echo = Echo()
-        with echo.connect() as one, echo.connect() as two:
-            for sock in (one, two):
+        with echo.connect() as first, echo.connect() as second:
+            for sock in (first, second):
                 await is_served(sock, echo, 0)
             echo.seen.clear()
-            for sock, first in ((one, 100), (two, 200)):
-                sock.sendall(b"".join(request(first + number) for number in range(5)))
+            for sock, base in ((first, 100), (second, 200)):
+                sock.sendall(b"".join(request(base + number) for number in range(5)))
             await until(lambda: len(echo.seen) == 10)
             numbers = [exchange.header.correlation_id for exchange in echo.seen]
             assert numbers == [100, 200, 101, 201, 102, 202, 103, 203, 104, 204]
             for exchange in echo.seen:
                 exchange.respond([b"fine"])
-            assert await receive(one, 20) == await receive(two, 20) == b"fine" * 5
+            assert await receive(first, 20) == await receive(second, 20) == b"fine" * 5
         echo.server.close()
 
     run(work)
@@ -577,13 +577,15 @@ def test_idle_connections_are_closed_but_not_those_with_a_request_in_flight() ->
             for sock in (slow, waiting):
                 sock.sendall(request(1))
             await until(lambda: len(echo.seen) == 2)
-            (slows,) = (one for one in echo.seen if one.client.peer.endswith(f":{slow.getsockname()[1]}"))
-            slows.respond([memoryview(bytes(32 << 20))])
+            (slow_exchange,) = (
+                exchange for exchange in echo.seen if exchange.client.peer.endswith(f":{slow.getsockname()[1]}")
+            )
+            slow_exchange.respond([memoryview(bytes(32 << 20))])
             assert await receive(silent, 1) == b""
-            await until(lambda: slows.client.closed)
+            await until(lambda: slow_exchange.client.closed)
             assert echo.server.connections == 1
-            (waitings,) = (one for one in echo.seen if one is not slows)
-            waitings.respond([b"fine"])
+            (waiting_exchange,) = (exchange for exchange in echo.seen if exchange is not slow_exchange)
+            waiting_exchange.respond([b"fine"])
             assert await receive(waiting, 4) == b"fine"
             assert await receive(waiting, 1) == b"", "idle from now on"
         echo.server.close()

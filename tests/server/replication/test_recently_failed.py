@@ -31,7 +31,7 @@ class World:
         self.recently_failed.metadata_changed()
 
     def listed(self) -> list[int]:
-        return [one.id for one in self.recently_failed.listed()]
+        return [broker.id for broker in self.recently_failed.listed()]
 
 
 def test_a_broker_that_closes_a_connection_is_suspected_for_a_moment() -> None:
@@ -67,7 +67,7 @@ def test_a_broker_that_registers_again_is_listed_once() -> None:
     world.recently_failed.metadata_changed()
     assert world.listed() == []
     world.forget(1)
-    assert [one.port for one in world.recently_failed.listed()] == [9999]
+    assert [broker.port for broker in world.recently_failed.listed()] == [9999]
 
 
 def test_metadata_of_a_suspected_leader_waits_for_the_election(tmp_path: Path) -> None:
@@ -80,13 +80,13 @@ def test_metadata_of_a_suspected_leader_waits_for_the_election(tmp_path: Path) -
         recently_failed._now = lambda: 100.0
         recently_failed.connection_closed(broker.id)
         topics = [{"topic_id": None, "name": "led"}]
-        asking = asyncio.create_task(client.call(ApiKey.METADATA, 9, topics=topics))
+        pending = asyncio.create_task(client.call(ApiKey.METADATA, 9, topics=topics))
         for nothing_led in ([], [{"topic_id": None, "name": "unknown"}]):
             await other.call(ApiKey.METADATA, 9, topics=nothing_led)
-        assert not asking.done()
+        assert not pending.done()
         recently_failed._now = lambda: 200.0
         broker.topics.changed(UpdateMetadataRequest(broker.id, 1, 1, ()))
-        (result,) = (await asking).topics
+        (result,) = (await pending).topics
         assert result.partitions[0].leader_id == broker.id
         other.peer.close()
 

@@ -71,7 +71,7 @@ def test_sockets_that_are_left_in_a_long_turn_come_first_in_the_next(
         (first,) = turns.done[0]
         pairs[int(str(first))][1].sendall(framed(b"again"))
         await turns.until(5)
-        assert turns.done == [[first], *([one] for one in range(4) if one != first), [first]]
+        assert turns.done == [[first], *([number] for number in range(4) if number != first), [first]]
 
     run(work)
 

@@ -14,7 +14,7 @@ from kreplog.server.runtime.runners import AsyncCoreRunner, SyncCoreRunner
 from kreplog.types import TopicPartition
 from tests.server.loop import run
 
-ONE, TWO = events.LogFailed(TopicPartition("t", 1)), events.LogFailed(TopicPartition("t", 2))
+FIRST, SECOND = events.LogFailed(TopicPartition("t", 1)), events.LogFailed(TopicPartition("t", 2))
 LOST = events.SessionLost()
 
 
@@ -48,12 +48,12 @@ def test_a_step_ends_before_the_next_event_is_stepped() -> None:
 
         def apply(effect: effects.Effect) -> str:
             if len(done) == 1:
-                runner.put(TWO)  # from within the step of ONE
+                runner.put(SECOND)  # from within the step of FIRST
             return "answer"
 
         runner = SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error)))
-        runner.put(ONE)
-        assert done == [("begins", ONE), "answer", ("ends", ONE), ("begins", TWO), "answer", ("ends", TWO)]
+        runner.put(FIRST)
+        assert done == [("begins", FIRST), "answer", ("ends", FIRST), ("begins", SECOND), "answer", ("ends", SECOND)]
 
     run(work)
 
@@ -73,7 +73,7 @@ def test_a_failure_of_an_effect_is_thrown_into_the_step() -> None:
             if effect.text == "x":
                 raise StorageError("no")
 
-        SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error))).put(ONE)
+        SyncCoreRunner("test", Core(script), apply, lambda name, error: pytest.fail(str(error))).put(FIRST)
         assert len(caught) == 1
 
     run(work)
@@ -92,9 +92,9 @@ def test_a_broken_core_is_stepped_no_more() -> None:
             raise InvariantError("broken")
 
         runner = SyncCoreRunner("test", Core(script), apply, lambda name, error: failures.append(name))
-        runner.put(ONE)
-        runner.put(TWO)
-        assert (failures, stepped) == (["test"], [ONE])
+        runner.put(FIRST)
+        runner.put(SECOND)
+        assert (failures, stepped) == (["test"], [FIRST])
 
     run(work)
 
@@ -104,13 +104,13 @@ def test_a_core_gets_its_tick() -> None:
         core = Core(lambda event: iter(()))  # type: ignore[arg-type,return-value]
         runner = SyncCoreRunner("test", core, lambda effect: None, lambda name, error: pytest.fail(str(error)))
         core.wakeup_ms = runner.now_ms() + 20
-        runner.put(ONE)
+        runner.put(FIRST)
         while not core.ticks:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.03)
         assert core.ticks == 1
         core.wakeup_ms = runner.now_ms() + 10
-        runner.put(ONE)
+        runner.put(FIRST)
         runner.stop()
         await asyncio.sleep(0.03)
         assert core.ticks == 1
@@ -139,14 +139,14 @@ def test_a_core_that_waits_keeps_its_events_in_order() -> None:
         runner = AsyncCoreRunner(
             "test", Core(script), apply, lambda: after.append(len(done)), lambda name, error: pytest.fail(str(error))
         )
-        runner.put(ONE)
-        runner.put(TWO)
+        runner.put(FIRST)
+        runner.put(SECOND)
         await asyncio.sleep(0.01)
         assert done == []
         go_on.set()
         while len(after) < 2:
             await asyncio.sleep(0.001)
-        assert done == [(ONE, "answer"), (TWO, ConnectionLossError)]
+        assert done == [(FIRST, "answer"), (SECOND, ConnectionLossError)]
         assert after == [1, 2]
         runner.stop()
 

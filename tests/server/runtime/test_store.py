@@ -140,7 +140,7 @@ def test_waiting_submissions_share_a_transaction_but_no_failure(tmp_path: Path) 
             await made_by("/many0") == await made_by(f"/many{MAX_SHARED_OPERATIONS - 1}") != await made_by(many[-1][0])
         )
         await link.call(lambda session: session.close())
-        assert [type(one) for one in await replies_to((Create("/late"),), (Create("/later"),))] == [
+        assert [type(reply) for reply in await replies_to((Create("/late"),), (Create("/later"),))] == [
             SessionExpiredError
         ] * 2
         running.cancel()
