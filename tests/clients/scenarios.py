@@ -198,7 +198,7 @@ def made(cluster: LocalCluster, partitions: int = 1, replicas: int = 3) -> str:
 
 
 def states(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
-    """By the metadata of any broker; retried while they still list a broker that has just been killed."""
+    """The topic's partitions as Metadata describe them; retried while these list a broker that was just killed."""
     found: list[dict[str, Any]] = []
 
     def described() -> bool:
@@ -234,7 +234,7 @@ class Stored(NamedTuple):
 
 
 def batches(cluster: LocalCluster, topic: str) -> Iterator[Stored]:
-    """The headers of all batches of partition 0, from the files of a broker, which still runs."""
+    """Codec and producer id of all batches of partition 0, read from the files of a running broker."""
     path: Path = cluster.home(cluster.brokers[0]) / "data" / f"{topic}-0"
     with kreplog.Log.open(path, read_only=True) as log:
         offset = log.log_start_offset
@@ -255,7 +255,7 @@ def wait_for_leaders(cluster: LocalCluster, topic: str, leaders: list[int]) -> N
 
 
 def wait_for_replicas(cluster: LocalCluster, topic: str, replicas: list[int]) -> None:
-    """Until partition 0 has these, all in sync."""
+    """Wait until partition 0 has these replicas, all in sync."""
     eventually(
         lambda: (
             states(cluster, topic)[0]["replica_nodes"] == replicas

@@ -86,7 +86,7 @@ Administer = Callable[[Callable[[Any], Awaitable[Any]]], Any]
 
 @pytest.fixture
 def administer(cluster: LocalCluster) -> Administer:
-    """Runs what is given with an admin client, and gives back its result."""
+    """Runs a function with an admin client, and returns its result."""
 
     async def run(work: Callable[[Any], Awaitable[Any]]) -> Any:
         admin = library.AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap())

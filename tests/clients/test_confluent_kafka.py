@@ -98,7 +98,7 @@ def admin(cluster: LocalCluster) -> Any:
 
 
 def done(futures: dict[Any, Any]) -> Any:
-    """The result for the requested one."""
+    """The result of the only future."""
     (future,) = futures.values()
     return future.result(WITHIN_S)
 

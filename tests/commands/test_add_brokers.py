@@ -156,7 +156,7 @@ def test_refused_additions(tmp_path: Path, kreplog: Kreplog) -> None:
 
 
 def test_a_move_that_ends_between_two_requests_does_not_add_replicas() -> None:
-    """Between the two questions: the partition still shows the replica that leaves."""
+    """It ends between Metadata, which still lists the leaving replica, and the list of ongoing reassignments."""
     topic_partition = TopicPartition("t", 0)
     moves = [{topic_partition: OngoingReassignment((0, 1, 2), (2,), (0,))}, {}, {}, {}]
     seen = [[0, 1, 2], [1, 2]]

@@ -41,7 +41,7 @@ def place(run: Kreplog, topic: str, *targets: str) -> None:
 
 @contextmanager
 def standing_still(cluster: LocalCluster, broker: int) -> Iterator[None]:
-    """It counts as live, and does nothing; commands do not wait for it as long as usual."""
+    """Stop the broker's process: it stays registered and answers nothing; commands wait less long than usual."""
     os.kill(pid_of(cluster, broker), signal.SIGSTOP)
     try:
         with pytest.MonkeyPatch.context() as patch:

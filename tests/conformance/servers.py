@@ -37,7 +37,7 @@ LOGGING += "log4j.appender.E.target=System.err\nlog4j.appender.E.layout=org.apac
 
 
 def until(true: Callable[[], object], description: str, seconds: float = 30.0) -> float:
-    """Wait until `true()` is; how many seconds that took. Fails when it does not come to be in time."""
+    """Wait until `true()` is true, and return how many seconds that took; fail after `seconds`."""
     start = time.monotonic()
     while not true():
         assert time.monotonic() < start + seconds, f"{description}: not within {seconds} s"

@@ -55,7 +55,7 @@ _deadlines: dict[float, float] = {}
 
 
 def _waited(seconds: float) -> bool:
-    """Whether `seconds` are still to pass since the first call."""
+    """Whether fewer than `seconds` have passed since the first call."""
     return time.monotonic() < _deadlines.setdefault(seconds, time.monotonic() + seconds)
 
 

@@ -206,7 +206,7 @@ def test_zookeeper_killed_and_started_again(own_server: ZooKeeperServer) -> None
     expected = [WatchEvent("/n", "changed"), WatchEvent("/none", "created")]
     until(lambda: sorted(events, key=lambda event: event.path) == expected, "the watches of before the restart")
     session.delete("/n/e")
-    until(lambda: events[2:] == [WatchEvent("/n", "children")], "the watch that had nothing to tell yet")
+    until(lambda: events[2:] == [WatchEvent("/n", "children")], "the watch that had not fired yet")
     assert not ended
     store.close()
 
@@ -280,7 +280,7 @@ def test_watches_outlive_a_broken_connection_to_zookeeper(proxy: Proxy, zookeepe
     until(lambda: {(event.path, event.kind) for event in events} == expected, "what happened meanwhile")
     other.set_data("/quiet", b"x")
     other.create("/quiet/child")
-    until(lambda: len(events) == 6, "the watches that had nothing to tell")
+    until(lambda: len(events) == 6, "the watches that had not fired")
     assert [(event.path, event.kind) for event in events[4:]] == [("/quiet", "changed"), ("/quiet", "children")]
     other.multi([SetData(path, b"again") for path in ("/n/a", "/n/c", "/n", "/quiet")])
     session.exists("/last", events.append)

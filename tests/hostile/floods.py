@@ -15,7 +15,7 @@ from kreplog.wire.versions import ApiKey
 
 MOST_BYTES = 1_000_000
 BOMB_BYTES = (64 << 20) - 64
-"""What a bomb's one record expands to: the most that a batch may."""
+"""Size of a bomb's only record when inflated: the limit of a batch."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def compact_array(items: list[bytes]) -> bytes:
 
 
 def repeated(item: bytes, room: int = MOST_BYTES - 1000) -> list[bytes]:
-    """As many as fit."""
+    """As many copies of the item as fit in `room` bytes."""
     return [item] * (room // len(item))
 
 
@@ -76,7 +76,7 @@ def int64(value: int) -> bytes:
 
 
 def bomb(size: int = BOMB_BYTES, compression: str = "zstd") -> bytes:
-    """One batch, of some 2 KB (gzip: 64 KB), that expands to `size` bytes."""
+    """A batch of about 2 KB (gzip: 64 KB) that inflates to `size` bytes."""
     return build([bytes(size)], timestamps_ms=[1000], compression=compression)
 
 

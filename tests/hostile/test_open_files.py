@@ -88,7 +88,7 @@ class Client:
         assert self.failed == []
 
     def unread(self) -> set[tuple[str, int, bytes]]:
-        """What was acknowledged and is not to be read."""
+        """Acknowledged records that a consumer does not find."""
         missing = set(self.acknowledged)
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
         try:

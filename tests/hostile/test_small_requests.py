@@ -78,7 +78,7 @@ def assert_short(victim: Victim, work: Callable[[], object]) -> None:
 
 
 def is_served(victim: Victim) -> bool:
-    """Whether a client with an ordinary question gets its answer."""
+    """Whether the broker still answers an ordinary Metadata request."""
     answer = victim.request(Flood("metadata", ApiKey.METADATA, 4, array([text("small")]) + b"\0").frame())
     return answer is not None and b"small" in answer
 
@@ -107,7 +107,7 @@ def test_bombs(victim: Victim, flood: Flood) -> None:
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
 def test_batches_that_expand_as_far_as_is_allowed(victim: Victim, compression: str) -> None:
-    """Inflated in a thread, and taken."""
+    """Such a batch is inflated in a thread, and appended."""
     batch = bomb(ALWAYS_ALLOWED - 1000, compression)
     frame = Flood("produce", ApiKey.PRODUCE, 3, produce("bombed", [(0, batch)])).frame()
     answers: list[bytes | None] = []
@@ -116,7 +116,7 @@ def test_batches_that_expand_as_far_as_is_allowed(victim: Victim, compression: s
 
 
 def error_of_produce(answer: bytes) -> int:
-    """Of an answer of version 3 about one partition."""
+    """The error code in a Produce response of version 3 with one partition."""
     at = 4 + 4
     at += 2 + struct.unpack_from(">h", answer, at)[0] + 4 + 4
     return int(struct.unpack_from(">h", answer, at)[0])

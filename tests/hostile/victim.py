@@ -88,7 +88,7 @@ class Victim:
         return pauses_of(self.loop)
 
     def on_loop(self, call: Callable[[], Any]) -> Any:
-        """What `call` returns, called on the broker's event loop."""
+        """Run `call` on the broker's event loop and return its result."""
 
         async def called() -> Any:
             return call()
@@ -99,7 +99,7 @@ class Victim:
         return socket.create_connection(self.broker.address, PATIENCE_S)
 
     def request(self, frame: bytes) -> bytes | None:
-        """The answer to one request on a connection of its own; None where it is closed for it."""
+        """The response to a request on a connection of its own; None if the broker closes the connection instead."""
         with self.connect() as sock:
             try:
                 sock.sendall(frame)
@@ -108,7 +108,7 @@ class Victim:
                 return None
 
     def longest_pause_s(self, work: Callable[[], object]) -> float:
-        """Of the event loop while `work` is done, and until it turns again."""
+        """The longest pause of the event loop during `work`, up to its next turn."""
         self.on_loop(self.pauses.reset)
         work()
         self.on_loop(lambda: None)

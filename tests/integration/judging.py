@@ -1,7 +1,7 @@
 """A real cluster before the simulator's checkers: their disks are the brokers' log directories, read beside them.
 
-The checkers of the simulator hear of everything as it happens. Here they hear of it when it is over: what is committed
-first, then the clients' histories, then what must hold at the end.
+In the simulator the checkers see each event when it happens. Here they see all of them when the load is over: first
+the committed records, then the clients' histories, then what must hold at the end.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ReadDisk:
 
 
 class ReadDisks:
-    """As kreplog.sim.disk.Disks, read-only."""
+    """The log directories of all brokers, read-only, with the interface of kreplog.sim.disk.Disks."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.codec = _ByValue()
@@ -97,7 +97,7 @@ class ReadDisks:
         }
 
     def observe(self, observer: object) -> None:
-        """Nothing happens any more."""
+        """No observer is called: the brokers are at rest and change nothing."""
 
     def disk(self, broker: int) -> ReadDisk:
         return self._disks[broker]
@@ -107,7 +107,7 @@ class ReadDisks:
 
 
 class Verdict:
-    """What a cluster came to under a load that has ended: waits until all is at rest, then reads it."""
+    """A cluster and its load, judged when the load has ended: waits until all replicas agree, then reads them."""
 
     def __init__(self, cluster: LocalCluster, load: Load) -> None:
         with View(cluster) as view:
@@ -119,7 +119,7 @@ class Verdict:
         self._places: dict[tuple[TopicPartition, int, int], int] = {}
 
     def violations(self, events: Iterable[Event]) -> list[str]:
-        """What speaks against these events, and against the cluster itself: "kind: text"."""
+        """The guarantees that these events or the cluster itself violate, each as "kind: text"."""
         history = History(lambda: 0)
         disks: Any = self._disks
         checkers = Checkers(disks, history, lambda broker, partition: None)
@@ -134,8 +134,8 @@ class Verdict:
         return [f"{violation.kind}: {violation.text}" for violation in found]
 
     def new_epochs(self) -> list[tuple[int, int]]:
-        """(producer id, epoch) of those that producers began anew: what had no answer then was numbered and sent again,
-        so that a record which is there twice may be there under two of them."""
+        """(producer id, epoch) of the batches whose producer had bumped its epoch. A producer then numbers and sends
+        again what has no response, so that a duplicate record may lie under two epochs."""
         found: set[Any] = set()
         for _, disk in self._disks.all():
             for log in disk.logs.values():
@@ -144,7 +144,7 @@ class Verdict:
         return sorted(found)
 
     def _with_offset(self, event: Event) -> Event:
-        """An acknowledgement that did not say where the record is: where it is found, if it is."""
+        """The event, with the offset at which its record is found if the acknowledgement had no offset."""
         if not isinstance(event, Ok) or event.base_offset != UNKNOWN_OFFSET:
             return event
         if not self._places:
@@ -157,7 +157,7 @@ class Verdict:
 
 
 def judge(cluster: LocalCluster, load: Load) -> Verdict:
-    """Fail if a guarantee was violated, or was not put to the test."""
+    """Fail if a guarantee was violated, a record was not acknowledged, or the load was too small to test anything."""
     verdict = Verdict(cluster, load)
     violations = verdict.violations(load.history.events)
     assert not violations, "\n".join([*violations, f"producers' new epochs: {verdict.new_epochs()}"])
@@ -169,7 +169,7 @@ def judge(cluster: LocalCluster, load: Load) -> Verdict:
 
 
 def _settled(cluster: LocalCluster) -> bool:
-    """Whether every replica ends where the others of its partition do, and is committed to there."""
+    """Whether all replicas of each partition have one log end offset, and their high watermarks have reached it."""
     ends: dict[str, set[int]] = {}
     for broker in cluster.brokers:
         for path in cluster.settings(broker).log_dirs:

@@ -70,7 +70,7 @@ class Net:
         self.cut(other, broker)
 
     def unplug(self, broker: int) -> None:
-        """From everybody, its clients too."""
+        """Cut the broker off from all other brokers and from its clients."""
         _ip("link", "set", f"{self._name}v{broker}", "down")
 
     @contextmanager
@@ -82,7 +82,7 @@ class Net:
             self.heal()
 
     def heal(self) -> None:
-        """All of it."""
+        """End all cuts."""
         for broker in self.brokers:
             _ip("link", "set", f"{self._name}v{broker}", "up")
             for other in self.brokers:

@@ -28,7 +28,7 @@ def create(cluster: LocalCluster, name: str, partitions: int = 1, replicas: int 
 
 
 def state_of(cluster: LocalCluster, topic: str, partition: int = 0) -> dict[str, Any]:
-    """kafka-python gives up if a listed broker has just been killed: try again."""
+    """The partition in Metadata; retried, since kafka-python gives up if a listed broker has just been killed."""
     deadline = time.monotonic() + WITHIN_S
     while True:
         try:
@@ -50,7 +50,7 @@ def produce(cluster: LocalCluster, topic: str, values: list[bytes], **settings: 
 
 
 def consume(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """What partition 0 holds from its start: `count` records, or more if there are any."""
+    """The values of partition 0 from its start: `count` records, and any beyond them."""
     consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap().split(","), consumer_timeout_ms=500)
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek_to_beginning()

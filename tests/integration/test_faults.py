@@ -52,7 +52,7 @@ def view(cluster: LocalCluster) -> Iterator[View]:
 
 
 def victim_of(view: View, role: str, partition: TopicPartition) -> int:
-    """A broker that plays this part now."""
+    """The broker that now is the partition's leader, the controller, or neither (follower)."""
     leader, controller = view.state(partition).leader, view.controller()
     others = [broker for broker in (0, 1, 2) if broker not in (leader, controller)]
     return {"leader": leader, "controller": controller, "follower": others[0]}[role]
@@ -105,7 +105,7 @@ def test_a_leader_is_stopped_for_longer_than_its_session(cluster: LocalCluster, 
 
 
 def come_back(cluster: LocalCluster, view: View, load: Load, broker: int) -> None:
-    """Its replicas that went offline need another life of it."""
+    """Restart the broker: replicas that went offline come back with the next start only."""
     cluster.stop([broker])
     cluster.start([broker])
     view.await_replicated(load.topic)

@@ -1,4 +1,4 @@
-"""View: what the coordination store says of a cluster, for tests that wait for it to come to something."""
+"""View: the state of a cluster in the coordination store, for tests that wait until it reaches a given state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SESSION_MS = 20_000
 
 
 class View:
-    """A session of its own; close it, or use it in a with statement."""
+    """Reads the store of a cluster in a session of its own; close it, or use it in a with statement."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._store = make_store(cluster.settings(cluster.brokers[0]).coordination)
@@ -34,13 +34,13 @@ class View:
         self._store.close()
 
     def state(self, partition: TopicPartition) -> LeaderAndIsr:
-        """Leader -1 and nobody in sync while there is none."""
+        """The partition's LeaderAndIsr; leader -1 and an empty ISR until the controller has written it."""
         path = nodes.leader_and_isr(partition)
         (node,) = self._session.get_many((path,))
         return LeaderAndIsr(-1, -1, ()) if node is None else nodes.decode_leader_and_isr(path, node)
 
     def controller(self) -> int:
-        """-1 while there is none."""
+        """The active controller's broker id; -1 while there is no controller."""
         (node,) = self._session.get_many((nodes.CONTROLLER,))
         return -1 if node is None else int(json.loads(node.data)["broker_id"])
 
@@ -51,7 +51,7 @@ class View:
         return sorted(self._session.children(nodes.TOPICS))
 
     def session_of(self, broker: int) -> int:
-        """The session under which it is registered; 0 when it is not."""
+        """The session that holds the broker's registration; 0 when the broker is not registered."""
         (node,) = self._session.get_many((nodes.broker(broker),))
         return 0 if node is None else node.stat.ephemeral_owner
 
@@ -59,12 +59,12 @@ class View:
         return self._session.get(nodes.broker_epoch(broker)).stat.version
 
     def is_handled(self, broker: int) -> bool:
-        """Whether a controller has taken in its last registration."""
+        """Whether a controller has handled the broker's latest registration."""
         (handled,) = self._session.get_many((nodes.handled_epoch(broker),))
         return handled is not None and int(handled.data) == self.broker_epoch(broker)
 
     def under_replicated(self, topic: str) -> list[str]:
-        """What is wrong with each partition that has not all its replicas in sync, or no leader among the living."""
+        """Partitions that lack an in-sync replica or a live leader, each with its assignment and state."""
         assigned = nodes.decode_topic(nodes.topic(topic), self._session.get(nodes.topic(topic))).partitions
         paths = [nodes.leader_and_isr(TopicPartition(topic, number)) for number in assigned]
         living = self.registered()
@@ -83,7 +83,7 @@ class View:
         )
 
     def await_leader(self, partition: TopicPartition, than: int = -1) -> int:
-        """Who leads it and is alive, other than `than`."""
+        """Wait until a live broker other than `than` leads the partition; return that leader."""
         eventually(lambda: self._leads(partition, than), f"{partition}: nobody leads, but perhaps {than}", 60.0)
         return self.state(partition).leader
 
@@ -92,7 +92,7 @@ class View:
         return leader != than and leader in self.registered()
 
     def serves_none(self, partitions: Iterable[TopicPartition], broker: int) -> bool:
-        """Whether it neither leads any of them nor is in sync."""
+        """Whether the broker leads none of the partitions and is in none of their ISRs."""
         states = [self.state(partition) for partition in partitions]
         return all(broker not in state.isr and broker != state.leader for state in states)
 
@@ -116,8 +116,8 @@ class View:
 def by_controller(dump: dict[str, Node]) -> list[dict[str, Node]]:
     """The dump as it may have grown: after each controller's elections, oldest first, that controller's epoch.
 
-    The simulator's checkers hear of every change; who reads once must not take an older controller's states for a
-    newer one's.
+    The simulator's checkers see every change in its order. A dump is read once, and states that an older controller
+    wrote must not pass for a newer controller's.
     """
     states = {path: nodes.decode_leader_and_isr(path, node) for path, node in dump.items() if _is_state(path)}
     grown = []

@@ -100,7 +100,7 @@ class Load:
         return self
 
     def goes_on(self, count: int = 50, within_s: float = 60.0) -> None:
-        """Wait until every producer has got so many more acknowledged."""
+        """Wait until every producer has `count` more records acknowledged."""
         wanted = [producer.acked + count for producer in self._producers]
         eventually(
             lambda: all(producer.acked >= goal for producer, goal in zip(self._producers, wanted, strict=True)),
@@ -220,8 +220,8 @@ class _Reading(threading.Thread):
         load = self._load
         for partition in load.partitions:
             load.history.add(Position(load.history.now_ms(), partition, load.topic_id, self.name, 0, "earliest"))
-        # An offset, not the beginning: librdkafka may ask for that twice, and starts over when a leader has changed
-        # between the two answers.
+        # An offset, not the beginning: librdkafka may look up the beginning twice, and starts over when the leader
+        # has changed between the two responses.
         places = [Place(load.topic, partition.partition, 0) for partition in load.partitions]
         self._consumer.assign(places)
         while load.reading:
@@ -229,8 +229,9 @@ class _Reading(threading.Thread):
                 self._take(message)
             for partition, place in zip(load.partitions, places, strict=True):
                 _, high_watermark = self._consumer.get_watermark_offsets(place, cached=True)
-                # Lower is no news: librdkafka notes what a late answer says, too, be it a former leader's who was
-                # stopped while he sent it. The watcher, who waits for each answer, sees whether it falls.
+                # A lower value proves nothing: librdkafka also stores the high watermark of a late response, such
+                # as of a former leader that was stopped while it sent it. The watcher awaits each response, and
+                # so detects a high watermark that falls.
                 if high_watermark > self._watermarks[partition.partition]:
                     self._watermarks[partition.partition] = high_watermark
                     _add_watermark(load, partition, self.name, high_watermark, "fetch")
@@ -258,7 +259,7 @@ class _Reading(threading.Thread):
 
 
 class _Watching(threading.Thread):
-    """Asks for the end offsets, one partition after the other."""
+    """Requests the end offsets of one partition after the other."""
 
     def __init__(self, load: Load, bootstrap: str) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -281,7 +282,7 @@ class _Watching(threading.Thread):
 
 
 def _add_watermark(load: Load, partition: TopicPartition, client: str, offset: int, source: str) -> None:
-    """librdkafka does not report the leader that it is from, so it may never be lower than before."""
+    """Add a Watermark event. librdkafka does not report which leader sent it, so it must never fall."""
     load.history.add(Watermark(load.history.now_ms(), partition, load.topic_id, client, -1, 0, offset, source))
 
 

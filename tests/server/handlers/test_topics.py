@@ -1,4 +1,4 @@
-"""What topics are called, while a controller goes on telling of their partitions."""
+"""TopicViews: metadata by topic, kept up to date with the control requests that change their partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A = TopicPartition("a", 0)
 
 
 class Counted(dict[TopicPartition, Any]):
-    """Of how often all were looked through."""
+    """A dict that counts how often all its items were iterated."""
 
     looks = 0
 

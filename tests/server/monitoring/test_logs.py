@@ -42,7 +42,7 @@ PARTITION_STATE = PartitionState(TP, "id", STATE, (1, 2, 0))
 
 @pytest.fixture(autouse=True)
 def loggers() -> Iterator[None]:
-    """As they were."""
+    """Restore the handlers, level and propagation of both loggers after the test."""
     both = logging.getLogger(), logging.getLogger(STATE_CHANGES)
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in both]
     yield

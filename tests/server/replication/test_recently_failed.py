@@ -18,7 +18,7 @@ from tests.server.test_broker import Client, with_broker
 
 
 class World:
-    """Two brokers that live, and a clock that stands."""
+    """Two live brokers, and a clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -71,7 +71,7 @@ def test_a_broker_that_registers_again_is_listed_once() -> None:
 
 
 def test_metadata_of_a_suspected_leader_waits_for_the_election(tmp_path: Path) -> None:
-    """The broker takes itself for hung up here; the news is that it has not."""
+    """The broker suspects itself here. Metadata of what it leads waits for the next update, others do not."""
 
     async def work(client: Client) -> None:
         broker, other = client.broker, Client(client.broker)
