@@ -377,6 +377,9 @@ def test_a_storage_error_in_an_answer_counts_as_a_lost_disk() -> None:
     cluster.run()
     assert cluster.leader_and_isr(T0) == (1, (1, 3))
     assert replica_status(cluster, 2) is ReplicaStatus.OFFLINE
+    (warning,) = [text for level, text in cluster.log if "offline" in text and level == "warning"]
+    assert warning.startswith("1 replicas are offline, as reported by brokers 2: ")
+    assert "server.log" in warning and "failed" not in warning  # it may be a log refused for want of descriptors
     cluster.check()
 
 

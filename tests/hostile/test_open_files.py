@@ -114,7 +114,6 @@ def failures(cluster: LocalCluster) -> list[str]:
         for name in ("server.log", "state-change.log"):
             path = cluster.home(broker) / "logs" / name
             lines = path.read_text().splitlines() if path.exists() else []
-            lines = [line for line in lines if "replicas are offline" not in line]  # the controller's, of refused ones
             found += [line for line in lines if "has failed" in line or "go offline" in line or "goes offline" in line]
     return found
 

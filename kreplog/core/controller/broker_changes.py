@@ -248,7 +248,8 @@ class BrokerChanges:
         yield from self._delete_obsolete_log_dir_events()
 
     def on_storage_errors(self, replicas: Iterable[PartitionAndReplica]) -> Steps[None]:
-        """Replicas failed with their disk; they are offline until their broker registers again."""
+        """Brokers reported these replicas as offline, since a disk failed or a log was refused for want of descriptors;
+        they stay offline until their broker registers again."""
         context = self._context
         lost = []
         for replica in dict.fromkeys(replicas):
@@ -258,7 +259,9 @@ class BrokerChanges:
                 if context.has_partition(partition) and broker in context.replicas(partition):
                     lost.append(replica)
         if lost:
-            yield StateChange("warning", f"{len(lost)} replicas are offline, their disk has failed: {named(lost)}")
+            brokers = ", ".join(map(str, sorted({replica.broker for replica in lost})))
+            text = f"{len(lost)} replicas are offline, as reported by brokers {brokers}"
+            yield StateChange("warning", f"{text}: {named(lost)}; see the server.log of these brokers")
             yield from self._on_replicas_offline(lost)
             yield from self._batch.send()
 
