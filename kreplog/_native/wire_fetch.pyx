@@ -99,6 +99,7 @@ cdef enum:
     RESPONSE_LEADER = 5
     RESPONSE_LEADER_EPOCH = 6
     RESPONSE_RECORDS = 7
+    RESPONSE_TOPIC_ID = 8
 
 cdef int UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -124,7 +125,7 @@ cdef class FetchCodec:
         self.response = Slots(response, "error", "session_id", "partitions")
         self.response_partition = Slots(
             response_partition, "partition", "error", "high_watermark", "log_start_offset", "diverging", "leader",
-            "leader_epoch", "records",
+            "leader_epoch", "records", "topic_id",
         )
 
     def decode_request(self, data, Py_ssize_t start, int version, name_of, int budget=BUDGET):
@@ -336,14 +337,16 @@ cdef class FetchCodec:
             self.response_partition.set(partition, RESPONSE_LEADER, tags.leader)
             self.response_partition.set(partition, RESPONSE_LEADER_EPOCH, tags.leader_epoch)
             self.response_partition.set(partition, RESPONSE_RECORDS, records)
+            self.response_partition.set(partition, RESPONSE_TOPIC_ID, "")
             partitions.append(partition)
         return end_struct(input)
 
     def encode_response(self, bytes header, response, int version, id_of, unknown, nodes):
         """The frame as a list of buffers; the records between its small parts are the response's own objects.
 
-        id_of: from a topic's name to its id; called from version 13 on. unknown: (topic id, partition) that get
-        UNKNOWN_TOPIC_ID. nodes: registrations of the brokers that the partitions name as leaders; from version 16 on.
+        id_of: from a topic's name to its id; called from version 13 on for partitions without a topic id. unknown:
+        (topic id, partition) that get UNKNOWN_TOPIC_ID. nodes: registrations of the brokers that the partitions name as
+        leaders; from version 16 on.
         """
         cdef Output out = Output(header, version >= FLEXIBLE_FROM)
         cdef tuple partitions
@@ -358,10 +361,14 @@ cdef class FetchCodec:
         partitions = self.response.get(response, RESPONSE_PARTITIONS)
         if version < WITH_IDS:
             unknown = ()
-        out.array(count_runs(partitions, self.response_partition, PARTITION, -1) + len(unknown))
+        out.array(count_runs(partitions, self.response_partition, PARTITION, RESPONSE_TOPIC_ID) + len(unknown))
         while at < len(partitions):
-            end = run_end(partitions, at, self.response_partition, PARTITION, -1)
-            write_topic(out, version, topic_of(self.response_partition.get(partitions[at], PARTITION)), id_of)
+            end = run_end(partitions, at, self.response_partition, PARTITION, RESPONSE_TOPIC_ID)
+            topic_id = self.response_partition.get(partitions[at], RESPONSE_TOPIC_ID)
+            if version >= WITH_IDS and topic_id:
+                out.topic_id(topic_id)
+            else:
+                write_topic(out, version, topic_of(self.response_partition.get(partitions[at], PARTITION)), id_of)
             out.array(end - at)
             while at < end:
                 self.write_response_partition(out, version, partitions[at])

@@ -182,7 +182,9 @@ class FetchedPartition:
     """diverging: set if the logs diverge at or before that epoch's end (KIP-595); the other fields then mean nothing.
 
     leader, leader_epoch: the current leader, for a client that used a wrong broker or a stale epoch (KIP-951).
-    records: encoded batches, bytes-like; b"" for none.
+    records: encoded batches, bytes-like; b"" for none. topic_id: of the request, since a response names the topic that
+    was requested, not one that was created again under its name; "" if it was requested by name. Not decoded: the topic
+    of `partition` is the one with this id.
     """
 
     partition: TopicPartition
@@ -193,6 +195,7 @@ class FetchedPartition:
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
     records: Any = b""
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -543,11 +543,11 @@ def test_a_leader_that_is_not_ready_is_retried_soon() -> None:
 
     brokers.leader_and_isr(1, 1, (1, 2), to=(2,))
     response = brokers.fetch(2)
-    assert response is not None and response.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert response is not None and response.error is ErrorCode.UNKNOWN_TOPIC_ID
     assert 0 < pause_ms() <= NOT_READY_MAX_MS
     brokers.wait(2)
     send = [sent for sent in brokers[2].effects if isinstance(sent, Send)][-1]
-    unknown = FetchResponse(ErrorCode.NONE, partitions=(FetchedPartition(TP, ErrorCode.UNKNOWN_TOPIC_ID),))
+    unknown = FetchResponse(ErrorCode.NONE, partitions=(FetchedPartition(TP, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),))
     brokers[2].step(Fetched(send.leader, send.correlation, unknown))
     assert 0 < pause_ms() <= NOT_READY_MAX_MS
     brokers.leader_and_isr(2, 0, (2,), to=(1,))

@@ -3,6 +3,8 @@ design that must not come back; KIPs, the sources of the rules."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from kreplog.core import nodes
 from kreplog.core.effects import AppendAsLeader, Effect, Flush, Reply, SubmitMulti, SubmitRead
 from kreplog.core.events import Flushed, Received, Registered, SessionLost, StoreReplied, Tick
 from kreplog.core.messages import (
+    CONSUMER,
     EARLIEST,
     LATEST,
     EpochPartition,
@@ -26,6 +29,7 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    StopReplica,
     StopReplicaRequest,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
@@ -34,7 +38,17 @@ from kreplog.core.replication.role import Role
 from kreplog.core.replication.sessions import FetchContext
 from kreplog.errors import BadVersionError, ConnectionLossError, ErrorCode, LogFailedError
 from kreplog.sim.records import ModelRecords
-from kreplog.types import BrokerRegistration, Check, Create, EpochEndOffset, LeaderAndIsr, Node, NodeStat, SetData
+from kreplog.types import (
+    NO_EPOCH,
+    BrokerRegistration,
+    Check,
+    Create,
+    EpochEndOffset,
+    LeaderAndIsr,
+    Node,
+    NodeStat,
+    SetData,
+)
 from tests.core.shell import TP, Shell, batch, only, values
 
 MIN2 = TopicConfig(min_insync_replicas=2)
@@ -528,6 +542,29 @@ def test_f41_another_topic_of_the_same_name_is_another_topic() -> None:
     shell.leader_and_isr(1, 0, (1,), topic_id="other")
     assert shell.content() == [] and shell.partition.topic_id == "other"
     assert fetched(shell, 2, 0, 0).error is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_a_session_that_holds_a_deleted_topic_is_not_continued_with_its_successor() -> None:
+    """KIP-516: an incremental fetch that lists nothing reads nothing of the new topic, and its response names the id
+    that the session holds."""
+    shell = leader(isr=(1,))
+    shell.request(produce("old"))
+    session = fetch(CONSUMER, 1, NO_EPOCH)
+    session_id = shell.response_to(replace(session, session_epoch=0)).session_id
+    epochs = itertools.count(1)
+
+    def next_fetched() -> tuple[ErrorCode, str, int]:
+        incremental = replace(session, partitions=(), session_id=session_id, session_epoch=next(epochs))
+        (response_partition,) = shell.response_to(incremental).partitions
+        return response_partition.error, response_partition.topic_id, len(response_partition.records)
+
+    shell.request(StopReplicaRequest(9, 1, shell.epoch, (StopReplica(TP, "id", NO_EPOCH, True),)))
+    shell.request(UpdateMetadataRequest(9, 1, shell.epoch, (BrokerRegistration(1, 1),), (), (TP,)))
+    assert next_fetched() == (ErrorCode.UNKNOWN_TOPIC_ID, "id", 0)
+    shell.leader_and_isr(1, 0, (1,), topic_id="other")
+    shell.request(produce("new", "newer"))
+    assert shell.content() == ["new", "newer"]
+    assert next_fetched() == (ErrorCode.INCONSISTENT_TOPIC_ID, "id", 0)
 
 
 def test_an_init_sets_aside_replicas_that_it_does_not_name() -> None:

@@ -53,3 +53,14 @@ def test_unknown_partitions_are_denied_once_a_controller_has_sent_metadata() -> 
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
+
+
+def test_a_topic_that_is_requested_by_an_id_of_an_earlier_one_is_unknown() -> None:
+    """KIP-516: the name may stand for a topic that was created again, whose replicas are elsewhere."""
+    cache = MetadataCache()
+    assert cache.replica_error(TP, "id") is ErrorCode.NOT_LEADER_OR_FOLLOWER, "nothing is known yet"
+    cache.apply(UpdateMetadataRequest(1, 1, 6, (), (state(TP, 2),)))
+    assert cache.replica_error(TP, "id") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert cache.replica_error(TP, "earlier") is ErrorCode.UNKNOWN_TOPIC_ID
+    assert cache.replica_error(TopicPartition("topic", 9), "id") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cache.replica_error(OTHER, "id") is ErrorCode.UNKNOWN_TOPIC_ID

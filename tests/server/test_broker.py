@@ -273,7 +273,7 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
             request = FetchRequest(CONSUMER, -1, 0, 1, 1 << 20, listed, forgotten, *session)
             frame = fetch.encode_request(request, header, lambda name: topic_id)
             return fetch.decode_response(
-                await client.peer.call(client.broker.address, frame, 10), header, lambda requested: "topic"
+                await client.peer.call(client.broker.address, frame, 10), header, {topic_id: "topic"}.get
             )
 
         begun = await send_fetch((0, 0), (FetchPartition(TP, topic_id, -1, 0, max_bytes=1 << 20),))
@@ -282,7 +282,7 @@ def test_a_session_with_a_topic_that_is_gone_is_begun_anew_when_that_is_forgotte
         while client.broker.topics.name_of(topic_id) is not None:
             await asyncio.sleep(0.01)  # the controller sends UpdateMetadata after its response
         result = await send_fetch((begun.session_id, 1), ())
-        assert [partition.error for partition in result.partitions] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert [partition.error for partition in result.partitions] == [ErrorCode.UNKNOWN_TOPIC_ID]
         forgetting = await send_fetch((begun.session_id, 2), (), TP)
         assert forgetting.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 

@@ -142,6 +142,24 @@ def test_ids_without_a_name_are_told_and_answered(version: int) -> None:
     assert len(fetch.decode_response(body_of(buffers), request_header, only_flights.get).partitions) == 1
 
 
+@pytest.mark.parametrize("version", range(13, 18))
+def test_a_response_names_the_ids_that_were_requested(version: int) -> None:
+    """A session may hold two topics of one name, the earlier of which was deleted."""
+    fetched = (
+        FetchedPartition(TopicPartition("flights", 0), ErrorCode.INCONSISTENT_TOPIC_ID, topic_id=IDS["a"]),
+        FetchedPartition(TopicPartition("flights", 1), ErrorCode.NONE, 5, topic_id=IDS["flights"]),
+        FetchedPartition(TopicPartition("flights", 2), ErrorCode.NONE, 5),
+    )
+    response_header = header(ApiKey.FETCH, version)
+    buffers = fetch.encode_response(FetchResponse(ErrorCode.NONE, 0, fetched), response_header, IDS.__getitem__)
+    decoded = fetch.decode_response(body_of(buffers), response_header, NAMES.get)
+    assert [partition.partition for partition in decoded.partitions] == [
+        TopicPartition("a", 0),
+        TopicPartition("flights", 1),
+        TopicPartition("flights", 2),
+    ]
+
+
 @pytest.mark.parametrize("version", [12, 15, 16, 17])
 def test_leaders_are_told_with_their_addresses(version: int) -> None:
     """KIP-951."""

@@ -43,11 +43,12 @@ def test_what_is_made_is_freed_with_what_it_holds() -> None:
         "leader",
         "leader_epoch",
         "records",
+        "topic_id",
     )
     make = Slots(FetchedPartition, *names).make
     held = Held()
     gone = weakref.ref(held)
-    made = make(TopicPartition("a", 0), ErrorCode.NONE, 0, 0, None, 0, 0, held)
+    made = make(TopicPartition("a", 0), ErrorCode.NONE, 0, 0, None, 0, 0, held, "id")
     assert gc.is_tracked(made)
     del held
     assert gone() is not None

@@ -165,7 +165,7 @@ class FetchPurgatory:
     def _check(self, requested: FetchPartition, request: FetchRequest, now_ms: int) -> Steps[FetchedPartition | None]:
         partition = self._partitions.get(requested.partition)
         if partition is None:
-            return FetchedPartition(requested.partition, self._metadata.replica_error(requested.partition))
+            return self._missing(requested)
         if request.replica_id in (CONSUMER, DEBUGGING):
             return partition.check_readable(requested, request.replica_id == DEBUGGING)
         self._expected.get(request.replica_id, {}).pop(requested.partition, None)
@@ -209,7 +209,7 @@ class FetchPurgatory:
         """Checks again first, since the partition may have changed while the fetch was delayed."""
         partition = self._partitions.get(requested.partition)
         if partition is None:
-            return FetchedPartition(requested.partition, self._metadata.replica_error(requested.partition))
+            return self._missing(requested)
         refused = partition.check_readable(requested, debugging)
         if refused is not None:
             return refused
@@ -217,7 +217,12 @@ class FetchPurgatory:
             return (yield from partition.read(requested, consumer, room))
         except StorageError as error:
             yield StateChange("error", f"{requested.partition}: cannot be read at {requested.fetch_offset}: {error}")
-            return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR, topic_id=requested.topic_id)
+
+    def _missing(self, requested: FetchPartition) -> FetchedPartition:
+        """The response for a partition that this broker has no replica of."""
+        error = self._metadata.replica_error(requested.partition, requested.topic_id)
+        return FetchedPartition(requested.partition, error, topic_id=requested.topic_id)
 
 
 def _size_of(fetch: DelayedFetch) -> int:

@@ -86,18 +86,24 @@ class LeaderRole(IsrProposer):
     ) -> Steps[FetchedPartition | None]:
         """Record what a follower's fetch says about its log. Returns the response if it has no records, else None."""
         if (error := self.refusal(request.current_leader_epoch, request.topic_id)) is not ErrorCode.NONE:
-            return self._refused(error)
+            return self._refused(error, request)
         replica = self.replicas.get(replica_id)
         if replica is None:
-            return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return self._refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, request)
         if self._is_old_registration(replica, broker_epoch) or self._is_future_registration(replica, broker_epoch):
-            return self._refused(ErrorCode.STALE_BROKER_EPOCH)
+            return self._refused(ErrorCode.STALE_BROKER_EPOCH, request)
         diverging = self._diverging(request)
         if diverging is not None:
             start = self.log.log_start
-            return FetchedPartition(self.topic_partition, ErrorCode.NONE, log_start_offset=start, diverging=diverging)
+            return FetchedPartition(
+                self.topic_partition,
+                ErrorCode.NONE,
+                log_start_offset=start,
+                diverging=diverging,
+                topic_id=request.topic_id,
+            )
         if not self.log.log_start <= request.fetch_offset <= self.log.leo:
-            return self._out_of_range()
+            return self._out_of_range(request)
         replica.broker_epoch = broker_epoch
         replica.log_start = request.log_start_offset
         isr.record_fetch(replica, request.fetch_offset, self.log.leo, now_ms)

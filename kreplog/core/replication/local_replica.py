@@ -123,9 +123,9 @@ class LocalReplica:
     def check_readable(self, request: FetchPartition, any_role: bool = False) -> FetchedPartition | None:
         """The response to a fetch that cannot read records here now; else None. any_role: as for refusal."""
         if (error := self.refusal(request.current_leader_epoch, request.topic_id, any_role)) is not ErrorCode.NONE:
-            return self._refused(error)
+            return self._refused(error, request)
         if not self.log.log_start <= request.fetch_offset <= self.log.leo:
-            return self._out_of_range()
+            return self._out_of_range(request)
         return None
 
     def limit(self, consumer: bool) -> int:
@@ -148,6 +148,7 @@ class LocalReplica:
             leader=self.leader,
             leader_epoch=self.leader_epoch,
             records=records,
+            topic_id=request.topic_id,
         )
 
     def visible_high_watermark(self) -> int:
@@ -159,10 +160,16 @@ class LocalReplica:
         """The response to OffsetsForLeaderEpoch; as epochs.end_offset_for."""
         return epochs.end_offset_for(self.log.epochs, self.log.leo, epoch)
 
-    def _refused(self, error: ErrorCode) -> FetchedPartition:
-        return FetchedPartition(self.topic_partition, error, leader=self.leader, leader_epoch=self.leader_epoch)
+    def _refused(self, error: ErrorCode, request: FetchPartition) -> FetchedPartition:
+        return FetchedPartition(
+            self.topic_partition,
+            error,
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            topic_id=request.topic_id,
+        )
 
-    def _out_of_range(self) -> FetchedPartition:
+    def _out_of_range(self, request: FetchPartition) -> FetchedPartition:
         return FetchedPartition(
             self.topic_partition,
             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -170,6 +177,7 @@ class LocalReplica:
             self.log.log_start,
             leader=self.leader,
             leader_epoch=self.leader_epoch,
+            topic_id=request.topic_id,
         )
 
     # Log start, high watermark, fsync

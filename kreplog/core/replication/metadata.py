@@ -55,12 +55,21 @@ class MetadataCache:
             return ErrorCode.LEADER_NOT_AVAILABLE
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def replica_error(self, partition: TopicPartition) -> ErrorCode:
+    def replica_error(self, partition: TopicPartition, topic_id: str = "") -> ErrorCode:
         """The error for a partition that this broker has no replica of; retriable if it may be led elsewhere, or no
-        controller has sent its metadata. Source: Kafka, ReplicaManager.getPartitionOrError."""
-        if self.from_controller and partition not in self.partitions:
+        controller has sent its metadata. topic_id: if it was requested by id (KIP-516). Source: Kafka,
+        ReplicaManager.getPartitionOrError."""
+        if not self.from_controller:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if topic_id and not self._is_id_of(partition.topic, topic_id):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if partition not in self.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _is_id_of(self, topic: str, topic_id: str) -> bool:
+        first = self.partitions.get(TopicPartition(topic, 0))  # every topic has a partition 0
+        return first is not None and first.topic_id == topic_id
 
     def apply(self, request: UpdateMetadataRequest) -> ErrorCode:
         """STALE_CONTROLLER_EPOCH (nothing changed) or NONE. Whether it is meant for this registration (KIP-380) is the

@@ -374,10 +374,9 @@ class Api:
             request = replace(request, session_id=0, session_epoch=-1, max_wait_ms=0)
         if request.max_wait_ms > MAX_WAIT_MS:
             request = replace(request, max_wait_ms=MAX_WAIT_MS)
-        ids = {partition.partition.topic: partition.topic_id for partition in request.partitions}
 
         def id_of(name: str) -> str:
-            return ids.get(name) or topics.id_of(name) or ""
+            return topics.id_of(name) or ""
 
         def encode(response: FetchResponse) -> Sequence[Any]:
             leaders = {partition.leader for partition in response.partitions if partition.error is not ErrorCode.NONE}
