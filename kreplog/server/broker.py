@@ -280,6 +280,10 @@ class Broker:
 
     # Events
 
+    def receive(self, event: events.Received) -> None:
+        """A request has arrived: pass it to its core."""
+        self._runner_of[self.cores.core_for(event.request)].put(event)
+
     def _session_started(self, session_id: int) -> None:
         self._carry_out(self.cores.session_started(session_id))
 

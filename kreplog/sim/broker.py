@@ -49,6 +49,8 @@ FEW_BYTES = 20_000
 FETCH_SLACK_MS = 700
 """Time beyond max_wait after which the connection of a fetch is closed."""
 
+UNKNOWN_TOPIC_ERRORS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
 CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
 SHUTDOWN_TIMEOUT_MS = 1000
@@ -410,10 +412,8 @@ class BrokerProcess:
     def _requested(self, reply_to: int, request: Any) -> None:
         if isinstance(request, MetadataRequest):
             self._reply_metadata(reply_to)
-        elif isinstance(request, m.ControlledShutdownRequest):
-            self.control.put(events.Received(reply_to, request))
         else:
-            self.replicas.put(events.Received(reply_to, request))
+            self._runner_of[self.cores.core_for(request)].put(events.Received(reply_to, request))
 
     def _reply_metadata(self, reply_to: int) -> None:
         if self.paused:
@@ -536,7 +536,7 @@ class BrokerProcess:
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
             for partition in getattr(effect.response, "partitions", ()):
-                if getattr(partition, "error", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if getattr(partition, "error", None) in UNKNOWN_TOPIC_ERRORS:
                     self.cluster.checkers.denied(self.id, partition.partition)
         self.cluster.network.reply(effect.reply_to, effect.response)
 

@@ -20,7 +20,14 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import PeersChanged, Registered, SessionLost, SessionStarted, Stopping
 from kreplog.core.failures import FailureDetector
-from kreplog.core.messages import LeaderAndIsrRequest, LeaderAndIsrResponse, UpdateMetadataRequest
+from kreplog.core.messages import (
+    ControlledShutdownRequest,
+    FetchRequest,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ProduceRequest,
+    UpdateMetadataRequest,
+)
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import ErrorCode
@@ -92,6 +99,13 @@ def test_a_new_registration_in_a_session_ends_the_former_first() -> None:
         *(Deliver(core, SessionLost()) for core in others),
         *(Deliver(core, Registered(EPOCH + 1, 1)) for core in others),
     ]
+
+
+def test_a_controlled_shutdown_is_for_the_controller_and_all_else_for_the_replicas() -> None:
+    cores = Cores()
+    assert cores.core_for(ControlledShutdownRequest(OWN, EPOCH)) is cores.controller
+    for_replicas = (FetchRequest(2, 1, 0, 0, 0, ()), ProduceRequest(1, 0, ()), UpdateMetadataRequest(2, 1, EPOCH, ()))
+    assert {cores.core_for(request) for request in for_replicas} == {cores.replicas}
 
 
 def test_sessions_and_stops_reach_the_cores_concerned() -> None:

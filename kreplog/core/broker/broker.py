@@ -30,6 +30,7 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import Event, PeersChanged, Registered, SessionLost, SessionStarted, Stopping
 from kreplog.core.failures import FailureDetector
+from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.core.registration import Registration, transition
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import ErrorCode
@@ -64,6 +65,11 @@ class BrokerCores:
     @property
     def cores(self) -> tuple[Core, ...]:
         return self.replicas, self.controller, self.registration, self.detector, self.shutdown
+
+    def core_for(self, request: object) -> Core:
+        """The core that a request to this broker is for: a ControlledShutdown is the controller's, all others are those
+        of the replicas."""
+        return self.controller if isinstance(request, ControlledShutdownRequest) else self.replicas
 
     def session_started(self, session_id: int) -> Sequence[Effect]:
         """The store has granted a session, which will own this broker's ephemeral nodes."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from kreplog.core.events import Event, Received
+from kreplog.core.events import Received
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -75,12 +75,6 @@ QUERY_WAIT_S = 1.0
 T = TypeVar("T")
 
 
-class EventSink(Protocol):
-    """The runner of a core."""
-
-    def put(self, event: Event) -> None: ...
-
-
 class Host(Protocol):
     """The parts of a broker that Api needs."""
 
@@ -93,11 +87,7 @@ class Host(Protocol):
     hosted: HostedReplicas
     max_replicas: int
 
-    @property
-    def replicas(self) -> EventSink: ...
-
-    @property
-    def control(self) -> EventSink: ...
+    def receive(self, event: Received) -> None: ...
 
     def metadata_changed(self) -> None: ...
 
@@ -235,7 +225,7 @@ class Api:
         requests of the connection wait."""
         partitions = request.partitions
         if len(partitions) <= INLINE_ENTRIES:
-            self._host.replicas.put(Received(context, request))
+            self._host.receive(Received(context, request))
             return
         context.hold(0)
         parts = [
@@ -258,7 +248,7 @@ class Api:
                 reply(replace(failed, partitions=partitions))
 
         for index, part in enumerate(parts):
-            self._host.replicas.put(Received(LocalRequest(partial(gather, index)), part))
+            self._host.receive(Received(LocalRequest(partial(gather, index)), part))
             await asyncio.sleep(0)  # the event loop serves others
 
     def _has_metadata(self) -> bool:
@@ -386,7 +376,7 @@ class Api:
             return frame
 
         context.encode = encode
-        self._host.replicas.put(Received(context, request))
+        self._host.receive(Received(context, request))
 
     # Requests of the controller
 
@@ -395,7 +385,7 @@ class Api:
         request = control_messages.decode_request(frame, header)
         if isinstance(request, ControlledShutdownRequest):
             context.encode = lambda response: control_messages.encode_response(response, header)
-            self._host.control.put(Received(context, request))
+            self._host.receive(Received(context, request))
             return
 
         def encode(response: Any) -> Sequence[Any]:
@@ -420,7 +410,7 @@ class Api:
     def _dispatch_control(self, reply_to: RequestContext | LocalRequest, request: ControlRequest) -> None:
         parts = _split(request, self._host.manager)
         if len(parts) == 1:
-            self._host.replicas.put(Received(reply_to, request))
+            self._host.receive(Received(reply_to, request))
             self._metadata_changed(request)
         else:
             put = self._start(self._put_parts(parts, reply_to.reply))
