@@ -1,9 +1,9 @@
 """The buffered appender: one record a call into a batch, written when it is full, flushed, or has lingered.
 
-While records are buffered they hold the log's next offsets, and every other change of the log writes them first; so an
-offset is known at once, and order is the order of the calls. A call that finds room touches no lock: under the GIL
-nothing runs between the look and the copy. A buffer that is being closed or written is out of sight of such calls, so
-that they wait for the log's lock instead. The thread that enforces `linger_ms` lives with the log's Python face.
+Buffered records have the log's next offsets, and every other change of the log writes them first; so an offset is
+known at once, and the order is that of the calls. A call that finds room in the buffer takes no lock: with the GIL held
+nothing runs between the check and the copy. A buffer that is being closed or written is hidden from such calls, which
+wait for the log's lock instead. The thread that enforces `linger_ms` is in kreplog/log.py.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -221,7 +221,7 @@ cdef class BufferedAppender(Pending):
         self.log.flush_due(end)
 
     def linger(self, int64_t linger_ns):
-        """Write whatever has waited for `linger_ns`, until nothing waits any more or the appender is closed.
+        """Write records buffered for `linger_ns`, until the buffer is empty or the appender is closed.
 
         Sleeps without the GIL, and takes it only when something is due: an appending thread is not held up.
         """
@@ -241,7 +241,7 @@ cdef class BufferedAppender(Pending):
         self.idle = True
 
     def close(self):
-        """Write what is buffered and take no more. Closing twice does nothing. Raises LogFailedError."""
+        """Write the buffered records and close. Closing twice does nothing. Raises LogFailedError."""
         if not self.closed:
             try:
                 if self.log.pending is self:

@@ -1,8 +1,8 @@
 """Record batches to Arrow columns: one walk over the bytes, no Python object per record.
 
 ArrowBuilder collects the records of a range of offsets and hands them over as ArrowColumns, which any Arrow library
-takes through the C data interface. Which bytes to read, and how far, is for the caller: nothing here knows of files or
-of the high watermark.
+imports through the C data interface. The caller chooses the bytes to read and where to stop: this module has no access
+to files or the high watermark.
 
     column          Arrow type                                         null
     offset          int64                                              never
@@ -162,7 +162,7 @@ cdef class ArrowBuilder:
             self._busy = False
 
     cpdef ArrowColumns finish(self):
-        """Hand over the rows collected, which may be none, and start anew."""
+        """Return the collected rows, which may be none, and start the next ones."""
         if self._busy:
             raise UsageError("this ArrowBuilder is in use by another thread: make one for each")
         cdef Columns* fresh = self._take_back()

@@ -192,7 +192,7 @@ cdef class ArrowRows:
         return 0
 
     def whole(self, int32_t partition):
-        """All rows, for that partition. Raises UsageError where a partition column says something else."""
+        """All rows, for that partition. Raises UsageError if the partition column has another one."""
         if self.inputs.partition.kind != ABSENT:
             raise UsageError("the data have a partition column: leave the argument `partition` out")
         cdef RowSelection selection = RowSelection.__new__(RowSelection)

@@ -1,7 +1,7 @@
-"""Kafka record batch, magic 2: check, read and build. The byte layout stands at the head of batch.pxd.
+"""Kafka record batch, magic 2: check, read and build. The byte layout is at the top of batch.pxd.
 
-Owns every byte of a batch; knows nothing of files. Reading is a walk with a RecordCursor over bytes whose CRC holds;
-building is a BatchBuilder that formats records straight into the buffer that is written.
+Covers every byte of a batch, but no files. A RecordCursor reads the records of a batch with a valid CRC; a BatchBuilder
+formats records directly into the buffer that is written.
 """
 
 cimport cython
@@ -576,5 +576,5 @@ def decode(buffer):
 
 
 def decode_values(buffer):
-    """The values alone (bytes or None), as `decode` would give them."""
+    """The values (bytes or None) of the records that `decode` returns."""
     return _decode(buffer, True)

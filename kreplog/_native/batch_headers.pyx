@@ -1,4 +1,4 @@
-"""Headers of whole batches as packed rows, for NumPy: what describes a batch without a look at its records.
+"""Headers of whole batches as packed rows, for NumPy; no record is decoded.
 
 One row, 56 bytes in the machine's byte order: int64 base offset, last offset, max timestamp (ms), producer id; int32
 size (bytes, header included), leader epoch; uint32 CRC-32C; int32 record count, base sequence; int16 attributes,
@@ -37,7 +37,7 @@ cdef struct Row:
 
 
 cdef Py_ssize_t _fill(const uint8_t* data, Py_ssize_t length, Row* row, int* code) noexcept nogil:
-    """One row for each batch in `data`, whose CRCs hold; how many. code: BATCH_OK, or what is wrong with the next one.
+    """Rows for the batches in `data` with a valid CRC; returns their number. code: BATCH_OK, or the next one's error.
 
     Each header is copied once: the bytes may be mapped, and change.
     """

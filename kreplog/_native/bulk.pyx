@@ -1,10 +1,11 @@
 """BulkAppend: many encoded batches that become visible together or not at all, and once per writer and sequence.
 
-How a crash is survived: the ledger names the offset at which the append begins before the first byte is written, so
-that whoever opens the log next cuts it there; the high watermark stands meanwhile. Once all is durable the ledger names
-the writer's sequence instead, and that replacement of one file is the commit. Only then does the high watermark move.
+Crash safety: before the first byte is written, the ledger records the offset at which the append begins, so that the
+next opening for writing truncates the log there; the high watermark does not advance. Once all batches are durable, the
+ledger records the writer's sequence instead: the atomic replacement of this file is the commit. Only then does the high
+watermark advance.
 
-From begin to end it holds the log's lock, so that nothing else is written behind it, and the gate of fsyncs.
+From begin to end it holds the log's lock, so that nothing else is appended, and the fsync gate.
 """
 
 cimport cython
@@ -57,7 +58,7 @@ def append_once(SegmentedLog log, batches, writer, sequence):
 
 
 def last_sequence(SegmentedLog log, writer):
-    """The sequence of the writer's latest bulk append that is committed, None for a writer that is not known.
+    """The sequence of the writer's latest committed bulk append, None for an unknown writer.
 
     Raises CorruptCheckpointError, UsageError, LogFailedError, LogClosedError."""
     log.begin_write()
@@ -70,12 +71,12 @@ def last_sequence(SegmentedLog log, writer):
 
 @cython.final
 cdef class BulkAppend:
-    """One bulk append to a log that is not replicated, from its begin to commit or abort; a context manager, which
-    aborts what was not committed.
+    """One bulk append to a log that is not replicated, from begin to commit or abort; a context manager, which aborts
+    an append that was not committed.
 
-    writer: up to 255 bytes of UTF-8. sequence: from 0 up; one that is not above the writer's latest makes the append a
-    `duplicate`: nothing is to be written then. Other threads that change the log wait until the append has ended; the
-    calls of this one are refused. Raises UsageError, CorruptCheckpointError, ResourceExhaustedError, LogFailedError,
+    writer: up to 255 bytes of UTF-8. sequence: 0 or more; one that is not above the writer's latest makes the append a
+    `duplicate`, which must not write. Other threads that change the log wait until the append has ended; such calls of
+    this thread are refused. Raises UsageError, CorruptCheckpointError, ResourceExhaustedError, LogFailedError,
     LogClosedError.
     """
 
@@ -145,7 +146,7 @@ cdef class BulkAppend:
         return 0
 
     cdef int _take_back(self) except -1:
-        """The ledger says no more that an append is under way. Raises LogFailedError."""
+        """Remove the pending append from the ledger. Raises LogFailedError."""
         try:
             self.log.ledger.settle(self.first_offset)
         except BaseException as error:
@@ -161,9 +162,9 @@ cdef class BulkAppend:
     def append(self, buffer, *, bint inspect=True):
         """Append whole batches from the start of `buffer`, and return how many of its bytes they take.
 
-        The rest, less than a batch, is for the caller to hand over again in front of what follows. Batches are as for
-        Log.append_batches, but of no idempotent producer. inspect: whether to look into every record; the CRC and the
-        header of each batch are checked without, too. Raises CorruptBatchError, UnsupportedFormatError,
+        The rest, less than a batch, must be passed again before the bytes that follow it. Batches are as for
+        Log.append_batches, but not of an idempotent producer. inspect: whether to check every record; the CRC and the
+        header of each batch are always checked. Raises CorruptBatchError, UnsupportedFormatError,
         RecordTooLargeError (abort, then), LogFailedError, ResourceExhaustedError.
         """
         cdef SegmentedLog log = self.log
@@ -220,7 +221,7 @@ cdef class BulkAppend:
         return taken
 
     def flush(self):
-        """Make durable what was appended, with all that the log holds before it. Raises LogFailedError,
+        """Fsync the appended batches and everything before them in the log. Raises LogFailedError,
         ResourceExhaustedError."""
         cdef SegmentedLog log = self.log
         cdef FileHandle file
@@ -236,8 +237,8 @@ cdef class BulkAppend:
         self.durable = True
 
     def commit(self):
-        """Commit what was appended: durable on return, and shown to readers by `publish`. Raises LogFailedError: it is
-        committed or not, and which is found out by the next who opens the log."""
+        """Commit the appended batches: durable on return, and visible to readers after `publish`. Raises
+        LogFailedError: whether it is committed is then known only after the log has been reopened."""
         self._check_under_way()
         if not self.durable:
             self.flush()
@@ -248,7 +249,7 @@ cdef class BulkAppend:
         self.committed = True
 
     def publish(self):
-        """Show readers what was committed: one store into mapped memory. Ends the append."""
+        """Make the committed batches visible to readers, by one store into mapped memory. Ends the append."""
         cdef SegmentedLog log = self.log
         if not self.held:
             return
@@ -259,8 +260,8 @@ cdef class BulkAppend:
         self._release()
 
     def abort(self):
-        """End the append; what was not committed is cut off again, which readers never saw. Does nothing once it has
-        ended. Raises LogFailedError: whoever opens the log next cuts it."""
+        """End the append; truncate uncommitted batches, which readers never saw. Does nothing once it has ended. Raises
+        LogFailedError: the next opening for writing truncates them."""
         cdef SegmentedLog log = self.log
         if not self.held:
             return

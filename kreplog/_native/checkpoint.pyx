@@ -6,9 +6,9 @@
     flights 0 1200        topic partition offset      0 0         epoch, its first offset
     flights 1 900                                     3 1200
 
-They carry no checksum, so a file is believed only if it is exactly what Kafka would write: single spaces, no leading
-zeros, the count right, the last line ended. Any proper prefix of such a file is found to be cut short, but for the
-empty one: Kafka makes its files so, and writes them when there is something to say. It counts as no file.
+They have no checksum, so a file is accepted only if it is exactly as Kafka would write it: single spaces, no leading
+zeros, the right count, the last line terminated. So every truncated file is detected, except an empty one: Kafka
+creates its files empty. An empty file counts as missing.
 """
 
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_TRUNC, O_WRONLY
@@ -35,11 +35,11 @@ cdef object _number = re.compile("0|[1-9][0-9]{0,18}")
 
 
 cpdef object atomic_write(str path, bytes data, bint durable=True):
-    """Make `data` the whole content of the file at `path`: durable on return, and never seen half done.
+    """Replace the content of the file at `path` by `data`, atomically; durable on return.
 
-    Not durable: the process may be killed all the same, but a crash of the host may leave the old content, or none,
+    Not durable: still atomic if the process is killed, but a crash of the host may leave the old content, or none,
     until the caller has synced the file and its directory.
-    One writer at a time: the temporary file beside it has a fixed name, so one that a crash left is reused. Raises
+    One writer at a time: the temporary file beside it has a fixed name, so one left by a crash is reused. Raises
     StorageError, with the old content still in place.
     """
     cdef str temporary = path + ".tmp"
@@ -93,13 +93,13 @@ cdef class OffsetCheckpoint:
         return offsets
 
     def latest(self):
-        """As `read`, for the price of one stat where the file is as it was written here last. Not to be changed."""
+        """As `read`, but with only a stat if the file is unchanged since it was written here. Not to be changed."""
         if self._identity is not None and self._identity == self._stat():
             return self._known
         return self.read()
 
     def write(self, offsets):
-        """Replace all of it, whatever the file held. Raises UsageError for an offset below 0, StorageError."""
+        """Replace all offsets in the file. Raises UsageError for an offset below 0, StorageError."""
         offsets = dict(offsets)
         with _DirectoryLock(self.path):
             self._write(offsets)
@@ -107,8 +107,8 @@ cdef class OffsetCheckpoint:
     def update(self, topic_partition, offset):
         """Set one partition's offset, or remove it with None; all others keep theirs.
 
-        A file that cannot be parsed is replaced: what it held for others is theirs to find again. Costs one stat when
-        the file already says so. Raises as `write` does.
+        A file that cannot be parsed is replaced: the other partitions have to recover their offsets. Costs one stat if
+        the file already has this offset. Raises as `write` does.
         """
         if self._identity is not None and self._identity == self._stat() and self._known.get(topic_partition) == offset:
             return
@@ -150,7 +150,7 @@ cdef class EpochCache:
 
     `path` is the leader-epoch-checkpoint file, or None to keep nothing. With `entries` the cache starts from those and
     the file is not read. Nothing is written before `flush`. The owner of the partition calls it under its lock. Raises
-    CorruptCheckpointError when the file cannot be believed: rebuild it from the batches, with `entries=()`.
+    CorruptCheckpointError if the file is invalid: rebuild it from the batches, with `entries=()`.
     Source: KIP-101, KIP-279.
     """
 
@@ -172,7 +172,7 @@ cdef class EpochCache:
 
     @property
     def dirty(self):
-        """Whether the file says something else."""
+        """Whether the entries differ from the file."""
         return not self._same == self._in_file == len(self._epochs)
 
     @property
@@ -181,10 +181,10 @@ cdef class EpochCache:
         return self._epochs[len(self._epochs) - 1] if self._epochs else -1
 
     cpdef bint assign(self, int epoch, long long start_offset) except -1:
-        """Note that `epoch` begins at `start_offset`; True if that was news.
+        """Add the entry that `epoch` begins at `start_offset`; return whether the entries have changed.
 
-        The latest epoch keeps its start when it is given a later one. Otherwise entries that the new one contradicts,
-        those with as high an epoch or as high a start, go: their records are gone, or there were none.
+        The latest epoch keeps its start offset if a later one is given. Otherwise entries that contradict the new one,
+        with an equal or higher epoch or start offset, are removed: they have no records in the log any more.
         """
         cdef Py_ssize_t last = len(self._epochs) - 1
         if epoch < 0 or start_offset < 0:
@@ -207,10 +207,10 @@ cdef class EpochCache:
         return self._epochs[i - 1] if i else -1, self._starts[i] if i < len(self._starts) else _NO_END
 
     cpdef object end_offset_for(self, int epoch, long long leo):
-        """The largest epoch known at or below `epoch`, and the offset where it ends: what a leader answers (KIP-279).
+        """The largest known epoch at or below `epoch`, and its end offset: the leader's OffsetForLeaderEpoch (KIP-279).
 
-        The latest epoch ends at `leo`, the log end offset. For one older than all that are known, it is the epoch asked
-        for, ending where the first known begins. (-1, -1) for one newer than all, or below 0.
+        The latest epoch ends at `leo`, the log end offset. For an epoch older than all known ones, the result is that
+        epoch, ending where the first known one begins. (-1, -1) for one newer than all, or below 0.
         """
         cdef Py_ssize_t i = bisect_right(self._epochs, epoch)
         if epoch < 0 or i == len(self._epochs):
@@ -220,7 +220,7 @@ cdef class EpochCache:
         return EpochEndOffset(self._epochs[i - 1] if i else epoch, self._starts[i])
 
     cpdef bint truncate_from_end(self, long long offset) except -1:
-        """The log now ends at `offset`: drop the epochs that begin there or later. True if there were any."""
+        """Remove the epochs that begin at or after `offset`, the new log end; return whether there were any."""
         cdef Py_ssize_t keep = len(self._starts)
         while keep and self._starts[keep - 1] >= offset:
             keep -= 1
@@ -230,7 +230,7 @@ cdef class EpochCache:
         return True
 
     cpdef bint truncate_from_start(self, long long offset) except -1:
-        """The log now starts at `offset`: its epoch begins there and older ones go. True if that changed anything."""
+        """Let the entries begin at `offset`, the new log start, without older epochs; return whether any changed."""
         cdef Py_ssize_t gone = bisect_right(self._starts, offset) - 1
         if gone < 0 or self._starts[gone] == offset and gone == 0:
             return False

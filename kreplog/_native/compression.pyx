@@ -6,7 +6,7 @@
     3 lz4      one frame: 64 KiB independent blocks, no content size, no checksums (04 22 4d 18 60 40 82)
     4 zstd     one frame
 
-Whoever sent the bytes is not trusted. What a frame can expand to is bounded from its block headers before anything is
+The bytes are not trusted. The decompressed size of a frame is bounded from its block headers before anything is
 allocated, whatever sizes it claims, and decompression stops at the caller's limit. The packages of snappy and zstd are
 imported when first needed.
 """

@@ -1,10 +1,10 @@
-"""The partition directory before its content is looked at: its name, the settings for it, and its one writer's lock.
+"""The partition directory before its content is read: its name, its settings, and the lock of its writer.
 
-Nothing is made before the path and the settings are known to be usable. The lock is flock on the directory itself, so
-that it leaves no file behind and goes with its process. A managed log gives it up once it has been had: its owner holds
-OWNER_LOCK in the data directory for thousands of them, and a writer that has no owner looks there after it has its own
-lock, so that one of the two always sees the other. In a Kafka broker's log directory the writers also share the
-broker's own lock, so that they and the broker keep each other out.
+Nothing is created before the path and the settings are validated. The lock is an flock on the directory itself, so
+that it leaves no file and ends with the process. A managed log takes it and releases it again: its broker holds
+OWNER_LOCK in the data directory for thousands of logs, and any other writer checks that lock after it has taken its
+own, so that one of the two always detects the other. In a Kafka broker's log directory the writers also share the
+broker's own lock, so that they and the broker exclude each other.
 """
 
 from libc.errno cimport EACCES, EAGAIN, errno
@@ -48,7 +48,7 @@ cdef extern from *:
 
 
 cdef int adopt(SegmentedLog log, object config) except -1:
-    """Go by these settings. Raises UnsupportedCompressionError, and nothing has changed."""
+    """Apply these settings. Raises UnsupportedCompressionError, with nothing changed."""
     cdef int codec = codec_id(config.compression_type)
     if codec:
         compress(codec, b"")  # its package is there
@@ -127,7 +127,7 @@ def _lock(SegmentedLog log):
 
 
 def _check_no_owner(str directory):
-    """Raises OSError where a broker of ours has this data directory."""
+    """Raises OSError if a kreplog broker has this data directory."""
     cdef FileHandle file
     try:
         file = open_file(os.path.join(directory, OWNER_LOCK), O_RDONLY)

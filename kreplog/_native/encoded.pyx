@@ -1,11 +1,11 @@
-"""Appending batches that others encoded: a producer's, which get their offsets here, or a leader's, kept as they are.
+"""Appends of encoded batches: of a producer, which get their offsets here, or of a leader, unchanged.
 
-The caller's bytes are copied first, so that what was checked is what is written; but for a leader's in a managed log,
-whose owner changes no bytes that it has handed over. Everything is checked before the first byte is written.
+The caller's bytes are copied first, so that the bytes written are those that were checked; except a leader's in a
+managed log, whose owner does not change the bytes it passes. Everything is checked before the first byte is written.
 
-To look into compressed batches takes the longest by far, so a caller may have it done beforehand in a thread: an
-append of InspectedBatches inflates nothing. A follower in a managed log inflates at most FOLLOWER_INFLATES bytes an
-append: its leader has looked into the rest, and the CRC says that they are the same bytes.
+Decompressing batches to check them takes the longest by far, so a caller may have it done before in a thread: an
+append of InspectedBatches decompresses nothing. A follower in a managed log decompresses at most FOLLOWER_INFLATES
+bytes an append: its leader has checked the rest, and the CRC shows that they are the same bytes.
 """
 
 cimport cython

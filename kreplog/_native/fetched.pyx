@@ -4,7 +4,7 @@ The bytes come from another process and are untrusted. Headers are checked when 
 offsets and of leader epochs, which no CRC covers. The CRC and the records are checked while rows are built, piece by
 piece, so that compressed batches never expand to much more than a caller wants to hold.
 
-A response may end inside a batch: that part is not looked at, and the next fetch begins with it.
+A response may end inside a batch: that part is ignored, and the next fetch begins with it.
 """
 
 cimport cython

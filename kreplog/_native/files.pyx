@@ -1,9 +1,9 @@
-"""Open files and read-only mappings, freed when the last user lets go.
+"""Open files and read-only mappings, freed with the last reference.
 
-Every system call that can block runs without the GIL, is repeated after EINTR, and turns its errno into a StorageError
-that names the file: a DiskFullError or ResourceExhaustedError where the disk is not to blame. A failed fsync is
-reported once and never repeated: the second would succeed with the data gone. So it is a plain StorageError whatever
-its errno: with space again, the bytes that had none are still lost.
+Every system call that can block runs without the GIL, is repeated after EINTR, and raises its errno as a StorageError
+with the file's name: a DiskFullError or ResourceExhaustedError if the disk has not failed. A failed fsync is reported
+once and never repeated: the second could succeed although the data are lost. So it is a plain StorageError whatever
+its errno: after ENOSPC the unwritten bytes are lost, even if there is space again.
 """
 
 cimport cython

@@ -1,4 +1,4 @@
-"""Memory for what is received: taken without being filled, and kept by the process when it is done with."""
+"""Memory for received bytes: allocated without being zeroed, and kept by the process after use."""
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 
@@ -21,13 +21,13 @@ cdef extern from *:
 
 
 def unfilled(Py_ssize_t size):
-    """A bytearray that holds anything: for who writes all of it before he shows it to anybody."""
+    """An uninitialized bytearray, for callers that overwrite all of it before they share it."""
     return PyByteArray_FromStringAndSize(NULL, size)
 
 
 def keep_freed(int size):
-    """Have this process keep up to `size` freed bytes, where its allocator has a setting for it.
+    """Let this process keep up to `size` freed bytes, if its allocator has a setting for it.
 
-    glibc's hands every large block back at once, and a frame of 1 MiB then costs more for new pages than for all else.
+    glibc returns every large block to the kernel at once, and page faults then dominate the cost of a frame of 1 MiB.
     """
     kreplog_keep_freed(size)

@@ -1,6 +1,6 @@
-"""OffsetIndex and TimeIndex: sparse entries that say where in a segment to begin looking.
+"""OffsetIndex and TimeIndex: sparse entries from offsets and timestamps to positions in a segment.
 
-An index only ever saves work: whoever uses an entry checks it against the batch it points at, and a file that is
+An index is only an optimization: each use of an entry checks it against the batch it points at, and a file that is
 missing, torn or out of order is rebuilt from the log by the segment. A growing index lives on the heap and reaches its
 file a page at a time; a sealed one is mapped, unless a Kafka broker may write here: it cuts its files when it rolls.
 """
@@ -192,7 +192,7 @@ cdef class OffsetIndex(SparseIndex):
         return 0
 
     cdef Py_ssize_t floor_offset(self, int64_t relative_offset) noexcept:
-        """The last entry at or below the offset, -1 when none."""
+        """The last entry at or below the offset, -1 for none."""
         return last_entry(self.data, 8, self.count, relative_offset)
 
     cdef Py_ssize_t floor_position(self, int64_t position) noexcept:

@@ -3,12 +3,12 @@
       0  8  magic "KREPWRT1"       8  4  CRC-32C of 12..end       12  4  number of entries
      16  -  entries: int64 sequence, first offset, end offset, time (ms), uint16 length of the writer id, the id (UTF-8)
 
-An entry says that the records of `sequence`, the latest of that writer, are [first offset, end offset). At most one has
-the end offset -1: its append is under way, or was broken off, and whatever lies at its first offset or after it is not
+An entry has the offsets [first offset, end offset) of `sequence`, the latest of that writer. At most one has the end
+offset -1: its append is pending or was interrupted, and everything from its first offset on is not
 committed. The file is replaced atomically and made durable before the first byte of such an append is written, and
 again once its last byte is durable: that second replacement commits it.
 
-Past MAX_WRITERS the writer that has been idle for the longest is forgotten.
+Above MAX_WRITERS the entry of the writer that has been idle for longest is removed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -33,9 +33,9 @@ cdef object _entry = struct.Struct("<qqqqH")
 
 
 cdef class WriterLedger:
-    """The entries of one partition. `path` is the file, which need not be there.
+    """The entries of one partition. `path` is the file, which may be missing.
 
-    Raises CorruptCheckpointError where it cannot be believed, StorageError where it cannot be read.
+    Raises CorruptCheckpointError if it is invalid, StorageError if it cannot be read.
     """
 
     def __init__(self, str path not None):
@@ -61,13 +61,13 @@ cdef class WriterLedger:
         return None if entry is None else entry[:3]
 
     def begin(self, writer, sequence, start):
-        """An append is about to begin at offset `start`. Durable on return. Raises StorageError: it may have begun,
-        which `settle` takes back."""
+        """Record a pending append that begins at offset `start`; durable on return. Raises StorageError: it may be
+        recorded, which `settle` reverts."""
         self._pending = writer, sequence, start
         self._write(self._committed)
 
     def commit(self, int64_t end, int64_t now_ms):
-        """The append under way is durable up to offset `end`: it is committed on return. Raises StorageError."""
+        """Commit the pending append, which is durable up to offset `end`. Raises StorageError."""
         writer, sequence, start = self._pending
         committed = {**self._committed, writer: (sequence, start, end, now_ms)}
         for idle in sorted(committed, key=lambda known: committed[known][3])[:max(len(committed) - MAX_WRITERS, 0)]:
@@ -77,9 +77,9 @@ cdef class WriterLedger:
         self._committed = committed
 
     def settle(self, int64_t leo):
-        """The log ends at `leo` and nothing is under way: forget appends of which no record is left.
+        """Adapt the entries to a log that ends at `leo` without a pending append: remove appends with no record left.
 
-        Of one that was cut in its midst the part that is left counts as all of it. Raises StorageError.
+        An append that was truncated in its middle then ends at `leo`. Raises StorageError.
         """
         committed = {
             writer: (sequence, start, min(end, leo), time_ms)
@@ -93,7 +93,7 @@ cdef class WriterLedger:
         self._committed = committed
 
     def clear(self):
-        """Forget every writer. Raises StorageError."""
+        """Remove all entries. Raises StorageError."""
         if self._committed or self._pending is not None:
             self._pending = None
             self._write({})
@@ -145,5 +145,5 @@ cdef uint32_t _crc(bytes data) except? 0:
 
 
 def ledger_path(directory):
-    """Where the ledger of a partition directory is."""
+    """Path of the ledger of a partition directory."""
     return os.path.join(directory, LEDGER_NAME)

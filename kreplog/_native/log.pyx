@@ -237,7 +237,7 @@ cdef class SegmentedLog(WritableLog):
         return 0
 
     cdef int assign_epoch(self, int32_t epoch) except -1:
-        """Records from here on are of `epoch`. Raises LogFailedError, and ResourceExhaustedError: try again."""
+        """Begin `epoch` at the log end offset. Raises LogFailedError, and ResourceExhaustedError: then retry."""
         try:
             self.epochs.assign(epoch, self.position.leo)
             self.flush_epochs()
@@ -286,9 +286,9 @@ cdef class SegmentedLog(WritableLog):
         return 0
 
     def assign_leader_epoch(self, epoch):
-        """This log's leader leads in `epoch` from the log end offset on. Raises FencedLeaderEpochError if it falls.
+        """Assign leader epoch `epoch` from the log end offset on. Raises FencedLeaderEpochError for a lower one.
 
-        A managed log says so in its state file alone, where it survives the process, until there is a record of the
+        A managed log records it only in its state file, where it survives the process, until the first record of the
         epoch: a leader of thousands of partitions would wait for thousands of files before it serves the first of them.
         """
         cdef int32_t wanted = epoch_of(epoch)
@@ -375,11 +375,11 @@ cdef class SegmentedLog(WritableLog):
         return 0
 
     def close(self):
-        """Flush, write indexes and checkpoints, and give the directory up. Closing twice does nothing.
+        """Flush, write indexes and checkpoints, and release the directory. Closing twice does nothing.
 
-        The checkpoints of a managed log are its owner's: of thousands, each would write the lines of all.
+        The checkpoints of a managed log are written by its owner, once for thousands of logs.
 
-        Raises LogFailedError when what was appended could not be made durable; the log is closed all the same.
+        Raises LogFailedError if the records could not be made durable; the log is closed nevertheless.
         """
         if self.closed:
             return
@@ -484,7 +484,7 @@ cdef class SegmentedLog(WritableLog):
         return 0
 
     cdef int replay_producers(self, int64_t start) except -1:
-        """Note the producers of all batches from offset `start` on; damaged ones are passed over."""
+        """Add the producers of all batches from offset `start` on to the state; damaged batches are skipped."""
         cdef Segment segment
         cdef BatchHeader h
         cdef int64_t at

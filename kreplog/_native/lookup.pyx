@@ -1,6 +1,6 @@
-"""Looking things up in a log without reading its records: segments, offsets by time, ranges by size.
+"""Lookups in a log without reading all of its records: segments, offsets by time, ranges by size.
 
-Each look works on a steady view: when files were cut or deleted while it went on, it is done again.
+Each lookup needs a stable view: if files were truncated or deleted during it, it is repeated.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -81,7 +81,7 @@ def segments(LogView log):
 
 
 cdef int prepare(LogView log, Segment segment) except -1:
-    """Before looking into a segment that another process may be appending to."""
+    """Prepare for a lookup in a segment that another process may be appending to."""
     if log.read_only and not segment.sealed:
         segment.size = log.published_size(segment)
         segment.timestamps_known = False

@@ -1,7 +1,7 @@
 """PartitionedWriter: rows of Arrow columns to encoded batches of many partitions, in one file, natively.
 
-Each destination, a partition of a topic, has a builder of its own; what it has closed goes to the end of the file once
-it is a write's worth. The file holds whole batches and nothing else: which bytes are whose is in the extents.
+Each destination, a partition of a topic, has a builder of its own; its closed batches are appended to the file once
+they are large enough for a write. The file contains whole batches only; the extents have the destination of each range.
 """
 
 cimport cython
@@ -136,7 +136,7 @@ cdef class _Headers:
 cdef class PartitionedWriter:
     """Encodes rows for the partitions of several topics into a new file.
 
-    path: must not be there yet. batch_bytes: a batch is closed before it would hold more. max_message_bytes: the
+    path: must not exist yet. batch_bytes: maximum size of a batch. max_message_bytes: the
     largest batch that the partitions take. Raises StorageError, UnsupportedCompressionError, UsageError.
     """
 
@@ -257,7 +257,7 @@ cdef class PartitionedWriter:
         return 0
 
     def finish(self):
-        """Write what is left, make the file durable and close it; return the extents. Raises StorageError."""
+        """Write the open batches, make the file durable and close it; return the extents. Raises StorageError."""
         cdef Py_ssize_t destination
         cdef BatchBuilder builder
         for destination in range(len(self.builders)):

@@ -1,4 +1,4 @@
-"""Kafka's default partitioner: which partition of a topic a key belongs to."""
+"""Kafka's default partitioner: from the key of a record to a partition of its topic."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 

@@ -1,8 +1,8 @@
-"""ProducerState: what each idempotent producer wrote last, so that a batch sent again is not written again.
+"""ProducerState: the last batches of each idempotent producer, so that a retried batch is not written twice.
 
-A producer numbers its records in each epoch from 0 to 2**31 - 1 and round again. Its last five batches are remembered
-with their offsets. Of transactions it is only known which are open: a Kafka broker that goes on
-with the log must still hold their records back.
+The sequences of a producer epoch count records from 0 to 2**31 - 1 and wrap around. The state has a producer's last
+five batches with their offsets. Of transactions it has only the open ones: a Kafka broker that takes over the log must
+not return their records to read_committed consumers.
 
 A snapshot, `<20-digit offset>.snapshot`, holds the state after all records below that offset, big-endian:
 
@@ -68,7 +68,7 @@ cdef class ProducerEntry:
 cdef class ProducerState:
     """All idempotent producers of one partition; its owner calls it under the partition lock.
 
-    A producer stays known when retention takes its records away: its next batch is then still in order (KAFKA-7298).
+    A producer is kept when retention deletes its records: its next batch is then still in order (KAFKA-7298).
     """
 
     def __init__(self):
@@ -80,11 +80,11 @@ cdef class ProducerState:
     cpdef tuple check(
         self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int32_t record_count, bint strict=False
     ):
-        """None if the batch comes next and is to be appended; (first, last) offset if it was, among the last five.
+        """None if the batch is the next one, to be appended; its (first, last) offset if it is among the last five.
 
-        A new epoch begins at 0; a producer not known may begin anywhere (KIP-360), but if `strict`. Changes nothing.
+        A new epoch begins at 0; an unknown producer may begin anywhere (KIP-360), unless `strict`. Changes nothing.
         Raises ProducerFencedError for an older epoch, OutOfOrderSequenceError for a gap, DuplicateSequenceError for
-        records that were surely written, longer ago than is remembered; UsageError for negative numbers.
+        records written before the last five batches; UsageError for negative numbers.
         """
         cdef ProducerEntry producer
         cdef Batch* batch
@@ -135,9 +135,9 @@ cdef class ProducerState:
         self, int64_t producer_id, int16_t epoch, int32_t base_sequence, int64_t first_offset, int64_t last_offset,
         int64_t timestamp_ms
     ):
-        """Remember a batch that is now in the log; nothing is checked, as it was before it was written.
+        """Add a batch that is now in the log, without checks: they were made before it was written.
 
-        timestamp_ms: the batch's largest. The log on disk is right: a lower epoch, too, replaces what was known.
+        timestamp_ms: the batch's largest. The log is authoritative: a lower epoch, too, replaces the state.
         """
         cdef ProducerEntry producer = self._producers.get(producer_id)
         if producer is None:
@@ -159,7 +159,7 @@ cdef class ProducerState:
         producer.transaction = -1
 
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms):
-        """Forget the producers that this process has not heard of for `expiration_ms`; none in a transaction.
+        """Remove the producers without a batch for `expiration_ms`, except those with an open transaction.
 
         The timestamps of a batch do not count: records may be of events long past.
         """
@@ -172,10 +172,10 @@ cdef class ProducerState:
             del self._producers[producer_id]
 
     cpdef object admit(self, int64_t producer_id, int64_t now_ms, int64_t most, bint more):
-        """Whether a producer that is not known here is one too many: there are `most`, or `more` is False.
+        """Check that an unknown producer can be added: there are fewer than `most`, and `more` is True.
 
-        Room is made of those that have been idle for longer than a producer goes on sending a batch, looked for once a
-        second at the most. Raises TooManyProducersError, with nothing changed.
+        Producers that have been idle for longer than clients retry a batch are removed for it, at most once a second.
+        Raises TooManyProducersError, with nothing changed.
         """
         if producer_id in self._producers or more and <int64_t> len(self._producers) < most:
             return
@@ -190,7 +190,7 @@ cdef class ProducerState:
         )
 
     cpdef object clear(self):
-        """Forget everything, as before a rebuild."""
+        """Remove all producers, before a rebuild."""
         self._producers.clear()
 
     cpdef bytes snapshot(self):

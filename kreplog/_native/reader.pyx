@@ -1,9 +1,9 @@
 """Reading: a walk over batches, and on top of it records, values, raw fetches, and verification.
 
 A sealed segment is mapped; so is the active one in its writer's own process, where a cut replaces the file instead of
-shrinking it. Another process reads the active segment with pread. A batch is believed after its header, its place in
-the chain of offsets, its leader epoch and its CRC have been checked; when one does not hold, the writer's generation
-tells whether the log was cut meanwhile (then the reader looks anew) or the bytes are damaged.
+shrinking it. Another process reads the active segment with pread. A batch is accepted after its header, its place in
+the sequence of offsets, its leader epoch and its CRC have been checked. If a check fails, the writer's generation shows
+whether the log was truncated in the meantime (then the reader seeks again) or the bytes are damaged.
 """
 
 cimport cython
@@ -155,11 +155,11 @@ cdef class BatchReader:
         raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.log.path, -1)
 
     cdef bint is_at_padding(self) except -1:
-        """Whether a segment was sealed here: only zeros follow in it, and the next begins at the expected offset."""
+        """Whether the segment was sealed here: only zeros follow in it, and the next begins at the expected offset."""
         return self.expected == self.log.sealed_end(self.segment) and self.segment.is_padding(self.at)
 
     cdef int _next_segment(self) except -1:
-        """Go on behind a sealed segment; only a compacted log may have a gap there."""
+        """Continue with the next segment; only a compacted log may have a gap there."""
         cdef list segments = self.log._segments
         cdef Py_ssize_t i = self.log.segment_index(segments, self.segment.base_offset) + 1
         if i < len(segments) and self.expected < (<Segment> segments[i]).base_offset:
@@ -220,7 +220,7 @@ cdef class BatchReader:
         return False
 
     cdef int check(self) except -1:
-        """Check the CRC of the batch delivered last. Raises CorruptBatchError."""
+        """Check the CRC of the latest batch. Raises CorruptBatchError."""
         cdef int code
         if batch_size(&self.header) > 8192:
             with nogil:
@@ -396,12 +396,12 @@ cdef class ArrowPieces:
 
 @cython.final
 cdef class Fetched:
-    """Whole batches from one segment, as they stand on disk, from the one that holds start_offset on.
+    """Whole batches of one segment, unchanged as on disk, from the batch that contains start_offset.
 
-    data: a read-only memoryview, zero-copy over the mapped segment; CRCs are for the receiver to check, as in Kafka.
-    next_offset: where to fetch next. file_region: the same bytes as (fd, position, count) for os.sendfile; the fd is
-    open as long as this object lives, and -1 in a process that reads more segments than it may have files open. The
-    three offsets are the log's at the time of the fetch.
+    data: a read-only memoryview, zero-copy over the mapped segment; the receiver checks the CRCs, as in Kafka.
+    next_offset: the offset of the next fetch. file_region: the same bytes as (fd, position, count) for os.sendfile; the
+    fd is open while this object exists, and -1 in a process that reads more segments than it may have files open. The
+    other three offsets are the log's at the time of the fetch.
     """
 
     cdef readonly object data

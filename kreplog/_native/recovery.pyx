@@ -1,8 +1,8 @@
 """Opening an existing directory, for writing (`recover`) or for reading only (`attach`).
 
-A writer trusts nothing past the recovery point: `tail_check` checks the CRC and the place of every batch after it. What
-is derived (indexes, epochs, producers, the state file, Kafka's checkpoint files) is rebuilt from the log where it is
-missing or contradicts it. A reader changes nothing.
+A writer checks everything past the recovery point: `tail_check` checks the CRC and position of every batch after it.
+Derived files (indexes, epochs, producers, the state file, Kafka's checkpoint files) are rebuilt from the log if they
+are missing or contradict it. A reader changes nothing.
 """
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
@@ -48,9 +48,9 @@ cdef dict _read_before = {}  # path of a checkpoint file: (what its stat said, w
 
 
 cdef dict _checkpoint(SegmentedLog log, str name):
-    """What the file says of all partitions, not to be changed.
+    """The offsets of all partitions in the file, not to be changed.
 
-    The logs of a data directory are opened one after the other, each for one line of it: unchanged, it is read once.
+    The logs of a data directory are opened one after the other, each for one line of it: it is read once if unchanged.
     """
     path = os.path.join(os.path.dirname(log.path), name)
     try:
@@ -157,7 +157,7 @@ cdef class Recovery:
         return 0
 
     cdef int check_tail(self, progress) except -1:
-        """Check what was not durable at the last stop, cut what does not hold, and choose the active segment."""
+        """Check the batches not durable at the last stop, truncate invalid ones, and choose the active segment."""
         cdef SegmentedLog log = self.log
         cdef Position* position = &log.position
         cdef Segment segment
@@ -247,7 +247,7 @@ cdef class Recovery:
 
 
 cdef int _begin_cut_of_pending(SegmentedLog log, int64_t start, bint known) except -1:
-    """A bulk append was broken off before it was committed: from here on it is a truncation under way, to `start`."""
+    """Treat a bulk append that was not committed as an interrupted truncation to its first offset, `start`."""
     cdef Position* position = &log.position
     _logger.warning(
         "%s: an append of many batches was broken off before it was committed; the log is cut at offset %d, where it "
@@ -267,7 +267,7 @@ cdef int _begin_cut_of_pending(SegmentedLog log, int64_t start, bint known) exce
 
 
 cdef object _load_ledger(SegmentedLog log):
-    """The writers that append exactly once; None where the directory has no ledger, or a damaged one."""
+    """The ledger of bulk appends; None if the directory has none, or a damaged one."""
     path = ledger_path(log.path)
     if not os.path.exists(path):
         return None
@@ -279,7 +279,7 @@ cdef object _load_ledger(SegmentedLog log):
 
 
 cdef int _start_anew(SegmentedLog log) except -1:
-    """Finish an interrupted truncation that left nothing: what lies before the log start does not come back."""
+    """Finish an interrupted full truncation: records before the log start do not reappear."""
     cdef Segment segment
     for segment in reversed(log._segments):
         segment.delete()
@@ -303,7 +303,7 @@ cdef int _drop_deleted(SegmentedLog log) except -1:
 
 
 def _write_topic_id(SegmentedLog log):
-    """Give a new partition the id of its topic: that of another partition of it beside this one, or a new one."""
+    """Assign a topic id to a new partition: that of another partition of the topic in this directory, or a new one."""
     parent = os.path.dirname(log.path)
     path = os.path.join(log.path, METADATA_NAME)
     if os.path.exists(path):
@@ -339,9 +339,9 @@ cdef object _load_epochs(SegmentedLog log):
 
 
 cdef int _settle_epochs(SegmentedLog log, bint known, bint trusted, bint same_end) except -1:
-    """Make the epoch entries agree with the log, rebuilding them where they do not.
+    """Compare the epoch entries with the log, and rebuild them if they differ.
 
-    known: the state file speaks of them; trusted: and agrees with them; same_end: the log ends where it says.
+    known: the state file has their checksum; trusted: and it matches; same_end: the log ends where the state file says.
     """
     epochs = log.epochs
     latest = epochs.latest_epoch

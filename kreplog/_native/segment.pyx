@@ -1,19 +1,19 @@
 """Segment: one `.log` file and its two indexes; append, find, cut, delete.
 
-A segment knows bytes and offsets, not who may see them. What the indexes say is believed only after a look at the batch
-they point at.
+A segment handles bytes and offsets, not their visibility to readers. An index entry is used only after a check of the
+batch that it points at.
 
 Why no reader is hit by SIGBUS, whatever the writer does:
 
-- A writer cuts a file in place only while no other process can have mapped it: the active segment, never sealed before.
-  Any other is replaced by a copy of the kept bytes, and whoever has mapped the old inode keeps it (`exposed`).
+- A writer truncates a file in place only while no other process can have mapped it: the active segment, never sealed
+  before. Any other is replaced by a copy of the remaining bytes, and readers keep the old inode mapped (`exposed`).
 - A reader maps a file only once it is final (`is_final`): it opens the file, then looks whether the writer has
   published a later segment as the active one, in the generation in which it listed this one. Sealing trims the file
   before that is published, so the size of the same descriptor afterwards never changes again. Until then it reads.
 - Every access to a mapping is bounded by the size that was mapped.
 
-Another program that shortens a file in place (rsync --inplace, copytruncate) is noticed at the next seek, and raises; a
-process that is just then looking at the bytes that vanish is killed by the kernel.
+If another program shortens a file in place (rsync --inplace, copytruncate), the next seek raises an error; a process
+that accesses the missing bytes before that is killed by the kernel.
 
 A process may read more segments than it may have files open: the files of segments that need none just then are closed
 once there are many, or where there is no descriptor left for another. A writer's is one where everything is synced, a
@@ -75,7 +75,7 @@ def keep_open(Py_ssize_t count):
 
 
 def close_idle_files():
-    """Close the files of segments that need none just then; how many they were."""
+    """Close the files of segments that do not need them at the moment; return how many."""
     cdef Segment segment
     cdef Py_ssize_t closed = 0
     cdef Py_ssize_t left = 0
@@ -429,7 +429,7 @@ cdef class Segment:
         return 0
 
     cdef int64_t position_near(self, int64_t offset) except -1:
-        """Where to start walking for `offset`: a batch at or before it, by the index."""
+        """The position of a batch at or before `offset`, by the index: where a search starts."""
         cdef Py_ssize_t i
         cdef Py_ssize_t fit
         self.load_indexes()
@@ -608,7 +608,7 @@ cdef class Segment:
         return 0
 
     cdef int seal(self) except -1:
-        """No more appends: let go of what only a growing segment needs."""
+        """Seal the segment, which gets no more appends: release the resources of a growing one."""
         self.forget_indexes()
         self.sealed = self.exposed = True
         return 0

@@ -1,7 +1,7 @@
 """The published state of a log: from its writer to readers in other processes, and to recovery after a crash.
 
-Kafka's checkpoint files are written seldom and carry no checksum. This one is a mapped page: publishing is a few
-stores, a reader sees the high watermark move at once, and a checksum keeps a torn or damaged slot from being believed.
+Kafka's checkpoint files are written rarely and have no checksum. This one is a mapped page: publishing is a few
+stores, a reader sees the high watermark advance at once, and a checksum detects a torn or damaged slot.
 """
 
 cimport cython

@@ -1,7 +1,7 @@
-"""Checking the tail of a log before it is appended to again: every batch that a crash may have damaged.
+"""The check of the tail of a log after a crash, before the next append: every batch that may be damaged.
 
-The longest prefix of batches that hold stays; the rest is cut, and counted in the log's `cuts`. The indexes are rebuilt
-over what was checked. Zeros at the end of a file are blocks that a killed writer had allocated ahead, not damage.
+The longest prefix of valid batches is kept; the rest is truncated, and listed in the log's `cuts`. The indexes are
+rebuilt over the checked batches. Zeros at the end of a file are blocks preallocated by a killed writer, not damage.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -77,7 +77,7 @@ cdef class TailCheck:
         return self.expected
 
     cdef bint follows(self, Segment segment) except -1:
-        """Whether the walk goes on into this segment."""
+        """Whether the check continues in this segment."""
         if self.code == BATCH_OK and self.expected >= 0 and segment.base_offset != self.expected and (
             segment.base_offset < self.expected or self.expected >= self.log.position.dense_from
         ):

@@ -1,7 +1,7 @@
-"""Taking records away: truncation from the end, deletion from the start, retention.
+"""Removal of records: truncation from the end, deletion from the start, retention.
 
-What goes is taken out of every reader's sight, durably, before a file changes; the generation is odd meanwhile, so that
-readers wait and recovery finishes what a crash interrupted.
+The records are hidden from all readers, durably, before a file changes; the generation is odd until the end, so that
+readers wait and recovery completes a change that a crash interrupted.
 """
 
 from libc.stdint cimport int64_t
@@ -122,9 +122,9 @@ cdef int check_descriptors(SegmentedLog log) except -1:
 
 
 cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
-    """Take what will be cut out of everyone's sight, durably, before a file changes.
+    """Hide the records that will be truncated from all readers, durably, before a file changes.
 
-    everything: what is committed below `end` goes too; the high watermark does not move back for that.
+    everything: committed records below `end` are removed too, for which the high watermark does not move back.
     """
     log.position.generation += 1
     log.position.unsettled = 1

@@ -1,9 +1,9 @@
 """Verification: every batch's place and CRC and every record's lengths, without a Python object per record.
 
-Damage is gathered, not raised; after each the scan goes on at the next sound batch. A mapped segment is scanned in
-place, by all processors at once: its index tells where batches begin further on, each processor takes the next piece as
-soon as it is done with one, and a piece counts when what is before it ends where it began. One that another process may
-be writing is scanned through a window of its own.
+Damage is collected, not raised; the scan continues at the next valid batch. A mapped segment is scanned in
+place, by all processors at once: its index has positions of batches further on, each processor takes the next piece as
+soon as it has finished one, and a piece counts if the previous one ends where it begins. A segment that another process
+may be writing is scanned through a window of its own.
 """
 
 cimport cython

@@ -1,8 +1,8 @@
 """LogView: the segments and offsets of a log, for its writer and for readers in other processes.
 
-Owns the list of segments, the position (offsets, generation, epochs' checksum) and how a reader keeps both up to date;
-leaves reading to `reader`, looking up to `lookup` and every change to `log`. A reader learns from the state file what
-the writer has published, and lists the directory anew when the log has rolled or was cut.
+Has the list of segments and the position (offsets, generation, epochs' checksum), and updates both in a reader. Reads
+are in `reader`, lookups in `lookup`, changes in `log`. A reader gets the writer's published state from the state file,
+and lists the directory again after a roll or a truncation.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -59,7 +59,7 @@ cdef class LogView:
 
     @property
     def log_start_offset(self):
-        """The first offset still kept."""
+        """The log start offset: the first offset in the log."""
         self.refresh()
         return self.position.log_start_offset
 
@@ -71,7 +71,7 @@ cdef class LogView:
 
     @property
     def leader_epoch(self):
-        """The leader epoch that records are appended in; to a reader the latest that the log knows, 0 when none."""
+        """The leader epoch of the next append; for a reader the latest in the log, 0 for none."""
         if not self.read_only:
             return self.current_epoch
         self.refresh()

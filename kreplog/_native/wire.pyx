@@ -1,6 +1,6 @@
-"""Primitives of Kafka's wire format, shared by the codecs; the rules of the format stand at the head of wire.pxd.
+"""Primitives of Kafka's wire format, shared by the codecs; the rules of the format are at the top of wire.pxd.
 
-Owns checked reading, writing, and access to the fields of dataclasses. Knows no message: each codec module has its own.
+Checked reading, writing, and access to the fields of dataclasses. The messages are in the codec modules.
 """
 
 cimport cython

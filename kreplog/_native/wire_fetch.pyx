@@ -1,4 +1,4 @@
-"""Fetch, both directions: requests and responses 4 to 17. Each reader stands beside its mirror image.
+"""Fetch, both directions: requests and responses 4 to 17. Each decoder is next to its encoder.
 
     request     replica_id int32 (-14), max_wait_ms int32, min_bytes int32, max_bytes int32, isolation int8,
                 session_id int32, session_epoch int32 (both 7+), [topic], [forgotten] (7+), rack_id string (11+)

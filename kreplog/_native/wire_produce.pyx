@@ -1,4 +1,4 @@
-"""Produce, both directions: requests 0 to 9, responses 0 to 9. Each reader stands beside its mirror image.
+"""Produce, both directions: requests 0 to 9, responses 0 to 9. Each decoder is next to its encoder.
 
     request     transactional_id string|null (3+), acks int16, timeout_ms int32, [topic]
     topic       name string, [partition]

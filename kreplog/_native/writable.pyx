@@ -1,7 +1,7 @@
-"""WritableLog: a log that one process writes. Its lock, its failure, and its fsyncs.
+"""WritableLog: the lock, the failed state and the fsyncs of a log that this process writes.
 
-Owns who may write (one thread at a time, none after a failed write or fsync) and what is durable: the recovery point,
-group commit, and the files that a managed log replaced without an fsync. Appending and rolling are SegmentedLog's.
+Allows one writing thread at a time, and none after a failed write or fsync. Tracks what is durable: the recovery point,
+group commit, and the files that a managed log replaced without an fsync. SegmentedLog appends and rolls.
 """
 
 from cpython.pythread cimport (
@@ -126,13 +126,13 @@ cdef class WritableLog(LogView):
 
     @property
     def failed(self):
-        """Why the log refuses writes; None while it takes them."""
+        """The error after which the log refuses writes; None while it accepts them."""
         return self.failure
 
     cdef int fail(self, object error) except -1:
-        """A write or fsync failed, or a change was interrupted half way: take no more.
+        """Refuse all further writes, after a failed write or fsync or an interrupted change.
 
-        Always raises: LogFailedError from its cause, or `error` itself where it is none of storage (an interrupt, say).
+        Always raises: LogFailedError from its cause, or `error` itself if it is not a storage error (an interrupt).
         """
         if isinstance(error, OSError):
             error = error_of("cannot change a file of", self.path, error)
