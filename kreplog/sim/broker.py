@@ -446,8 +446,7 @@ class BrokerProcess:
         if not self.alive:
             return
         self.apply_all(self.cores.session_lost())
-        if not self.stopping:
-            self.link.connect(int(300 * MS * self._scheduler.random.random()))
+        self.link.connect(int(300 * MS * self._scheduler.random.random()))
 
     # Effects
 

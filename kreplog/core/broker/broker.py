@@ -76,7 +76,11 @@ class BrokerCores:
         return (Deliver(self.registration, SessionStarted(session_id)),)
 
     def session_lost(self) -> Sequence[Effect]:
-        """The session has ended, or may have: lead nothing, control nothing, register again."""
+        """The session has ended, or may have: lead nothing, control nothing, register again.
+
+        The shell requests another session, also while the broker stops: its shutdown reads the store, and Registration
+        decides whether it registers again.
+        """
         lost = SessionLost()
         sharing = (self.replicas, self.controller, self.registration, self.detector)
         return *(Deliver(core, lost) for core in sharing), *self._retain_channels({})
