@@ -24,14 +24,21 @@ import shutil
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kreplog import Log
 from kreplog.bulk_append import BulkAppend, atomic_write, last_sequence
 from kreplog.config import LogConfig
-from kreplog.errors import CorruptBatchError, CorruptCheckpointError, LogLockedError, StorageError, UsageError
+from kreplog.errors import (
+    CorruptBatchError,
+    CorruptCheckpointError,
+    KreplogError,
+    LogLockedError,
+    StorageError,
+    UsageError,
+)
 from kreplog.types import TopicPartition
 from pyspark_kreplog.staging import FOLDER, Extent, Staged, is_abandoned, partition_counts, sync_folder
 
@@ -66,11 +73,12 @@ class PartitionAppend:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A job at its commit. query_id, batch_id: of a stream, else None."""
+    """A job at its commit. query_id, batch_id: of a stream, else None. max_message_bytes: that its batches need."""
 
     job: str
     query_id: str | None
     batch_id: int | None
+    max_message_bytes: int
     appends: list[PartitionAppend]
 
 
@@ -107,7 +115,8 @@ class SinkDirectory:
                 _log.info(
                     "batch %d of query %s has been committed before; its rows are not written", batch_id, query_id
                 )
-            self._delete(job)
+            if self._record() is None:
+                self._delete(job)
             self._clean()
 
     def abort(self, job: str) -> None:
@@ -138,16 +147,30 @@ class SinkDirectory:
                 )
                 for partition, pieces in sorted(extents.items())
             ]
-            record = CommitRecord(job, query_id, batch_id, appends)
+            record = CommitRecord(job, query_id, batch_id, self._config.max_message_bytes, appends)
             with contextlib.ExitStack() as stack:
                 prepared = [stack.enter_context(self._prepare(logs, record, append)) for append in appends]
                 self._write_record(record)
                 failure = _complete_prepared(prepared)
-        if failure is not None:
-            _log.warning("job %s is committed; what an error kept it from completing is tried again: %s", job, failure)
-            self._complete()
-            return
-        self._forget(record)
+        self._finish(record, failure)
+
+    def _finish(self, record: CommitRecord, failure: Exception | None) -> None:
+        """Steps 3 and 4 as far as they can be done now. A committed job has succeeded: were its error raised, its
+        writer would write it again. The next write or restart completes it."""
+        try:
+            if failure is None:
+                self._forget(record)
+            else:
+                _log.warning("job %s is committed; completing it is tried again after: %s", record.job, failure)
+                self._complete()
+        except (KreplogError, OSError) as error:
+            _log.error(
+                "job %s is committed, and not complete yet; the next write to %s, or a restart of the query, completes "
+                "it: do not write it again. %s",
+                record.job,
+                self._path,
+                error,
+            )
 
     def _prepare(self, logs: dict[TopicPartition, Log], record: CommitRecord, append: PartitionAppend) -> BulkAppend:
         """Step 1 for one partition. Raises UsageError, StorageError: the log is as it was."""
@@ -196,7 +219,7 @@ class SinkDirectory:
         _log.info("completing job %s, which was committed before its driver ended", record.job)
         for append in record.appends:
             with (
-                self._open(append.name, committed=True) as log,
+                self._open(append.name, committed=record) as log,
                 BulkAppend(log, append.writer, append.sequence) as bulk,
             ):
                 if not bulk.duplicate:
@@ -248,16 +271,19 @@ class SinkDirectory:
                     self._open(name).close()
         return {partition: stack.enter_context(self._open(str(partition))) for partition in sorted(extents)}
 
-    def _open(self, name: str, *, committed: bool = False) -> Log:
-        """committed: whether the job is that wants it. Raises LogLockedError where another process has the log,
+    def _open(self, name: str, *, committed: CommitRecord | None = None) -> Log:
+        """committed: the job that is to be completed. Raises LogLockedError where another process has the log,
         StorageError."""
+        config = self._config
+        if committed is not None and committed.max_message_bytes > config.max_message_bytes:
+            config = replace(config, max_message_bytes=committed.max_message_bytes)
         try:
-            return Log.open(self._path / name, self._config)
+            return Log.open(self._path / name, config)
         except LogLockedError as error:
             state = (
-                "an earlier job is committed, and is completed by the next write or restart: do not write it again"
-                if committed
-                else "nothing is committed"
+                "nothing is committed"
+                if committed is None
+                else f"job {committed.job} is committed, and completed by the next write: do not write it again"
             )
             raise LogLockedError(f"{state}: {error}", partition=name, path=str(self._path / name)) from error
 
@@ -266,7 +292,14 @@ class SinkDirectory:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """The lock of all sinks in this directory. Raises StorageError after LOCK_TIMEOUT_S."""
-        descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(
+                f"{self._root / 'lock'} cannot be opened ({error.strerror}): only the user who wrote to {self._path} "
+                "first may write there",
+                path=str(self._root / "lock"),
+            ) from error
         try:
             deadline = time.monotonic() + LOCK_TIMEOUT_S
             while True:
@@ -294,10 +327,31 @@ class SinkDirectory:
             PartitionAppend(**{**append, "extents": [Extent(**extent) for extent in append["extents"]]})
             for append in content["appends"]
         ]
-        return CommitRecord(content["job"], content["query_id"], content["batch_id"], appends)
+        return CommitRecord(
+            content["job"], content["query_id"], content["batch_id"], content["max_message_bytes"], appends
+        )
 
     def _write_record(self, record: CommitRecord) -> None:
-        self._write("commit", asdict(record))
+        """Step 2. Raises StorageError: the job is not committed, unless the message says otherwise."""
+        try:
+            self._write("commit", asdict(record))
+        except (StorageError, OSError) as error:
+            self._withdraw(record, error)
+            raise
+
+    def _withdraw(self, record: CommitRecord, cause: Exception) -> None:
+        """Take back a record whose rename may have happened although writing it failed."""
+        try:
+            written = self._record()
+            if written is not None and written.job == record.job:
+                (self._root / "commit").unlink()
+                sync_folder(self._root)
+        except (StorageError, OSError) as error:
+            raise StorageError(
+                f"job {record.job} may be committed, so do not write it again before {self._root / 'commit'} can be "
+                f"read: {cause}; then {error}",
+                path=str(self._root / "commit"),
+            ) from cause
 
     def _queries(self) -> dict[str, int]:
         return {query: batch for query, batch, _ in self._read("queries") or ()}

@@ -7,12 +7,13 @@ failOnDataLoss.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 import kreplog
-from kreplog.errors import OffsetOutOfRangeError
+from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError
 from pyspark_kreplog import network
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.log_directory import await_high_watermark, require_same_topic, topic_id_of
@@ -44,6 +45,7 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     if task.bootstrap is not None:
         yield from _read_from_leader(task, task.bootstrap, shape)
         return
+    identity = _identity(task.path)
     with kreplog.Log.open(task.path, read_only=True) as log:
         require_same_topic(task.topic_partition, task.topic_id, topic_id_of(log), stream=task.stream)
         _require_committed(log, task)
@@ -53,12 +55,38 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
                 for rows in log.to_arrow(position, task.stop, shape.from_log, timestamp_unit="us"):
                     yield shape.form(rows)
                     position = rows.column("offset")[-1].as_py() + 1 if shape.knows_offsets else position
+                _require_same_directory(log, task, identity)
                 return
             except OffsetOutOfRangeError:
                 first = _first_available(log, task, position)
                 if first <= position:
                     raise
                 position = first
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """Numbers that change when the partition is deleted and created again. Raises StorageError."""
+    try:
+        directory = os.stat(path)
+        try:
+            state = os.stat(os.path.join(path, "kreplog.state"))
+        except FileNotFoundError:  # a log that only Kafka has written
+            return directory.st_dev, directory.st_ino
+        return directory.st_dev, directory.st_ino, state.st_ino
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}", path=path) from error
+
+
+def _require_same_directory(log: kreplog.Log, task: Task, identity: tuple[int, ...]) -> None:
+    """Raise KreplogError if the partition was deleted and created again during the read: later segments may have been
+    those of the new one. The task then fails, and Spark drops its rows."""
+    require_same_topic(task.topic_partition, task.topic_id, topic_id_of(log), stream=task.stream)
+    if _identity(task.path) != identity:
+        raise KreplogError(
+            f"{task.topic_partition}: the partition was deleted and created again while it was read: load() again",
+            partition=str(task.topic_partition),
+            path=task.path,
+        )
 
 
 def _read_from_leader(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from kreplog import Log, errors
-from kreplog.bulk_append import BulkAppend, murmur2, partition_for
+from kreplog.bulk_append import BulkAppend, atomic_write, murmur2, partition_for
 from pyspark_kreplog import commit
 from pyspark_kreplog.commit import SinkDirectory
 from pyspark_kreplog.sink_options import parse_sink
@@ -320,8 +320,11 @@ def test_a_damaged_staged_file(data: Path) -> None:
     assert len(values(data / "t-0")) == 100
 
 
-def test_a_committed_job_is_not_to_be_written_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Step 2 is reached and step 3 fails: the error says so, and the next restart has the rows once."""
+def test_a_committed_job_is_not_to_be_written_again(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Step 2 is reached and step 3 fails: the job has succeeded, and the next start has its rows once, also with a
+    smaller message limit."""
     sink = SinkDirectory(str(data), 1048588)
 
     def fails(prepared: list[BulkAppend]) -> Exception:
@@ -330,18 +333,40 @@ def test_a_committed_job_is_not_to_be_written_again(data: Path, monkeypatch: pyt
         patch.setattr(SinkDirectory, "_open", locked)
         return errors.StorageError("the disk is gone")
 
-    def locked(self: SinkDirectory, name: str, *, committed: bool = False) -> Log:
+    def locked(self: SinkDirectory, name: str, *, committed: object = None) -> Log:
         raise errors.LogLockedError("open elsewhere")
 
     with monkeypatch.context() as patch:
         patch.setattr(commit, "_complete_prepared", fails)
-        with pytest.raises(errors.LogLockedError):
-            sink.commit([staged_job(data, f"job.{driver_identity()}")])
+        sink.commit([staged_job(data, f"job.{driver_identity()}")])
+    assert "is committed, and not complete yet" in caplog.text
     assert values(data / "t-0") == []
     with Log.open(data / "t-0"), pytest.raises(errors.LogLockedError, match=r"is committed.*do not write it again"):
         sink.recover()
+    SinkDirectory(str(data), 1000).recover()
+    assert len(values(data / "t-0")) == 100 and left_over(data) == []
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_commit_record_that_cannot_be_made_durable(
+    data: Path, monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    """The job fails, and nobody commits it later, whether or not its record had its name already."""
+    sink = SinkDirectory(str(data), 1048588)
+    right = atomic_write
+
+    def fails(path: str, content: bytes) -> None:
+        if renamed:
+            right(path, content)
+        raise errors.StorageError("the directory cannot be synced")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "atomic_write", fails)
+        with pytest.raises(errors.StorageError, match="cannot be synced"):
+            sink.commit([staged_job(data, f"job.{driver_identity()}")])
+    sink.abort(f"job.{driver_identity()}")
     sink.recover()
-    assert len(values(data / "t-0")) == 100
+    assert values(data / "t-0") == [] and left_over(data) == []
 
 
 def test_a_topic_is_whole_from_its_first_partition_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +375,7 @@ def test_a_topic_is_whole_from_its_first_partition_on(data: Path, monkeypatch: p
     right = SinkDirectory._open
     created: list[str] = []
 
-    def dies(self: SinkDirectory, name: str, *, committed: bool = False) -> Log:
+    def dies(self: SinkDirectory, name: str, *, committed: commit.CommitRecord | None = None) -> Log:
         if len(created) == 2:
             raise errors.StorageError("the driver dies here")
         created.append(name)

@@ -6,7 +6,8 @@ Runs until it has what was committed at its start, and again from there the next
 
     topic=<topic>/day=<yyyy-mm-dd>/batch-<batch>-<number>.parquet   key, value binary, partition int, offset long,
                                                        timestamp timestamp, timestampType int; headers on request
-    _manifests/<batch>.json     {"batch", "files": [{"path", "records", "offsets": {partition: [first, next]}}]}
+    _manifests/<batch>.json     {"query" (id of the stream), "batch", "files": [{"path", "records",
+                                "offsets": {partition: [first, next]}}]}
     _checkpoint/                of the Spark stream: the offsets of each batch, before it is read
     _staging/                   what is being written
 
@@ -21,7 +22,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -90,12 +91,15 @@ class Lake:
     def __enter__(self) -> Self:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._clean()
         except BlockingIOError:
             os.close(self._lock)
             raise UsageError(
                 f"{self._output}: another export writes there; wait for its end", path=str(self._output)
             ) from None
-        self._clean()
+        except BaseException:
+            os.close(self._lock)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,20 +110,42 @@ class Lake:
         return sum(file["records"] for manifest in self._committed() for file in manifest["files"])
 
     def _clean(self) -> None:
-        """Delete what a killed run has left. Raises StorageError, UsageError where manifests have lost their stream."""
-        if any(self._manifests.glob("*.json")) and not (self.checkpoint / "metadata").exists():
-            raise UsageError(
-                f"{self.checkpoint} is gone, which numbers the batches of {self._manifests}: a new stream would give "
-                "its batches numbers that are taken. Restore it, or export to another directory",
-                path=str(self.checkpoint),
-            )
+        """Delete what a killed run has left, unless a manifest is missing. Raises StorageError, UsageError."""
+        manifests = list(self._committed())
+        self._require_one_stream(manifests)
         shutil.rmtree(self._staging, ignore_errors=True)
         for leftover in self._manifests.glob("*.tmp"):
             leftover.unlink()
-        committed = {file["path"] for manifest in self._committed() for file in manifest["files"]}
+        committed = {file["path"] for manifest in manifests for file in manifest["files"]}
         for file in self._output.glob("topic=*/day=*/batch-*.parquet"):
             if str(file.relative_to(self._output)) not in committed:
                 file.unlink()
+
+    def _require_one_stream(self, manifests: Sequence[dict[str, Any]]) -> None:
+        """Every batch of one stream, up to the last committed, has its manifest, those without records too."""
+        if manifests and any(manifest["query"] != self._query() for manifest in manifests):
+            raise UsageError(
+                f"{self.checkpoint} is not that of the manifests in {self._manifests}: a new stream would give its "
+                "batches numbers that are taken. Restore it, or export to another directory",
+                path=str(self.checkpoint),
+            )
+        present = {manifest["batch"] for manifest in manifests}
+        commits = self.checkpoint / "commits"
+        finished = {int(commit.name) for commit in commits.glob("*") if commit.name.isdecimal()}
+        missing = (set(range(max(present, default=-1))) | finished) - present
+        if missing:
+            raise StorageError(
+                f"{self._manifests}: the manifests of batches {', '.join(map(str, sorted(missing)[:10]))} are missing: "
+                "restore them; nothing was deleted",
+                path=str(self._manifests),
+            )
+
+    def _query(self) -> str | None:
+        """The id of the stream that the checkpoint is of; None before its first run."""
+        try:
+            return str(json.loads((self.checkpoint / "metadata").read_text())["id"])
+        except FileNotFoundError:
+            return None
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Export one micro-batch; nothing where it is committed already, which a restarted stream repeats."""
@@ -135,7 +161,7 @@ class Lake:
             _sync(folder)
             _sync(folder.parent)
         _sync(self._output)
-        _replace(manifest, json.dumps({"batch": batch, "files": files}, indent=1))
+        _replace(manifest, json.dumps({"query": self._query(), "batch": batch, "files": files}, indent=1))
         shutil.rmtree(staging, ignore_errors=True)
 
     def _publish(self, staged: Path, batch: int, number: int) -> dict[str, Any]:
@@ -161,7 +187,7 @@ class Lake:
                 yield json.loads(file.read_text())
             except ValueError as error:
                 raise StorageError(
-                    f"{file} is no manifest ({error}): restore it, or delete it and the files of its batch",
+                    f"{file} is no manifest ({error}): restore it; nothing was deleted",
                     path=str(file),
                 ) from error
 

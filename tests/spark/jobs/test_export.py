@@ -139,14 +139,32 @@ def test_manifests_without_their_checkpoint_are_refused(spark: SparkSession, tmp
     append(tmp_path / "data", 1)
     export.main(tmp_path / "data", tmp_path / "lake")
     shutil.rmtree(tmp_path / "lake" / "_checkpoint")
-    with pytest.raises(UsageError, match="_checkpoint is gone"):
+    with pytest.raises(UsageError, match="_checkpoint is not that of the manifests"):
         export.main(tmp_path / "data", tmp_path / "lake")
+    export.main(tmp_path / "data", tmp_path / "other")
+    shutil.copytree(tmp_path / "other" / "_checkpoint", tmp_path / "lake" / "_checkpoint")
+    with pytest.raises(UsageError, match="_checkpoint is not that of the manifests"):
+        export.main(tmp_path / "data", tmp_path / "lake")
+
+
+def test_a_manifest_that_is_missing_deletes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    for number in (1, 2):
+        append(tmp_path / "data", number)
+        export.main(tmp_path / "data", tmp_path / "lake")
+    files = sorted((tmp_path / "lake").glob("topic=*/day=*/*.parquet"))
+    assert len(files) == 2
+    for batch in (0, 1):
+        manifest = tmp_path / "lake" / "_manifests" / f"{batch:020}.json"
+        text = manifest.read_text()
+        manifest.unlink()
+        with pytest.raises(StorageError, match=f"batches {batch} are missing"):
+            export.main(tmp_path / "data", tmp_path / "lake")
+        assert sorted((tmp_path / "lake").glob("topic=*/day=*/*.parquet")) == files
+        manifest.write_text(text)
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "lake" / "_manifests").mkdir(parents=True)
-    (tmp_path / "lake" / "_checkpoint").mkdir()
-    (tmp_path / "lake" / "_checkpoint" / "metadata").touch()
     (tmp_path / "lake" / "_manifests" / f"{0:020}.json").write_text("{")
     with pytest.raises(StorageError, match=r"0{20}\.json is no manifest"):
         export.main(tmp_path / "data", tmp_path / "lake")
