@@ -226,7 +226,8 @@ def is_abandoned(folder: Path, now_s: float | None = None) -> bool:
         return True
     except PermissionError:
         pass
-    return _start_time(int(pid)) != start
+    state = _stat_fields(int(pid))[:1]
+    return state in (["Z"], ["X"]) or _start_time(int(pid)) != start  # a killed process may not be reaped yet
 
 
 def _host() -> str:

@@ -402,6 +402,18 @@ def test_a_job_without_rows(data: Path) -> None:
     assert os.listdir(data) == [FOLDER] and left_over(data) == []
 
 
+def test_a_dead_driver_that_is_not_reaped_is_abandoned(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        host, boot, *_ = driver_identity().split("-")
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        job = tmp_path / f"job.{host}-{boot}-{process.pid}-{fields[19]}"
+        job.mkdir()
+        assert not is_abandoned(job)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert is_abandoned(job)
+
+
 def test_who_is_abandoned(tmp_path: Path) -> None:
     host, boot, pid, start = driver_identity().split("-")
     now = os.stat(tmp_path).st_mtime

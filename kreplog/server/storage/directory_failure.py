@@ -40,7 +40,9 @@ class DirectoryFailureHandler:
         directory.failed = True
         directory.is_full = directory.is_full or is_disk_full(error)
         until = "there is disk space again" if directory.is_full else "the broker is restarted"
-        _log.error("the log directory %s has failed: its replicas go offline until %s", directory.path, until)
+        _log.error(
+            "the log directory %s has failed: %s; its replicas go offline until %s", directory.path, error, until
+        )
         for partition, replica in self._hosted.items():
             if replica.directory is directory:
                 self._put(LogFailed(partition))
