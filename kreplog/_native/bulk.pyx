@@ -34,6 +34,7 @@ from kreplog._native.truncation cimport cut_at
 from kreplog._native.encoded cimport bytes_of, check, stamp
 from kreplog._native.files cimport FileHandle
 from kreplog._native.log cimport SegmentedLog
+from kreplog._native.writable cimport LockHolder
 
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog.errors import ArgumentTypeError, LogFailedError, ResourceExhaustedError, UsageError
@@ -70,7 +71,7 @@ def last_sequence(SegmentedLog log, writer):
 
 
 @cython.final
-cdef class BulkAppend:
+cdef class BulkAppend(LockHolder):
     """One bulk append to a log that is not replicated, from begin to commit or abort; a context manager, which aborts
     an append that was not committed.
 
@@ -82,11 +83,9 @@ cdef class BulkAppend:
 
     cdef readonly SegmentedLog log
     cdef readonly bint duplicate
-    cdef readonly unsigned long thread_id
     cdef readonly int64_t first_offset  # of what this append writes; a duplicate's as they were, -1 where forgotten
     cdef readonly int64_t end_offset
     cdef int64_t sequence
-    cdef bint held
     cdef bint durable
     cdef bint committed
     cdef BatchBuilder builder
@@ -253,6 +252,7 @@ cdef class BulkAppend:
         cdef SegmentedLog log = self.log
         if not self.held:
             return
+        log.check_open()
         if not self.committed:
             raise UsageError(f"{log.name}: a bulk append is published once it is committed")
         log.position.recovery_point = log.position.high_watermark = self.end_offset
@@ -264,6 +264,9 @@ cdef class BulkAppend:
         LogFailedError: the next opening for writing truncates them."""
         cdef SegmentedLog log = self.log
         if not self.held:
+            return
+        if log.closed:  # by a fork, in the child
+            self.held = False
             return
         if self.committed:
             self.publish()
@@ -281,6 +284,7 @@ cdef class BulkAppend:
     cdef int _check_under_way(self) except -1:
         if not self.held or self.committed:
             raise UsageError(f"{self.log.name}: this bulk append has ended")
+        self.log.check_open()
         if self.log.failure is not None:
             raise LogFailedError(
                 f"{self.log.name}: the log refuses writes since an earlier failure ({self.log.failure}); "
@@ -292,6 +296,8 @@ cdef class BulkAppend:
         cdef SegmentedLog log = self.log
         if self.held:
             self.held = False
+            if log.closed:  # by a fork: the parent holds the lock and the gate, this child neither
+                return
             if log.failure is not None and not self.committed and log.bulk_append is self:
                 log.position.leo = self.first_offset  # the next to open it goes by the ledger, not by this
                 log.position.active_size = -1

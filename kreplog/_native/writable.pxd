@@ -12,6 +12,11 @@ cdef class Pending:
     cdef int flush_locked(self) except -1
 
 
+cdef class LockHolder:
+    cdef readonly unsigned long thread_id
+    cdef bint held
+
+
 cdef class WritableLog(LogView):
     cdef bint replicated
     cdef bint managed  # a manager owns the data directory: its checkpoints, and when _sync_files runs
@@ -21,7 +26,7 @@ cdef class WritableLog(LogView):
     cdef FileHandle writer_lock  # None in a managed log: its owner's lock keeps others out
     cdef FileHandle broker_lock
     cdef Pending pending
-    cdef object bulk_append  # the BulkAppend under way, whose records stay above the high watermark
+    cdef LockHolder bulk_append  # the BulkAppend under way, whose records stay above the high watermark
     cdef str failure
     cdef readonly object cause  # the error it comes from
     cdef public bint _given_up  # its owner moves its folder away: failures of threads that still use it are not logged

@@ -1,6 +1,7 @@
 from kreplog._native.view import LogView
 
 class Pending: ...
+class LockHolder: ...
 
 class WritableLog(LogView):
     @property

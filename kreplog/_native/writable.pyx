@@ -48,6 +48,10 @@ cdef class Pending:
         return 0
 
 
+cdef class LockHolder:
+    """What holds the log's lock and its gate over several calls of the thread `thread_id`, until `held` is cleared."""
+
+
 cdef class WritableLog(LogView):
 
     def __cinit__(self):
@@ -116,7 +120,7 @@ cdef class WritableLog(LogView):
     cdef int check_not_in_bulk_append(self) except -1:
         """Other threads wait for the lock that a bulk append holds; its own would wait for itself. Raises UsageError.
         """
-        cdef object bulk_append = self.bulk_append
+        cdef LockHolder bulk_append = self.bulk_append
         if bulk_append is not None and bulk_append.thread_id == PyThread_get_thread_ident():
             raise UsageError(
                 f"{self.name}: this thread's bulk append is under way; commit or abort it before the log changes "
@@ -164,7 +168,9 @@ cdef class WritableLog(LogView):
         gate_init(&self.sync_gate)
         self.closed = True
         self.pending = None
-        self.bulk_append = None
+        if self.bulk_append is not None:
+            self.bulk_append.held = False  # it ends here, and changes nothing as the child unwinds through it
+            self.bulk_append = None
         self.writer_lock = None
         self.broker_lock = None
 

@@ -259,3 +259,35 @@ def test_a_forked_child_forgets_it(path: Path) -> None:
         bulk.commit()
         bulk.publish()
         assert values(log) == [b"x"]
+
+
+@pytest.mark.parametrize("call", ["abort", "append", "flush", "commit", "publish"])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_forked_child_leaves_the_append_of_its_parent_alone(path: Path, call: str, committed: bool) -> None:
+    """Whatever the child calls before it unwinds: the parent goes on, and nothing that it commits is lost."""
+
+    def unwind() -> None:
+        if call in ("append", "flush", "commit"):
+            with pytest.raises(errors.UsageError, match="has ended"):
+                getattr(bulk, call)(*(batches(b"of the child") if call == "append" else ()))
+        elif call == "publish":
+            bulk.publish()
+        bulk.__exit__(None, None, None)
+
+    with Log.open(path) as log, Log.open(path, read_only=True) as reader:
+        log.append(b"before")
+        with BulkAppend(log, "w", 0) as bulk:
+            bulk.append(batches(b"a")[0])
+            if not committed:
+                result_of(unwind)
+                bulk.append(batches(b"b")[0])
+            bulk.commit()
+            if committed:
+                result_of(unwind)
+                assert reader.high_watermark == 1
+            bulk.publish()
+        expected = [b"before", b"a"] if committed else [b"before", b"a", b"b"]
+        assert values(log) == values(reader) == expected
+        assert log.append(b"after") == len(expected)
+    with Log.open(path) as log:
+        assert values(log) == [*expected, b"after"] and last_sequence(log, "w") == 0
