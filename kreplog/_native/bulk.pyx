@@ -77,8 +77,10 @@ cdef class BulkAppend(LockHolder):
 
     writer: up to 255 bytes of UTF-8. sequence: 0 or more; one that is not above the writer's latest makes the append a
     `duplicate`, which must not write. Other threads that change the log wait until the append has ended; such calls of
-    this thread are refused. Raises UsageError, CorruptCheckpointError, ResourceExhaustedError, LogFailedError,
-    LogClosedError.
+    this thread are refused. The thread that begins it also writes and ends it. Use it in a `with` statement: one that
+    is dropped, neither committed nor aborted, holds the log until the process ends.
+
+    Raises UsageError, CorruptCheckpointError, ResourceExhaustedError, LogFailedError, LogClosedError.
     """
 
     cdef readonly SegmentedLog log
@@ -253,6 +255,7 @@ cdef class BulkAppend(LockHolder):
         if not self.held:
             return
         log.check_open()
+        self._check_thread()
         if not self.committed:
             raise UsageError(f"{log.name}: a bulk append is published once it is committed")
         log.position.recovery_point = log.position.high_watermark = self.end_offset
@@ -268,6 +271,7 @@ cdef class BulkAppend(LockHolder):
         if log.closed:  # by a fork, in the child
             self.held = False
             return
+        self._check_thread()
         if self.committed:
             self.publish()
             return
@@ -285,11 +289,19 @@ cdef class BulkAppend(LockHolder):
         if not self.held or self.committed:
             raise UsageError(f"{self.log.name}: this bulk append has ended")
         self.log.check_open()
+        self._check_thread()
         if self.log.failure is not None:
             raise LogFailedError(
                 f"{self.log.name}: the log refuses writes since an earlier failure ({self.log.failure}); "
                 "mend the cause, then reopen it", partition=self.log.name, path=self.log.path,
             ) from self.log.cause
+        return 0
+
+    cdef int _check_thread(self) except -1:
+        if self.thread_id != PyThread_get_thread_ident():
+            raise UsageError(
+                f"{self.log.name}: a bulk append is written and ended by the thread that began it"
+            )
         return 0
 
     cdef void _release(self) noexcept:

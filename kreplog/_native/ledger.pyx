@@ -8,11 +8,12 @@ offset -1: its append is pending or was interrupted, and everything from its fir
 committed. The file is replaced atomically and made durable before the first byte of such an append is written, and
 again once its last byte is durable: that second replacement commits it.
 
-Above MAX_WRITERS the entry of the writer that has been idle for longest is removed.
+Above MAX_WRITERS the entry of the writer that has been idle for longest is removed, never that of the writer that
+commits: where the clock steps back, the time of a commit is a millisecond after the newest entry's.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 
 from kreplog._native.crc32c cimport crc32c_update
 
@@ -69,9 +70,12 @@ cdef class WriterLedger:
     def commit(self, int64_t end, int64_t now_ms):
         """Commit the pending append, which is durable up to offset `end`. Raises StorageError."""
         writer, sequence, start = self._pending
-        committed = {**self._committed, writer: (sequence, start, end, now_ms)}
-        for idle in sorted(committed, key=lambda known: committed[known][3])[:max(len(committed) - MAX_WRITERS, 0)]:
+        committed = {name: entry for name, entry in self._committed.items() if name != writer}
+        newest = max([entry[3] for entry in self._committed.values()], default=-1)
+        idlest_first = sorted(committed, key=lambda name: committed[name][3])
+        for idle in idlest_first[:max(len(committed) + 1 - MAX_WRITERS, 0)]:
             del committed[idle]
+        committed[writer] = sequence, start, end, max(now_ms, min(newest, INT64_MAX - 1) + 1)
         self._pending = None
         self._write(committed)
         self._committed = committed

@@ -223,10 +223,34 @@ def test_the_idlest_writers_are_forgotten(tmp_path: Path) -> None:
     ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
     for number in range(MAX_WRITERS + 3):
         ledger.begin(f"w{number}", 0, number)
-        ledger.commit(number + 1, number if number else MAX_WRITERS * 2)
+        ledger.commit(number + 1, number)
+        if number == MAX_WRITERS // 2:
+            ledger.begin("w0", 1, number + 1)
+            ledger.commit(number + 1, number)
     ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
     known = [number for number in range(MAX_WRITERS + 3) if ledger.committed(f"w{number}") is not None]
     assert known == [0, *range(4, MAX_WRITERS + 3)]
+
+
+@pytest.mark.parametrize("latest", [3_600_000, 2**63 - 1])
+def test_a_clock_that_steps_back_makes_no_writer_idle(
+    tmp_path: Path, latest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer that commits is the last to be forgotten, whatever times the others have."""
+    limit = 6
+    monkeypatch.setattr("kreplog._native.ledger.MAX_WRITERS", limit)
+    ledger = WriterLedger(str(tmp_path / "kreplog.writers"))
+    for number in range(limit):
+        ledger.begin(f"before{number}", 0, number)
+        ledger.commit(number + 1, latest - limit + 1 + number)
+    for number in range(3):
+        ledger.begin(f"after{number}", 0, limit + number)
+        ledger.commit(limit + number + 1, number)
+        ledger = WriterLedger(ledger.path)
+        assert ledger.committed(f"after{number}") == (0, limit + number, limit + number + 1)
+    if latest < 2**63 - 1:
+        assert [ledger.committed(f"after{number}") is not None for number in range(3)] == [True] * 3
+        assert [ledger.committed(f"before{number}") is not None for number in range(4)] == [False] * 3 + [True]
 
 
 def test_a_damaged_ledger(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -291,3 +315,45 @@ def test_a_forked_child_leaves_the_append_of_its_parent_alone(path: Path, call: 
         assert log.append(b"after") == len(expected)
     with Log.open(path) as log:
         assert values(log) == [*expected, b"after"] and last_sequence(log, "w") == 0
+
+
+def test_calls_of_another_thread_are_refused(path: Path) -> None:
+    """The thread that began an append ends it: a call of another one would race with it."""
+    refused: list[str] = []
+
+    def call_all() -> None:
+        for call in (lambda: bulk.append(batches(b"x")[0]), bulk.flush, bulk.commit, bulk.publish, bulk.abort):
+            with pytest.raises(errors.UsageError, match="by the thread that began it"):
+                call()
+            refused.append("refused")
+
+    with Log.open(path) as log:
+        with BulkAppend(log, "w", 0) as bulk:
+            bulk.append(batches(b"a")[0])
+            for _ in range(2):
+                other = threading.Thread(target=call_all)
+                other.start()
+                other.join(60)
+                bulk.flush()
+            assert len(refused) == 10
+            bulk.commit()
+            bulk.publish()
+        ended = threading.Thread(target=lambda: refused.append(f"abort: {bulk.abort()}"))  # type: ignore[func-returns-value]
+        ended.start()
+        ended.join(60)
+        assert refused[-1] == "abort: None", "of one that has ended it does nothing, in any thread"
+        assert values(log) == [b"a"]
+
+
+def test_an_append_that_was_dropped_is_named(path: Path) -> None:
+    """It holds the log until the process ends; the error says what would have ended it."""
+
+    def drop() -> None:
+        BulkAppend(log, "w", 0).append(batches(b"x")[0])
+
+    log = Log.open(path)
+    log.append(b"before")
+    drop()
+    with pytest.raises(errors.UsageError, match="`with` statement of a BulkAppend"):
+        log.append(b"x")
+    assert log.high_watermark == 1
