@@ -123,8 +123,9 @@ cdef class WritableLog(LogView):
         cdef LockHolder bulk_append = self.bulk_append
         if bulk_append is not None and bulk_append.thread_id == PyThread_get_thread_ident():
             raise UsageError(
-                f"{self.name}: this thread's bulk append is under way; commit and publish it, or abort it, before the log "
-                "changes otherwise: leaving the `with` statement of a BulkAppend ends it", partition=self.name, path=self.path,
+                f"{self.name}: this thread's bulk append is under way; commit and publish it, or abort it, before the "
+                "log changes otherwise: leaving the `with` statement of a BulkAppend ends it",
+                partition=self.name, path=self.path,
             )
         return 0
 
