@@ -95,7 +95,7 @@ class ClusterConnections:
                     f"{missing[0]}: the cluster has no such topic or partition", partition=str(missing[0])
                 )
             self._answered = None  # another broker may know
-            time.sleep(RETRY_BACKOFF_S)
+            time.sleep(RETRY_BACKOFF_S)  # brokers may be restarting, which nothing here is notified of
 
     def close(self) -> None:
         while self._connections:

@@ -49,7 +49,7 @@ def list_offsets(
             )
         for at in waiting:
             cluster.metadata = cluster.metadata.without_leader(at)
-        time.sleep(RETRY_BACKOFF_S)
+        time.sleep(RETRY_BACKOFF_S)  # an election may be under way, which clients are not notified of
         cluster.refresh({at.topic for at in waiting}, deadline)
         cluster.require(waiting, deadline)
 

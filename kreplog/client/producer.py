@@ -368,7 +368,7 @@ class Producer:
                     return response.producer_id, response.producer_epoch
             if time.monotonic() + RETRY_BACKOFF_S >= deadline:
                 raise BrokersUnreachableError("no broker gives a producer id: are they running?")
-            time.sleep(RETRY_BACKOFF_S)
+            time.sleep(RETRY_BACKOFF_S)  # before the request is sent again to a broker that may be restarting
             self._cluster.refresh(None, deadline)
 
     def _fail(self, error: BaseException) -> None:

@@ -156,7 +156,7 @@ def reading(directory: Path) -> None:
                 assert fired or not raised, f"an error at read {nth}, but no call failed"
                 calls, reported = calls + fired, reported + raised
     assert result_of(partial(read_with_failure, path, 0, 0, 1, False)) == (False, False)
-    print(f"calls={calls} told={reported}")
+    print(f"calls={calls} reported={reported}")
 
 
 def main(directory: Path, name: str) -> None:
@@ -190,7 +190,7 @@ def main(directory: Path, name: str) -> None:
         reported += bool(outcome.raised)
         again += outcome.again
         if not outcome.fired:
-            print(f"calls={nth - 1} told={reported} again={again}")
+            print(f"calls={nth - 1} reported={reported} again={again}")
             return
 
 

@@ -20,7 +20,7 @@ from tests.faults.shim import run_driver
 @pytest.mark.parametrize("failure", FAILURES)
 def test_nth_call_fails(folder: Path, shim: Path, failure: str) -> None:
     output = run_driver("io_errors", folder, failure, shim=shim)
-    match = re.search(r"calls=(\d+) told=(\d+)", output)
+    match = re.search(r"calls=(\d+) reported=(\d+)", output)
     assert match and int(match[1]) > 0, output
     if FAILURES[failure].seen:
         assert int(match[2]) == int(match[1])
@@ -28,7 +28,7 @@ def test_nth_call_fails(folder: Path, shim: Path, failure: str) -> None:
 
 def test_nth_read_fails(folder: Path, shim: Path) -> None:
     output = run_driver("io_errors", folder, "reading", shim=shim)
-    match = re.search(r"calls=(\d+) told=(\d+)", output)
+    match = re.search(r"calls=(\d+) reported=(\d+)", output)
     assert match and int(match[1]) > 5 and int(match[2]) > 0, output
 
 

@@ -19,7 +19,7 @@ FIRST, SECOND = 3000, 500
 
 
 def records(spark: SparkSession, start: int, stop: int) -> DataFrame:
-    """Every tenth key is null; value and one header tell the number, which chooses the partition as well."""
+    """Every tenth key is null; value and a header hold the number, which chooses the partition as well."""
     header = struct(lit("number").alias("key"), col("id").cast("string").cast("binary").alias("value"))
     return spark.range(start, stop, numPartitions=2).select(
         expr("IF(id % 10 = 0, NULL, CAST(CONCAT('key-', id % 7) AS BINARY))").alias("key"),
