@@ -69,7 +69,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.cluster": EVERYWHERE | {"kreplog.client", "kreplog.server", "kreplog.managed_log"},
     "kreplog.sim": EVERYWHERE | CORES | {"kreplog.coord", "kreplog.coord.memory", "kreplog.log", "kreplog._native"},
     "pyspark_kreplog": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "kreplog.log"},
-    "kreplog_jobs": EVERYWHERE | {"kreplog", "pyspark_kreplog"},
+    "kreplog_jobs": EVERYWHERE | {"kreplog", "kreplog.bulk_append", "kreplog.client", "pyspark_kreplog"},
 }
 
 _STRING_OR_COMMENT = re.compile(

@@ -170,7 +170,7 @@ class Cluster:
         existing = [partition for partition in partitions if partition in known]
         offsets = self.offsets(existing)
         return {
-            partition: LeaderLog(self, partition, _uuid(known[partition].topic_id), offsets[partition])
+            partition: LeaderLog(self, partition, topic_uuid(known[partition].topic_id), offsets[partition])
             for partition in existing
         }
 
@@ -187,7 +187,7 @@ class Cluster:
         return None if found is None else found.offset
 
 
-def _uuid(topic_id: str) -> uuid.UUID | None:
+def topic_uuid(topic_id: str) -> uuid.UUID | None:
     """A topic id as Kafka's clients write it, in URL-safe base64; "" for none."""
     return uuid.UUID(bytes=urlsafe_b64decode(topic_id + "==")) if topic_id else None
 

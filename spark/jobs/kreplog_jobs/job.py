@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +33,16 @@ Master = Annotated[
 ]
 
 
+class Codec(StrEnum):
+    """What record batches are compressed with."""
+
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
+
+
 def run(main: Callable[..., None]) -> None:
     """Run `main` as the whole command of this process; exits 1 with one line where it fails, 2 for wrong usage."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -45,7 +57,7 @@ def run(main: Callable[..., None]) -> None:
 def _message(error: Exception) -> str:
     """The sentence of an error that came through Spark's Python worker, without its tracebacks."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("kreplog.errors.")]
+    ours = [line for line in lines if re.match(r"kreplog\.[\w.]+: ", line)]
     return ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
 
 

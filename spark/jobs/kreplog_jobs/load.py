@@ -34,16 +34,6 @@ class Format(StrEnum):
     json = "json"
 
 
-class Codec(StrEnum):
-    """What record batches are compressed with."""
-
-    none = "none"
-    gzip = "gzip"
-    snappy = "snappy"
-    lz4 = "lz4"
-    zstd = "zstd"
-
-
 def main(
     files: Annotated[str, typer.Argument(help="A file, a directory of files, or a pattern such as day-*.csv.")],
     path: Annotated[
@@ -56,7 +46,7 @@ def main(
         Format | None, typer.Option("--format", help="Of the files [default: by the name's ending].")
     ] = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="Of a topic that is created.")] = None,
-    compression: Annotated[Codec, typer.Option(help="What record batches are compressed with.")] = Codec.lz4,
+    compression: Annotated[job.Codec, typer.Option(help="What record batches are compressed with.")] = job.Codec.lz4,
     master: job.Master = None,
 ) -> None:
     """Load Parquet, CSV or JSON files into a topic, by key; all rows or none."""

@@ -13,7 +13,8 @@ import kreplog
 from flights.source import partition_of
 from kreplog.errors import UsageError
 from kreplog_jobs import load
-from kreplog_jobs.load import Codec, Format
+from kreplog_jobs.job import Codec
+from kreplog_jobs.load import Format
 
 pytestmark = pytest.mark.spark
 
