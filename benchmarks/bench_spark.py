@@ -1,201 +1,335 @@
-"""Spark scans of kreplog against a source that yields the same Arrow batches ready-made: the price of decoding.
+"""Spark with kreplog against a Python source that has nothing to do, and against Spark's own Kafka connector.
 
-    python -m benchmarks.bench_spark [--records N] [--repetitions N] [--quick] [--directory DIR]
+    python -m benchmarks.bench_spark [--records N] [--repetitions N] [--only PARTS] [--quick] [--directory DIR]
 
-The ceiling is any Python source at all: its batches lie in memory-mapped Arrow files, written beforehand by kreplog's
-own tasks, so that both sides hand Spark the same bytes in the same tasks. They take turns in every repetition; ratios
-are of the same repetition, more than 1 meaning that kreplog is faster. CPU seconds are those of this process and all
-below it (JVM, Python workers), read from /proc. Wants a directory in memory, lest the page cache decides.
+ceiling     Scans of partition directories beside those of a source whose batches lie ready-made in mapped Arrow files,
+            written beforehand by kreplog's own tasks: both hand Spark the same bytes in the same tasks.
+connector   Scans of the same records beside spark-sql-kafka-0-10 with the PySpark that it is made for: out of a kreplog
+            broker (its directory, and over the network) and out of a real Kafka.
+sink        The rows of Parquet files, written by kreplog, by a writer that only counts them, and by the connector.
+plan        Time in the driver that it takes to plan a read, and a micro-batch.
+
+Contestants take turns in every repetition; ratios are of the same repetition, more than 1 meaning that kreplog is
+faster. CPU seconds are those of everything: Java, Python workers, brokers. Wants a directory in memory, lest the disk
+decides.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 import typer
-from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from rich.console import Console
 from rich.table import Table
 
 import kreplog
-from benchmarks.data import CHUNK, Pool
+from benchmarks import spark_stores as stores
+from benchmarks.connector_worker import COLUMNS, QUERIES, SETTINGS
+from benchmarks.data import Pool
+from benchmarks.spark_contest import HEADINGS, Comparison, Contestant, in_turns, spread
+from benchmarks.spark_sources import SCHEMA, ReadyMade
 from pyspark_kreplog import session
-from pyspark_kreplog.options import parse_batch as parse
+from pyspark_kreplog.options import parse_batch, parse_stream
 from pyspark_kreplog.plan import plan
-from pyspark_kreplog.read import read
+from pyspark_kreplog.stream_planner import StreamPlanner
+from tests.interop.jvm import Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 ROOT = Path(__file__).parent.parent
-SCHEMA = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
-COLUMNS = ("key", "value", "partition", "offset", "timestamp")
-PARTITIONS = 2
-START_MS = 1_760_000_000_000
-GOALS = {"none": 0.80, "lz4": 0.70}
-
-QUERIES: dict[str, Callable[[DataFrame], object]] = {
-    "count": lambda frame: frame.count(),
-    # An aggregate without groups always has its one row; the stub of head() does not know that.
-    "sum(length(value))": lambda frame: frame.agg(F.sum(F.length("value"))).head()[0],  # type: ignore[index]
-    "noop": lambda frame: frame.write.format("noop").mode("overwrite").save(),
-}
+PARTS = ("ceiling", "connector", "sink", "plan")
+GOALS = {"none": (0.90, 0.95), "lz4": (0.80, 0.85), "zstd": (0.70, 0.85)}
+PLANNED_PARTITIONS = 1000
+BATCH_PARTITIONS = 100
 
 
-class ReadyMade(DataSource):
-    """Yields the batches of the Arrow files in the directory `path`, a task for each file."""
+@dataclass(frozen=True)
+class Scale:
+    records: int
+    repetitions: int
+    seed: int
 
-    @classmethod
-    def name(cls) -> str:
-        return "readymade"
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return ReadyMadeReader(self.options["path"])
-
-
-class ReadyMadeReader(DataSourceReader):
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(str(file)) for file in sorted(Path(self._path).iterdir())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(partition.value) as source, pa.ipc.open_file(source) as file:
-            for number in range(file.num_record_batches):
-                yield file.get_batch(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    wall_s: float
-    cpu_s: float
+    @property
+    def pool(self) -> Pool:
+        return Pool(100, max(1000, min(100_000, self.records // 20) // 1000 * 1000), self.seed)
 
 
 def main(
-    records: Annotated[int, typer.Option(min=2000, help="Records of 100 B in all.")] = 8_000_000,
-    repetitions: Annotated[int, typer.Option(min=1, help="Turns that count; one more warms up.")] = 5,
+    records: Annotated[int, typer.Option(min=2000, help="Records of 100 B in all.")] = 4_000_000,
+    repetitions: Annotated[int, typer.Option(min=1, help="Turns that count; two more warm up.")] = 5,
+    only: Annotated[str, typer.Option(help="Parts, by comma.")] = ",".join(PARTS),
     quick: Annotated[bool, typer.Option("--quick", help="Tiny: tests that it works.")] = False,
     directory: Annotated[Path | None, typer.Option(help="Where the data goes; /dev/shm if there is one.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the records.")] = 1,
 ) -> None:
-    """Scan rate of the Spark source as a ratio to the ceiling of Python sources."""
-    if quick:
-        records, repetitions = 20_000, 1
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    """Rates of Spark with kreplog, as ratios to a ceiling and to Spark's own Kafka connector."""
+    parts = only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(PARTS)}", param_hint="--only")
+    scale = Scale(20_000, 1, seed) if quick else Scale(records, repetitions, seed)
+    console = Console(width=None if sys.stdout.isatty() else 170)
     memory = Path("/dev/shm")
     parent = directory or (memory if memory.is_dir() else None)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "spark"), str(ROOT)])
-    with tempfile.TemporaryDirectory(prefix="kreplog-bench-", dir=parent) as scratch:
-        console.print(f"seed {seed}, {records} records in {scratch}, {os.cpu_count()} cores", highlight=False)
-        spark = session("kreplog benchmark", spark_ui_enabled=False, spark_ui_showConsoleProgress=False)
-        spark.sparkContext.setLogLevel("ERROR")
-        spark.dataSource.register(ReadyMade)
-        table = Table("codec", "query", "kreplog", "ceiling", "CPU ratio", "wall ratio", "goal", title="Spark scans")
+    with tempfile.TemporaryDirectory(prefix="kreplog-bench-", dir=parent) as scratch, ExitStack() as stack:
+        console.print(f"seed {seed}, {scale.records} records in {scratch}, {os.cpu_count()} cores", highlight=False)
+        if set(parts) - {"plan"}:
+            settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+            spark = session("kreplog benchmark", "local[*]", **settings)
+            stack.callback(spark.stop)
+            spark.sparkContext.setLogLevel("ERROR")
+            spark.dataSource.register(ReadyMade)
+        if "ceiling" in parts:
+            _print(console, "Scans against ready-made batches", ceilings(spark, Path(scratch, "ceiling"), scale))
+        if {"connector", "sink"} & set(parts):
+            beside = _Beside(console, Path(scratch, "beside"), scale, stack)
+            if "connector" in parts:
+                _print(console, "Scans against Spark's connector", scans(spark, beside, scale))
+            if "sink" in parts:
+                _print(console, "Sinks", sinks(spark, beside, scale, Path(scratch, "sinks")))
+        if "plan" in parts:
+            _print_plans(console, Path(scratch, "plans"), quick)
+
+
+def _print(console: Console, title: str, comparisons: Iterator[Comparison]) -> None:
+    table = Table(*HEADINGS, title=title)
+    for comparison in comparisons:
+        table.add_row(*comparison.cells())
+    console.print(table)
+
+
+# Scans against the ceiling
+
+
+def ceilings(
+    spark: SparkSession, where: Path, scale: Scale, codecs: Collection[str] = tuple(GOALS)
+) -> Iterator[Comparison]:
+    for codec in codecs:
+        must, aim = GOALS[codec]
+        stores.write_logs(where / codec, codec, scale.pool, scale.records, COLUMNS)
+        for query in QUERIES:
+            costs = in_turns(
+                [
+                    _scan("kreplog", query, partial(_load_path, spark, where / codec)),
+                    _scan("ready-made", query, partial(_load_ready_made, spark, where / codec)),
+                ],
+                _expected(query, scale.records),
+                scale.repetitions,
+            )
+            yield Comparison(f"{codec}, {query}", scale.records, "kreplog", "ready-made", costs, must, aim)
+        if codec == "none":
+            yield _offsets_alone(spark, where / codec, scale)
+        shutil.rmtree(where / codec)
+
+
+def _offsets_alone(spark: SparkSession, where: Path, scale: Scale) -> Comparison:
+    narrow, wide = "offset alone", "all five columns"
+    scans = [
+        _scan(narrow, "noop", partial(_load_path, spark, where, "offset bigint")),
+        _scan(wide, "noop", partial(_load_path, spark, where)),
+    ]
+    costs = in_turns(scans, None, scale.repetitions)
+    return Comparison("none, noop", scale.records, narrow, wide, costs, 2.5)
+
+
+def _load_path(spark: SparkSession, where: Path, schema: str = SCHEMA) -> DataFrame:
+    return spark.read.format("kreplog").schema(schema).options(**stores.log_options(where)).load()
+
+
+def _load_ready_made(spark: SparkSession, where: Path) -> DataFrame:
+    return spark.read.format("readymade").load(str(where / "arrow"))
+
+
+def _scan(name: str, query: str, load: Callable[[], DataFrame], pids: tuple[int, ...] = ()) -> Contestant:
+    """pids: of the brokers that are read."""
+    return Contestant(name, (os.getpid(), *pids), lambda: lambda: QUERIES[query](load()))
+
+
+def _expected(query: str, records: int) -> int | None:
+    return {"count": records, "sum(length(value))": 100 * records, "noop": None}[query]
+
+
+# Beside the connector
+
+
+class _Beside:
+    """The brokers with the records, and the connector: what can be had of them, and why not the others."""
+
+    def __init__(self, console: Console, where: Path, scale: Scale, stack: ExitStack) -> None:
+        made = stores.tables(scale.pool, scale.records)
+        self.parquet = where / "parquet"
+        stores.write_parquet(self.parquet, made)
+        self.kreplog = stack.enter_context(stores.kreplog_broker(where / "kreplog"))
+        self.kreplog.fill(made)
+        self.kafka: stores.Brokers | None = None
+        self.connector: stores.Connector | None = None
         try:
-            for codec, goal in GOALS.items():
-                where = Path(scratch, codec)
-                write(where, codec, Pool(100, max(1000, min(100_000, records // 20) // 1000 * 1000), seed), records)
-                for query in QUERIES:
-                    costs = measure(spark, where, query, records, repetitions)
-                    table.add_row(codec, query, *_cells(costs, records, goal))
-        finally:
-            spark.stop()
-        console.print(table)
+            self.connector = stack.enter_context(stores.connector())
+            console.print(f"Spark's connector runs in PySpark {self.connector.version}", highlight=False)
+            self.kafka = stack.enter_context(stores.kafka_broker(where / "kafka"))
+            self.kafka.fill(made)
+        except Unavailable as error:
+            console.print(f"Left out, for want of it: {error}", highlight=False)
+
+    @property
+    def brokers(self) -> list[stores.Brokers]:
+        return [brokers for brokers in (self.kreplog, self.kafka) if brokers is not None]
+
+    @property
+    def pids(self) -> set[int]:
+        """Of processes that are no part of our Spark."""
+        connector = set() if self.connector is None else {self.connector.pid}
+        return connector.union(*(brokers.pids for brokers in self.brokers))
 
 
-def write(where: Path, codec: str, pool: Pool, records: int) -> None:
-    """The topic in `where`/log, and what each of its tasks yields in a file of `where`/arrow."""
-    config = kreplog.LogConfig(compression_type=codec)
-    keys = [b"key %08d" % number for number in range(CHUNK)]
-    for partition in range(PARTITIONS):
-        with kreplog.Log.open(where / "log" / f"t-{partition}", config) as log:
-            for number, chunk in enumerate(pool.chunks(records // PARTITIONS)):
-                log.append_many(chunk, keys[: len(chunk)], [START_MS + number] * len(chunk))
-    (where / "arrow").mkdir()
-    for number, task in enumerate(plan(parse(_options(where)), os.cpu_count() or 1)):
-        batches = read(task, COLUMNS)
-        first = next(batches)
-        with pa.ipc.new_file(str(where / "arrow" / f"{number:04}"), first.schema) as file:
-            file.write_batch(first)
-            for batch in batches:
-                file.write_batch(batch)
+def scans(spark: SparkSession, beside: _Beside, scale: Scale) -> Iterator[Comparison]:
+    if beside.connector is None:
+        return
+    assert beside.kreplog.data is not None
+    path = {"path": str(beside.kreplog.data)}
+    for brokers in beside.brokers:
+        for query in QUERIES:
+            network = f"network, {brokers.name}"
+            theirs = f"connector, {brokers.name}"
+            contestants = [
+                _scan(network, query, partial(_load, spark, _bootstrap(brokers)), brokers.pids),
+                _connector_scan(theirs, beside.connector, query, brokers),
+            ]
+            if brokers is beside.kreplog:
+                contestants.append(_scan("path", query, partial(_load, spark, path), brokers.pids))
+            costs = in_turns(contestants, _expected(query, scale.records), scale.repetitions, beside.pids)
+            if brokers is beside.kreplog:
+                yield Comparison(query, scale.records, "path", theirs, costs, 4, 6, "wall")
+            yield Comparison(query, scale.records, network, theirs, costs, 2, 4, "wall")
 
 
-def measure(spark: SparkSession, where: Path, query: str, records: int, repetitions: int) -> dict[str, list[Cost]]:
-    """Both sides in every repetition, taking turns at going first; each answer is checked."""
-    frames = {
-        "kreplog": lambda: spark.read.format("kreplog").schema(SCHEMA).options(**_options(where)).load(),
-        "ceiling": lambda: spark.read.format("readymade").load(str(where / "arrow")),
-    }
-    costs: dict[str, list[Cost]] = {name: [] for name in frames}
-    expected = {"count": records, "sum(length(value))": 100 * records, "noop": None}[query]
-    for repetition in range(-1, repetitions):
-        for name in sorted(frames, reverse=repetition % 2 == 0):
-            cpu, wall = cpu_seconds(), perf_counter()
-            answer = QUERIES[query](frames[name]())
-            cost = Cost(perf_counter() - wall, cpu_seconds() - cpu)
-            if answer != expected:
-                raise AssertionError(f"{name}, {query}: {answer}, which should be {expected}")
-            if repetition >= 0:
-                costs[name].append(cost)
-    return costs
+def _bootstrap(brokers: stores.Brokers) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": brokers.bootstrap}
 
 
-def cpu_seconds() -> float:
-    """User and system time of this process and everything below it, the dead included that were waited for."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        children.setdefault(int(fields[1]), []).append(int(entry.name))
-        ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    total, open_ = 0, [os.getpid()]
-    while open_:
-        pid = open_.pop()
-        total += ticks.get(pid, 0)
-        open_ += children.get(pid, [])
-    return total / os.sysconf("SC_CLK_TCK")
+def _load(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format("kreplog").schema(SCHEMA).options(**options, subscribe=stores.TOPIC).load()
 
 
-def _options(where: Path) -> dict[str, str]:
-    return {"path": str(where / "log"), "subscribe": "t"}
+def _connector_scan(name: str, connector: stores.Connector, query: str, brokers: stores.Brokers) -> Contestant:
+    call = partial(connector.call, bootstrap=brokers.bootstrap, topic=stores.TOPIC, query=query)
+    return Contestant(name, (connector.pid, *brokers.pids), lambda: call)
 
 
-def _cells(costs: dict[str, list[Cost]], records: int, goal: float) -> list[str]:
-    def rate(name: str) -> str:
-        wall = statistics.median(cost.wall_s for cost in costs[name])
-        cpu = statistics.median(cost.cpu_s for cost in costs[name])
-        return f"{records / wall / 1e6:.2f} M rows/s, {cpu / records * 1e6:.3f} CPU us a row"
-
-    pairs = list(zip(costs["kreplog"], costs["ceiling"], strict=True))
-    cpu = [ceiling.cpu_s / ours.cpu_s for ours, ceiling in pairs]
-    wall = [ceiling.wall_s / ours.wall_s for ours, ceiling in pairs]
-    reached = "reached" if statistics.median(cpu) >= goal else "short"
-    return [rate("kreplog"), rate("ceiling"), _spread(cpu), _spread(wall), f">= {goal:.2f} of CPU: {reached}"]
+# Sinks
 
 
-def _spread(ratios: list[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+def sinks(spark: SparkSession, beside: _Beside, scale: Scale, where: Path) -> Iterator[Comparison]:
+    where.mkdir()
+    counted = where / "counted"
+
+    def write(options: dict[str, str]) -> None:
+        rows = spark.read.parquet(str(beside.parquet)).write.format("kreplog").mode("append")
+        rows.options(**options, topic=stores.TOPIC).save()
+
+    def prepare_path() -> Callable[[], None]:
+        shutil.rmtree(where / "log", ignore_errors=True)
+        return partial(write, {"path": str(where / "log"), "numPartitions": str(stores.PARTITIONS)})
+
+    def count_rows() -> None:
+        spark.read.parquet(str(beside.parquet)).write.format("readymade").mode("append").save(str(counted))
+
+    path = Contestant("path", (os.getpid(),), prepare_path, lambda: stores.count_logs(where / "log"))
+    counting = Contestant("counting", (os.getpid(),), lambda: count_rows, lambda: int(counted.read_text()))
+    theirs = [] if beside.connector is None else [_connector_sink(beside, brokers) for brokers in beside.brokers]
+    costs = in_turns([path, counting, *theirs], scale.records, scale.repetitions, beside.pids)
+    yield Comparison("write", scale.records, "path", "counting", costs, 0.7)
+    for contestant in theirs:
+        yield Comparison("write", scale.records, "path", contestant.name, costs, 1.5, 3, "wall")
+
+
+_topics = (f"written-{number}" for number in count())
+
+
+def _connector_sink(beside: _Beside, brokers: stores.Brokers) -> Contestant:
+    """Each turn writes to a topic of its own."""
+    connector = beside.connector
+    assert connector is not None
+    topics: list[str] = []
+
+    def prepare() -> Callable[[], None]:
+        topics.append(next(_topics))
+        brokers.create(topics[-1])
+        request = {"bootstrap": brokers.bootstrap, "topic": topics[-1], "parquet": str(beside.parquet)}
+        return partial(connector.call, **request)
+
+    pids = (connector.pid, *brokers.pids)
+    return Contestant(f"connector, {brokers.name}", pids, prepare, lambda: brokers.count(topics[-1]))
+
+
+# Plans
+
+
+def _print_plans(console: Console, where: Path, quick: bool) -> None:
+    partitions, batch_partitions, repetitions = (20, 5, 2) if quick else (PLANNED_PARTITIONS, BATCH_PARTITIONS, 15)
+    table = Table("work", "ms", "goal", title="Plans, in the driver")
+    planned = plans(where / "batch", partitions, repetitions)
+    batched = batches(where / "stream", batch_partitions, repetitions)
+    rows = [
+        (f"a batch read of {partitions} partitions", 50, planned),
+        (f"a micro-batch of {batch_partitions} partitions", 30, batched),
+    ]
+    for work, most, times in rows:
+        reached = "reached" if statistics.median(times) <= most else "short"
+        table.add_row(work, spread(times), f"<= {most} ms: {reached}")
+    console.print(table)
+
+
+def plans(where: Path, partitions: int, repetitions: int) -> list[float]:
+    """Milliseconds that each plan of a batch read takes."""
+    for number in range(partitions):
+        with kreplog.Log.open(where / f"t-{number}") as log:
+            log.append_many([b"value"] * 10)
+    options = parse_batch({"path": str(where), "subscribe": stores.TOPIC})
+    times = []
+    for _ in range(repetitions):
+        start = perf_counter()
+        tasks = plan(options, os.cpu_count() or 1)
+        times.append((perf_counter() - start) * 1000)
+        if sum(task.records for task in tasks) != 10 * partitions:
+            raise AssertionError(f"{len(tasks)} tasks do not read the records of {partitions} partitions")
+    return times
+
+
+def batches(where: Path, partitions: int, repetitions: int) -> list[float]:
+    """Milliseconds in which a stream finds the end of a micro-batch, its lag and its tasks; each partition has records
+    that are new."""
+    with ExitStack() as stack:
+        logs = [stack.enter_context(kreplog.Log.open(where / f"t-{number}")) for number in range(partitions)]
+        options = {"path": str(where), "subscribe": stores.TOPIC, "startingOffsets": "earliest"}
+        planner = StreamPlanner(parse_stream(options))
+        stack.callback(planner.close)
+        start, times = planner.initial_offset(), []
+        for _ in range(repetitions):
+            for log in logs:
+                log.append_many([b"value"] * 10)
+            began = perf_counter()
+            end = planner.end_of_batch(start, unlimited=False)
+            planner.latest()
+            tasks = planner.tasks(start, end, os.cpu_count() or 1)
+            times.append((perf_counter() - began) * 1000)
+            if sum(task.records for task in tasks) != 10 * partitions:
+                raise AssertionError(f"{len(tasks)} tasks do not read the new records of {partitions} partitions")
+            start = end
+        return times
 
 
 if __name__ == "__main__":

@@ -132,10 +132,11 @@ def classpath(pom: Path = POM, version: str | None = None) -> str:
 class Kafka:
     """Kafka's programs. `run` and `start` are java with Kafka's class path and a small heap.
 
-    version: where not the one of pom.xml."""
+    version: where not the one of pom.xml. jvm: Java's options."""
 
-    def __init__(self, folder: Path, version: str | None = None) -> None:
+    def __init__(self, folder: Path, version: str | None = None, jvm: Sequence[str] = QUICK_JVM) -> None:
         self._folder = folder
+        self._jvm = jvm
         self._classpath = classpath(version=version)
         self._java = java()
         folder.joinpath("log4j.properties").write_text(_LOG4J)
@@ -143,7 +144,7 @@ class Kafka:
     def command(self, main: str | Path, *arguments: str | os.PathLike[str]) -> list[str]:
         """main: a class, or a Java source file."""
         log4j = f"-Dlog4j.configuration=file:{self._folder}/log4j.properties"
-        return [self._java, *QUICK_JVM, log4j, "-cp", self._classpath, str(main), *map(str, arguments)]
+        return [self._java, *self._jvm, log4j, "-cp", self._classpath, str(main), *map(str, arguments)]
 
     def dump(self, *arguments: str) -> str:
         """What the dump-log tool prints, which must complain of nothing."""
@@ -184,6 +185,12 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def partition(self, topic: str, number: int = 0) -> Path:
         return self.data / f"{topic}-{number}"

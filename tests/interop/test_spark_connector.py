@@ -1,18 +1,10 @@
-"""Spark's own Kafka connector, unmodified, against kreplog's brokers: batches and streams, both ways.
-
-The connector's newest version is one for another PySpark than ours, which therefore gets an environment of its own in
-the user's cache folder, made once.
-"""
+"""Spark's own Kafka connector, unmodified, against kreplog's brokers: batches and streams, both ways."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,31 +13,12 @@ from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration.clusters import admin_of, running, wait_for_topic
 from tests.interop.clients import found_by_kreplog
 from tests.interop.connector.job import FIRST, SECOND
-from tests.interop.jvm import Unavailable, cache_folder, classpath, java
+from tests.interop.connector_environment import FOLDER, environment, interpreter, jars
+from tests.interop.jvm import Unavailable
 
 pytestmark = pytest.mark.interop
 
-FOLDER = Path(__file__).parent / "connector"
-INSTALL_S = 900
 JOB_S = 300
-
-
-def interpreter() -> Path:
-    """Of an environment that has the PySpark of the connector's pom.xml. Raises Unavailable."""
-    found = re.search(r"<spark.version>(.+)</spark.version>", (FOLDER / "pom.xml").read_text())
-    assert found is not None
-    python = cache_folder() / f"pyspark-{found[1]}-{sys.version_info[0]}.{sys.version_info[1]}" / "bin" / "python"
-    installed = python.parent.parent / "installed"
-    if not installed.exists():
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", str(python.parent.parent)],
-            [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={found[1]}"],
-        ):
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_S)
-            if done.returncode:
-                raise Unavailable(f"pyspark {found[1]} cannot be installed: {(done.stderr or done.stdout)[-500:]}")
-        installed.touch()
-    return python
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +37,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def result(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the job printed."""
     try:
-        jars = ",".join(classpath(FOLDER / "pom.xml").split(os.pathsep))
-        python, home = interpreter(), Path(java()).parent.parent
+        python = interpreter()
+        arguments = [cluster.bootstrap(), jars(), str(tmp_path_factory.mktemp("job"))]
+        variables = environment(python)
     except Unavailable as error:
         pytest.skip(str(error))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
-    environment |= {"PYSPARK_PYTHON": str(python), "JAVA_HOME": str(home)}
-    command = [str(python), str(FOLDER / "job.py"), cluster.bootstrap(), jars, str(tmp_path_factory.mktemp("job"))]
+    command = [str(python), str(FOLDER / "job.py"), *arguments]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=JOB_S
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables, timeout=JOB_S
     )
     assert done.returncode == 0, done.stderr[-4000:]
     read: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
