@@ -70,6 +70,12 @@ cdef class LogView:
         return self.position.recovery_point
 
     @property
+    def generation(self):
+        """Rises twice with every truncation; odd while one is under way."""
+        self.refresh()
+        return self.position.generation
+
+    @property
     def leader_epoch(self):
         """The leader epoch of the next append; for a reader the latest in the log, 0 for none."""
         if not self.read_only:

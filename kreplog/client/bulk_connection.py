@@ -39,8 +39,10 @@ SUPPORTED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (1, 12),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
 }
-"""By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11."""
+"""By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11, but
+for OffsetForLeaderEpoch, which Kafka 2.1 has."""
 
 _API_VERSIONS = 3
 _BUFFERS_PER_CALL = 64

@@ -21,6 +21,7 @@ from kreplog._native.fetched import FetchedBatches
 from kreplog.client.bulk_errors import FetchTimeoutError
 from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.cluster_metadata import PartitionMetadata
+from kreplog.client.epoch_history import EpochHistory
 from kreplog.client.fetcher import Fetcher, FetchSettings, PartitionFetch
 from kreplog.client.offset_lookup import OffsetAndTimestamp, list_offsets
 from kreplog.core.messages import EARLIEST, LATEST
@@ -117,6 +118,7 @@ class Consumer:
             max_wait_ms, min_bytes, max_bytes, partition_max_bytes, request_timeout_s, retry_timeout_s
         )
         self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s)
+        self._epochs = EpochHistory(self._cluster)
         self._busy = threading.Lock()
         self._fetcher: Fetcher | None = None
         self._positions: dict[TopicPartition, int] = {}
@@ -153,6 +155,12 @@ class Consumer:
             metadata = self._cluster.require([TopicPartition(topic, 0)], self._deadline())
             return {at: known for at, known in sorted(metadata.partitions.items()) if at.topic == topic}
 
+    @property
+    def brokers(self) -> dict[int, tuple[str, int]]:
+        """Host and port of the live brokers by id, as the last metadata name them; `topics` and `partitions` refresh
+        these."""
+        return dict(self._cluster.metadata.brokers)
+
     def list_offsets(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -171,6 +179,15 @@ class Consumer:
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermark of each: records below it are committed. Raises as list_offsets."""
         return {at: found.offset for at, found in self._list_offsets(partitions, LATEST).items() if found is not None}
+
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+        """By partition (leader epoch, start offset) of the epochs in its leader's log, oldest first, as Log has them.
+
+        By them another copy of the log is compared with the leader's (KIP-101, KIP-320). Empty from a broker that
+        reports no epochs. Raises as list_offsets, and UnsupportedBrokerError for a broker older than Kafka 2.1."""
+        wanted = [_partition(at) for at in partitions]
+        with self._alone():
+            return self._epochs.entries(wanted, self._deadline())
 
     # Reading on and on
 

@@ -1,16 +1,15 @@
-"""ListOffsets for the bulk client: the offsets of partitions by time, from whichever brokers lead them."""
+"""ListOffsets and OffsetForLeaderEpoch for the bulk client, from whichever brokers lead the partitions."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from kreplog.client.bulk_errors import PartitionUnavailableError
-from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, by_leader
+from kreplog.client.cluster_connections import ClusterConnections
+from kreplog.client.leader_requests import request_from_leaders
 from kreplog.core.messages import CONSUMER
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
+from kreplog.types import NO_EPOCH, EpochEndOffset, TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
@@ -24,70 +23,69 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def list_offsets(
-    cluster: ClusterConnections, partitions: Sequence[TopicPartition], timestamp: int, deadline: float
+    cluster: ClusterConnections,
+    partitions: Sequence[TopicPartition],
+    timestamp: int,
+    deadline: float,
+    isolation_level: int = 0,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """timestamp: in ms, or EARLIEST, LATEST of core.messages; None where no record is as late.
 
-    Every error of a leader is taken for one that passes: leaders are looked for anew until `deadline`
-    (time.monotonic). Raises UnknownTopicError, PartitionUnavailableError, BrokersUnreachableError."""
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-    waiting = dict.fromkeys(partitions)
-    errors: dict[TopicPartition, ErrorCode] = {}
-    cluster.require(waiting, deadline)
-    while True:
-        for broker_id, led in by_leader(cluster.metadata, waiting).items():
-            if broker_id != NO_LEADER:
-                _request_from_leader(cluster, broker_id, led, timestamp, deadline, found, errors)
-        waiting = {at: None for at in waiting if at not in found}
-        if not waiting:
-            return {at: found[at] for at in partitions}
-        if time.monotonic() + RETRY_BACKOFF_S >= deadline:
-            at = next(iter(waiting))
-            code = errors.get(at, ErrorCode.LEADER_NOT_AVAILABLE)
-            raise PartitionUnavailableError(
-                f"{at}: no leader lists its offsets ({code.name})", partition=str(at), code=code
+    isolation_level: 1 is read_committed, where LATEST is the last stable offset. Raises as request_from_leaders."""
+
+    def fields(led: Sequence[TopicPartition]) -> dict[str, Any]:
+        topics: dict[str, list[dict[str, int]]] = {}
+        for at in led:
+            epoch = cluster.metadata.partitions[at].leader_epoch
+            topics.setdefault(at.topic, []).append(
+                {"partition_index": at.partition, "current_leader_epoch": epoch, "timestamp": timestamp}
             )
-        for at in waiting:
-            cluster.metadata = cluster.metadata.without_leader(at)
-        time.sleep(RETRY_BACKOFF_S)  # an election may be under way, which clients are not notified of
-        cluster.refresh({at.topic for at in waiting}, deadline)
-        cluster.require(waiting, deadline)
+        listed = [{"name": topic, "partitions": entries} for topic, entries in topics.items()]
+        return {"replica_id": CONSUMER, "isolation_level": isolation_level, "topics": listed}
 
-
-def _request_from_leader(
-    cluster: ClusterConnections,
-    broker_id: int,
-    led: Sequence[TopicPartition],
-    timestamp: int,
-    deadline: float,
-    found: dict[TopicPartition, OffsetAndTimestamp | None],
-    errors: dict[TopicPartition, ErrorCode],
-) -> None:
-    topics: dict[str, list[dict[str, int]]] = {}
-    for at in led:
-        epoch = cluster.metadata.partitions[at].leader_epoch
-        topics.setdefault(at.topic, []).append(
-            {"partition_index": at.partition, "current_leader_epoch": epoch, "timestamp": timestamp}
-        )
-    listed = [{"name": topic, "partitions": entries} for topic, entries in topics.items()]
-    try:
-        response = cluster.call_leader(
-            broker_id, ApiKey.LIST_OFFSETS, deadline, replica_id=CONSUMER, isolation_level=0, topics=listed
-        )
-    except OSError:
-        errors.update(dict.fromkeys(led, ErrorCode.BROKER_NOT_AVAILABLE))
-        return
-    requested = set(led)
-    for topic in response.topics:
-        for partition in topic.partitions:
-            at = TopicPartition(topic.name, partition.partition_index)
-            error = generic.error_of(partition.error_code)
-            if at not in requested:
-                continue
-            if error is not ErrorCode.NONE:
-                errors[at] = error
-            elif partition.offset < 0:
-                found[at] = None
-            else:
+    def results(response: Any) -> Iterator[tuple[TopicPartition, ErrorCode, OffsetAndTimestamp | None]]:
+        for topic in response.topics:
+            for partition in topic.partitions:
                 epoch = NO_EPOCH if partition.leader_epoch is None else partition.leader_epoch
-                found[at] = OffsetAndTimestamp(partition.offset, partition.timestamp, epoch)
+                result = OffsetAndTimestamp(partition.offset, partition.timestamp, epoch)
+                error = generic.error_of(partition.error_code)
+                yield (
+                    TopicPartition(topic.name, partition.partition_index),
+                    error,
+                    result if result.offset >= 0 else None,
+                )
+
+    return request_from_leaders(
+        cluster, partitions, ApiKey.LIST_OFFSETS, fields, results, "lists its offsets", deadline
+    )
+
+
+def epoch_end_offsets(
+    cluster: ClusterConnections, epochs: Mapping[TopicPartition, int], deadline: float
+) -> dict[TopicPartition, EpochEndOffset]:
+    """Where the largest leader epoch at or below that of each partition ends in its leader's log (KIP-320).
+
+    Raises as request_from_leaders."""
+
+    def fields(led: Sequence[TopicPartition]) -> dict[str, Any]:
+        topics: dict[str, list[dict[str, int]]] = {}
+        for at in led:
+            current = cluster.metadata.partitions[at].leader_epoch
+            topics.setdefault(at.topic, []).append(
+                {"partition": at.partition, "current_leader_epoch": current, "leader_epoch": epochs[at]}
+            )
+        listed = [{"topic": topic, "partitions": entries} for topic, entries in topics.items()]
+        return {"replica_id": CONSUMER, "topics": listed}
+
+    def results(response: Any) -> Iterator[tuple[TopicPartition, ErrorCode, EpochEndOffset]]:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                yield (
+                    TopicPartition(topic.topic, partition.partition),
+                    generic.error_of(partition.error_code),
+                    EpochEndOffset(partition.leader_epoch, partition.end_offset),
+                )
+
+    return request_from_leaders(
+        cluster, list(epochs), ApiKey.OFFSET_FOR_LEADER_EPOCH, fields, results, "knows its leader epochs", deadline
+    )

@@ -9,8 +9,9 @@ from pyspark_kreplog.session import session
 __all__ = ["session"]
 
 try:
+    from pyspark_kreplog.explain import explain
     from pyspark_kreplog.source import KreplogDataSource as DefaultSource
 except ImportError:
     pass
 else:
-    __all__ += ["DefaultSource"]
+    __all__ += ["DefaultSource", "explain"]

@@ -11,6 +11,7 @@ import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition
+from pyspark_kreplog.leader_epochs import Entries
 from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
 from pyspark_kreplog.options import ReadOptions
 
@@ -60,11 +62,15 @@ class LeaderLog:
     Offsets are requested again where they are older than FRESH_S."""
 
     def __init__(
-        self, cluster: Cluster, partition: TopicPartition, topic_id: uuid.UUID | None, offsets: tuple[int, int]
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        topic_id: uuid.UUID | None,
+        offsets: tuple[int, int],
+        leader_epochs: Entries,
     ) -> None:
         self.topic_id = topic_id
-        self.leader_epochs: list[tuple[int, int]] = []
-        """Not requested: of a log that was truncated after an unclean election, only an end that fell is noticed."""
+        self.leader_epochs = leader_epochs
         self._cluster = cluster
         self._partition = partition
         self._offsets = offsets
@@ -169,10 +175,22 @@ class Cluster:
             known |= self._partitions_of(topic)
         existing = [partition for partition in partitions if partition in known]
         offsets = self.offsets(existing)
+        epochs = self._leader_epochs(existing)
         return {
-            partition: LeaderLog(self, partition, topic_uuid(known[partition].topic_id), offsets[partition])
+            partition: LeaderLog(
+                self, partition, topic_uuid(known[partition].topic_id), offsets[partition], epochs.get(partition, ())
+            )
             for partition in existing
         }
+
+    def _leader_epochs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Entries]:
+        """Of each; none where nothing needs them, and from brokers that are too old to report them."""
+        from kreplog.client.bulk_errors import UnsupportedBrokerError
+
+        if partitions and (self._options.stream or self._options.reads_local_replicas):
+            with suppress(UnsupportedBrokerError):
+                return {**self._consumer.leader_epochs(partitions)}
+        return {}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Log start offset and high watermark of each."""
@@ -190,6 +208,29 @@ class Cluster:
 def topic_uuid(topic_id: str) -> uuid.UUID | None:
     """A topic id as Kafka's clients write it, in URL-safe base64; "" for none."""
     return uuid.UUID(bytes=urlsafe_b64decode(topic_id + "==")) if topic_id else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHosts:
+    """The address of a partition's leader, host:port, None where it has none, and the hosts of its replicas."""
+
+    leader: str | None
+    replicas: tuple[str, ...]
+
+
+def replica_hosts(bootstrap: str, topics: Collection[str]) -> dict[TopicPartition, ReplicaHosts]:
+    """Of every partition of `topics`, as the metadata of the cluster name them now."""
+    found = {}
+    with connect(bootstrap) as consumer:
+        for topic in topics:
+            for partition, known in consumer.partitions(topic).items():
+                brokers = consumer.brokers
+                leader = brokers.get(known.leader)
+                found[partition] = ReplicaHosts(
+                    None if leader is None else f"{leader[0]}:{leader[1]}",
+                    tuple(brokers[each][0] for each in known.replicas if each in brokers),
+                )
+    return found
 
 
 def fetch(

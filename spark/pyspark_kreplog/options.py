@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,12 +23,15 @@ from kreplog.types import TopicPartition, check_topic
 EARLIEST = -2
 LATEST = -1
 
+LOCAL_LOG_DIRS = "KREPLOG_LOCAL_LOG_DIRS"
+"""The environment variable that takes the place of the option localLogDirs on the host where it is set."""
+
 _BOOTSTRAP = "kafka.bootstrap.servers"
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _SHARED = (
     *("path", *_CHOICES, "startingOffsets", "startingTimestamp"),
     *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "localLogDirs"),
 )
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
@@ -77,8 +81,8 @@ class TriggerLimits:
 class ReadOptions:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
-    path: the directory to read, "" where bootstrap is given, host:port of brokers by comma. ending and pushdown are of
-    batch reads, limits of streams.
+    path: the directory to read, "" where bootstrap is given, host:port of brokers by comma. local_log_dirs: of brokers,
+    on their own hosts. ending and pushdown are of batch reads, limits of streams.
     """
 
     path: str
@@ -96,6 +100,9 @@ class ReadOptions:
     pushdown: bool
     limits: TriggerLimits
     stream: bool
+    local_log_dirs: tuple[str, ...] = ()
+    reads_local_replicas: bool = False
+    """Whether tasks look for replicas on their hosts: directories are given, here or in the environment."""
 
     @property
     def location(self) -> str:
@@ -168,7 +175,20 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
             max_bytes=_positive(options, "maxBytesPerTrigger"),
         ),
         stream=stream,
+        local_log_dirs=_local_log_dirs(options),
+        reads_local_replicas=bootstrap is not None and bool(_local_log_dirs(options) or os.environ.get(LOCAL_LOG_DIRS)),
     )
+
+
+def _local_log_dirs(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Absolute paths by comma, since a worker has another working directory than the driver."""
+    paths = tuple(path.strip() for path in options.get("locallogdirs", "").split(",") if path.strip())
+    for path in paths:
+        if not os.path.isabs(path):
+            raise UsageError(
+                f"option 'localLogDirs' names {path!r}: give absolute paths of brokers' log directories, by comma"
+            )
+    return paths
 
 
 def _bootstrap(options: Mapping[str, str]) -> str | None:

@@ -16,6 +16,7 @@ import kreplog
 from kreplog.errors import OffsetOutOfRangeError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import range_of, require_every_partition
+from pyspark_kreplog.leader_epochs import epoch_before
 from pyspark_kreplog.log_directory import IdentifiedLog, partition_path, subscribed_partitions, topic_id_of
 from pyspark_kreplog.network import Cluster
 from pyspark_kreplog.options import ReadOptions
@@ -29,9 +30,21 @@ _PIECES_PER_TASK = 4  # at least, in a smallest task, so that the tasks of a par
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaFence:
+    """The leader epoch of the last record before `offset` in the leader's log: a replica with that record has the same
+    records before it."""
+
+    leader_epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """Offsets [start, stop) of the partition in directory `path`, or of the cluster at `bootstrap`; plain data, so that
-    it can go to another process."""
+    it can go to another process.
+
+    local_log_dirs, fence: where a replica may be read on the host of the task, and which; fence None is none.
+    """
 
     path: str
     bootstrap: str | None
@@ -42,6 +55,8 @@ class Task:
     stop: int
     fail_on_data_loss: bool
     stream: bool = False
+    local_log_dirs: tuple[str, ...] = ()
+    fence: ReplicaFence | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -144,6 +159,8 @@ class PartitionRange:
             stop=stop,
             fail_on_data_loss=options.fail_on_data_loss,
             stream=options.stream,
+            local_log_dirs=options.local_log_dirs,
+            fence=_fence(log, stop) if options.reads_local_replicas else None,
         )
         piece_bytes = MIN_TASK_BYTES // _PIECES_PER_TASK // COMPRESSED_WEIGHT
         return cls(
@@ -170,6 +187,11 @@ class PartitionRange:
                 first = replace(first, start=piece.stop)
         if first.start < self.pieces[-1][0].stop:
             yield replace(first, stop=self.pieces[-1][0].stop)
+
+
+def _fence(log: RangedLog, stop: int) -> ReplicaFence | None:
+    epoch = epoch_before(log.leader_epochs, stop)
+    return None if epoch is None else ReplicaFence(epoch, stop)
 
 
 def _pieces(log: RangedLog, start: int, stop: int, piece_bytes: int) -> Sequence[kreplog.OffsetRange]:

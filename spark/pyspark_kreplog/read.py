@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError
-from pyspark_kreplog import network
+from pyspark_kreplog import network, short_circuit
 from pyspark_kreplog.data_loss import report_data_loss
 from pyspark_kreplog.log_directory import await_high_watermark, require_same_topic, topic_id_of
 from pyspark_kreplog.plan import Task
@@ -43,7 +43,7 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """
     shape = _Shape(task, columns)
     if task.bootstrap is not None:
-        yield from _read_from_leader(task, task.bootstrap, shape)
+        yield from _read_from_cluster(task, task.bootstrap, shape)
         return
     identity = _identity(task.path)
     with kreplog.Log.open(task.path, read_only=True) as log:
@@ -89,8 +89,13 @@ def _require_same_directory(log: kreplog.Log, task: Task, identity: tuple[int, .
         )
 
 
-def _read_from_leader(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa.RecordBatch]:
+def _read_from_cluster(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa.RecordBatch]:
+    """From the files of a replica on this host, as far as there is one; the rest from the leader."""
     position = task.start
+    for rows, next_offset in short_circuit.read(task, shape.from_log):
+        if rows is not None:
+            yield shape.form(rows)
+        position = next_offset
     while position < task.stop:
         try:
             for rows, next_offset in network.fetch(
@@ -113,8 +118,9 @@ class _Shape:
 
     def __init__(self, task: Task, columns: Sequence[str]) -> None:
         self.from_log = [name for name in columns if name not in _CONSTANT]
-        # To go on after records that vanished under the read, the reader must know how far it came.
-        if not self.from_log or (not task.fail_on_data_loss and "offset" not in self.from_log):
+        # To go on after records that vanished under the read, or from a leader, the reader must know how far it came.
+        may_go_on = not task.fail_on_data_loss or task.fence is not None
+        if not self.from_log or (may_go_on and "offset" not in self.from_log):
             self.from_log.append("offset")
         self.knows_offsets = "offset" in self.from_log
         self._columns = columns

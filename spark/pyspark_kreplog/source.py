@@ -84,6 +84,8 @@ class KreplogDataSource(DataSource):
       maxRecordsPerPartition            at most so many records a task
       failOnDataLoss                    true (the default): records that are gone fail the query; false: it goes on
       includeHeaders                    adds the column `headers`; a schema that names it does as well
+      localLogDirs                      log directories of brokers, by comma: a task on such a host reads the files of a
+                                        replica instead of fetching (see spark-brokers.md)
     Of batch reads alone:
       endingOffsets, endingTimestamp, endingOffsetsByTimestamp          as those above, exclusive; latest by default
       pushdown                          true lets filters leave out what they exclude; see FilteringReader before use

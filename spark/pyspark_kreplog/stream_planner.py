@@ -99,11 +99,10 @@ class StreamPlanner:
         self._position = end
         vanished = {partition: offset for partition, offset in start.offsets.items() if partition not in end}
         ids = {partition: state.topic_id for partition, state in states.items() if state.topic_id is not None}
-        epochs = {partition: epoch_before(states[partition].leader_epochs, offset) for partition, offset in end.items()}
         following = StreamOffset(
             vanished | end,
             {**start.topic_ids, **ids},
-            {**start.leader_epochs, **{partition: epoch for partition, epoch in epochs.items() if epoch is not None}},
+            _epochs(start, end, states),
             started_at=start.offsets if is_first else None,
         )
         if not is_first and replace(following, started_at=start.started_at) == start:
@@ -275,6 +274,20 @@ class StreamPlanner:
             path=None if self._options.bootstrap is not None else partition_path(self._options, partition),
         )
         self._reported.add((str(partition), loss))
+
+
+def _epochs(start: StreamOffset, end: Offsets, states: States) -> dict[TopicPartition, int]:
+    """The leader epoch before each end; that of the start where the position stays, or the partition has vanished."""
+    epochs = {
+        partition: epoch
+        for partition, epoch in start.leader_epochs.items()
+        if end.get(partition, start.offsets[partition]) == start.offsets[partition]
+    }
+    for partition, offset in end.items():
+        epoch = epoch_before(states[partition].leader_epochs, offset)
+        if epoch is not None:
+            epochs[partition] = epoch
+    return epochs
 
 
 def _size(log: RangedLog, start: int, stop: int) -> int:

@@ -12,12 +12,13 @@ from kafka.errors import TopicAlreadyExistsError
 from pyspark.sql import DataFrame, SparkSession
 
 from kreplog.cluster.local_cluster import LocalCluster
-from kreplog.errors import UsageError
+from kreplog.errors import OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition
 from pyspark_kreplog import network
-from pyspark_kreplog.options import parse_batch
+from pyspark_kreplog.options import parse_batch, parse_stream
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
+from pyspark_kreplog.stream_planner import StreamPlanner
 from tests.integration.clusters import admin_of, eventually, kill, running, wait_for_topic
 
 pytestmark = pytest.mark.spark
@@ -200,3 +201,30 @@ def test_what_is_wrong_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"from brokers kafka\.bootstrap\.servers"):
         parse_batch({"subscribe": "t"})
     assert parse_batch(options | {"path": str(tmp_path)}).bootstrap is None
+
+
+def test_records_that_were_truncated_after_a_stream_read_them(cluster: LocalCluster, monkeypatch: Any) -> None:
+    create(cluster, "elected", 1)
+    at = TopicPartition("elected", 0)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "elected", "startingOffsets": "earliest"}
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), acks="all")
+    producer.send("elected", b"old").get(20)
+    planner = StreamPlanner(parse_stream(options))
+    first = planner.end_of_batch(planner.initial_offset(), unlimited=True)
+    epoch = first["@kreplog"]["leaderEpochs"]["elected"]
+    with network.connect(cluster.bootstrap()) as consumer:
+        leader = consumer.partitions("elected")[at].leader
+        kill(cluster, leader)
+        eventually(lambda: consumer.partitions("elected")[at].leader not in (-1, leader), "no other leader")
+    cluster.start()
+    producer.send("elected", b"new").get(20)
+    producer.close()
+    second = planner.end_of_batch(first, unlimited=True)
+    assert second["elected"] == {"0": 2} and second["@kreplog"]["leaderEpochs"]["elected"] > epoch
+    lost = {**second, "@kreplog": {**second["@kreplog"], "leaderEpochs": {"elected": epoch}}}
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 1 to 2, which were read, have been truncated"):
+        planner.end_of_batch(lost, unlimited=True)
+    monkeypatch.setattr(network.Cluster, "_leader_epochs", lambda *_: {})
+    unknown = planner.end_of_batch(first, unlimited=True)
+    assert unknown["elected"] == {"0": 2} and unknown["@kreplog"]["leaderEpochs"] == {}
+    planner.close()

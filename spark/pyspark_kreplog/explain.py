@@ -1,0 +1,43 @@
+"""The plan of a batch read as text: which tasks there are, and where each finds its records.
+
+Spark's own explain() cannot show it: of a Python source PySpark 4.3 prints the name alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from kreplog.types import TopicPartition
+from pyspark_kreplog import network, short_circuit
+from pyspark_kreplog.options import parse_batch
+from pyspark_kreplog.plan import Task, plan
+
+
+def explain(options: Mapping[str, str], cores: int | None = None) -> str:
+    """One line for each task of a batch read with these options: its offsets, and the files or the leader it reads.
+
+    With localLogDirs a line names the hosts of the partition's replicas, where its task reads files, and which replica
+    serves it on the host of the caller. cores: how many the job may use, by default those of this machine. Raises
+    UsageError as load() does.
+    """
+    tasks = plan(parse_batch(options), cores or os.cpu_count() or 1)
+    bootstrap = next((task.bootstrap for task in tasks if task.bootstrap is not None), None)
+    hosts = {} if bootstrap is None else network.replica_hosts(bootstrap, {task.topic for task in tasks})
+    return "\n".join(f"{task.topic_partition} [{task.start}, {task.stop}): {_origin(task, hosts)}" for task in tasks)
+
+
+def _origin(task: Task, hosts: Mapping[TopicPartition, network.ReplicaHosts]) -> str:
+    if task.bootstrap is None:
+        return f"files of {task.path}"
+    known = hosts.get(task.topic_partition)
+    leader = "none known" if known is None or known.leader is None else known.leader
+    if task.fence is None:
+        return f"fetched from the leader, {leader}"
+    path = short_circuit.usable_replica(task)
+    here = "fetched on this host" if path is None else f"files of {path} on this host"
+    return f"files on {_listed(known.replicas if known else ())}, else the leader, {leader}; {here}"
+
+
+def _listed(hosts: Iterable[str]) -> str:
+    return ", ".join(sorted(set(hosts))) or "no known host"

@@ -1,0 +1,217 @@
+"""Short-circuit reads: tasks that read the files of a replica on their host, and fetch whatever those do not hold."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import kreplog
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.errors import UsageError
+from pyspark_kreplog import explain, short_circuit
+from pyspark_kreplog.options import LOCAL_LOG_DIRS, parse_batch
+from pyspark_kreplog.plan import ReplicaFence, Task, plan
+from pyspark_kreplog.read import read
+from tests.integration.clusters import eventually, running
+from tests.spark.test_network import create, from_brokers, produce, rows
+
+pytestmark = pytest.mark.spark
+
+COUNT = 1000
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running(tmp_path_factory.mktemp("cluster")) as made:
+        create(made, "t", 2)
+        produce(made, "t", COUNT, batch_size=1000)
+        eventually(
+            lambda: all(_high_watermark(made, number) == COUNT // 2 for number in (0, 1)), "broker 0 lags behind"
+        )
+        yield made
+
+
+def _high_watermark(cluster: LocalCluster, number: int) -> int:
+    with kreplog.Log.open(data(cluster) / f"t-{number}", read_only=True) as log:
+        return log.high_watermark
+
+
+def data(cluster: LocalCluster) -> Path:
+    return cluster.home(0) / "data"
+
+
+def tasks(cluster: LocalCluster, directory: Path, **options: str) -> list[Task]:
+    given = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "t", "localLogDirs": str(directory)}
+    return plan(parse_batch(given | options), 2)
+
+
+@pytest.fixture
+def task(cluster: LocalCluster, tmp_path: Path) -> Task:
+    """Of partition 0, with a copy of its replica in tmp_path as the one on this host."""
+    shutil.copytree(data(cluster) / "t-0", tmp_path / "t-0")
+    return tasks(cluster, tmp_path)[0]
+
+
+def found(task: Task, columns: list[str] = COLUMNS) -> list[Any]:
+    return [row for batch in read(task, columns) for row in batch.to_pylist()]
+
+
+def from_leader(task: Task) -> list[Any]:
+    return found(replace(task, fence=None))
+
+
+def unreachable(task: Task) -> Task:
+    """One whose rows can come from files alone."""
+    return replace(task, bootstrap=NOWHERE)
+
+
+def test_rows_of_the_files_are_those_of_the_leader(spark: SparkSession, cluster: LocalCluster) -> None:
+    for planned in tasks(cluster, data(cluster), maxRecordsPerPartition="200"):
+        assert found(unreachable(planned)) == from_leader(planned)
+    local = from_brokers(spark, cluster, localLogDirs=f"/nonexistent,{data(cluster)}")
+    assert rows(local) == rows(from_brokers(spark, cluster))
+
+
+def test_columns_without_the_offset(task: Task) -> None:
+    values = found(unreachable(task), ["value"])
+    assert values == [{"value": row["value"]} for row in from_leader(task)]
+    assert found(unreachable(task), ["topic"]) == [{"topic": "t"}] * (COUNT // 2)
+
+
+def test_directories_of_the_worker_come_from_its_environment(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = tasks(cluster, tmp_path)[0]
+    monkeypatch.setenv(LOCAL_LOG_DIRS, f"/nonexistent,{data(cluster)}")
+    assert len(found(unreachable(planned))) == COUNT // 2
+    given = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "t"}
+    assert plan(parse_batch(given), 2)[0].fence is not None
+    monkeypatch.delenv(LOCAL_LOG_DIRS)
+    assert plan(parse_batch(given), 2)[0].fence is None
+    with pytest.raises(UsageError, match="'localLogDirs' names 'data': give absolute paths"):
+        parse_batch(given | {"localLogDirs": "data"})
+
+
+def another_topic(path: Path) -> str:
+    metadata = path / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    return "its topic id is 00000000-0000-0000-0000-000000000001"
+
+
+def diverged(path: Path) -> str:
+    """Half of the records, and then others, of a leader that was elected unclean and replaced since."""
+    with kreplog.Log.open(path, kreplog.LogConfig(replicated=True)) as log:
+        log.truncate_to(COUNT // 4)
+        log.assign_leader_epoch(log.leader_epoch + 1)
+        log.append_many([b"diverged"] * COUNT)
+        log.advance_high_watermark(log.log_end_offset)
+    return "the leader epoch before offset 500 is 1 in the replica and 0"
+
+
+def never_led(path: Path) -> str:
+    (path / "leader-epoch-checkpoint").unlink()
+    return "the leader epoch before offset 500 is None in the replica and 0"
+
+
+def damaged(path: Path) -> str:
+    (segment,) = path.glob("*.log")
+    with open(segment, "r+b") as file:
+        file.seek(200)
+        file.write(b"\xff" * 20)
+    return "CRC"
+
+
+def unreadable(path: Path) -> str:
+    (path / "partition.metadata").unlink()
+    os.mkfifo(path / "other")
+    (path / "partition.metadata").mkdir()
+    return "Is a directory"
+
+
+@pytest.mark.parametrize("change", [another_topic, diverged, never_led, damaged, unreadable])
+def test_a_replica_that_is_not_the_planned_one_is_not_read(
+    task: Task, tmp_path: Path, change: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = change(tmp_path / "t-0")
+    with caplog.at_level(logging.INFO, "pyspark_kreplog"):
+        assert found(task) == from_leader(task)
+    assert "t-0: offsets from 0 on are not read from" in caplog.text and reason in caplog.text
+    assert "were read from" not in caplog.text
+
+
+def test_a_directory_that_no_broker_writes_to_is_not_read(
+    task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "t-0" / "kreplog.state").unlink()
+    with caplog.at_level(logging.DEBUG, "pyspark_kreplog"):
+        assert found(task) == from_leader(task)
+    assert f"no broker of kreplog writes to {tmp_path}/t-0" in caplog.text and "were read from" not in caplog.text
+
+
+def test_what_a_lagging_replica_lacks_is_fetched(task: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with kreplog.Log.open(tmp_path / "t-0", kreplog.LogConfig(replicated=True)) as log:
+        end = log.truncate_to(COUNT // 4)
+    assert 0 < end <= COUNT // 4
+    with caplog.at_level(logging.INFO, "pyspark_kreplog"):
+        assert found(task) == from_leader(task)
+    assert f"t-0: offsets 0 to {end} were read from" in caplog.text
+
+
+def test_a_replica_whose_start_was_deleted_is_not_read(task: Task, tmp_path: Path) -> None:
+    with kreplog.Log.open(tmp_path / "t-0", kreplog.LogConfig(replicated=True)) as log:
+        log.delete_records_before(10)
+    assert found(task) == from_leader(task)
+
+
+@pytest.mark.parametrize("change", ["truncated", "created again"])
+def test_a_change_during_the_read_is_noticed(
+    task: Task, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(short_circuit, "PIECE_BYTES", 1000)
+    batches = read(task, COLUMNS)
+    taken = next(batches).to_pylist()
+    assert 0 < len(taken) < COUNT // 2
+    path = tmp_path / "t-0"
+    if change == "truncated":
+        diverged(path)
+    else:
+        shutil.copytree(path, tmp_path / "new")
+        shutil.move(path, tmp_path / "old")
+        shutil.move(tmp_path / "new", path)
+    taken += [row for batch in batches for row in batch.to_pylist()]
+    assert taken == from_leader(task)
+    assert change in caplog.text
+
+
+def test_a_task_of_an_older_fence_is_fetched(task: Task) -> None:
+    assert task.fence == ReplicaFence(0, COUNT // 2)
+    assert len(found(replace(task, fence=ReplicaFence(5, COUNT // 2)))) == COUNT // 2
+
+
+def test_explain_names_where_each_task_finds_its_records(cluster: LocalCluster, tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "t", "localLogDirs": str(data(cluster))}
+    leader = r"127\.0\.0\.1:[0-9]+"
+    lines = explain(options, 2).splitlines()
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        here = re.escape(str(data(cluster) / f"t-{number}"))
+        assert re.fullmatch(
+            rf"t-{number} \[0, 500\): files on 127\.0\.0\.1, else the leader, {leader}; files of {here} on this host",
+            line,
+        )
+    assert explain(options | {"localLogDirs": str(tmp_path)}, 2).count("; fetched on this host") == 2
+    del options["localLogDirs"]
+    assert re.fullmatch(rf"t-0 \[0, 500\): fetched from the leader, {leader}", explain(options, 2).splitlines()[0])
+    files = {"path": str(data(cluster)), "subscribe": "t"}
+    assert explain(files, 2).splitlines()[1] == f"t-1 [0, 500): files of {data(cluster)}/t-1"
