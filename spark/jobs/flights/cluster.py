@@ -1,4 +1,4 @@
-"""Three broker processes and a Kafka client: the leader is killed half-way, others lead on, and it comes back."""
+"""Three broker processes: one is killed and comes back; their replicas, and what a client gets from them."""
 
 from __future__ import annotations
 
@@ -8,39 +8,24 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from rich.console import Console
-from rich.progress import Progress
 
 import kreplog
-from flights.source import PARTITIONS, TOPIC, DemoError, Event, check, compare_records, events
-from flights.telling import records_bar
+from flights.source import PARTITIONS, TOPIC, DemoError, Event, check, compare_records
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
 
 BROKERS = (0, 1, 2)
 SETTINGS = ('"min.insync.replicas" = 2',)
-PRODUCER: dict[str, Any] = {
-    "acks": "all",
-    "enable.idempotence": True,
-    "compression.type": "lz4",
-    "partitioner": "murmur2_random",
-    "retry.backoff.ms": 20,
-    "reconnect.backoff.ms": 20,
-    "topic.metadata.refresh.fast.interval.ms": 20,
-}
 QUIET: dict[str, Any] = {"log_level": 2}
-"""librdkafka tells standard error of every connection that breaks, and here one is broken on purpose."""
+"""librdkafka reports every broken connection on stderr, and here a broker is killed on purpose."""
 
 POLL_S = 0.02
 WITHIN_S = 60
-SERVED_EVERY = 100
 
 
 @contextmanager
@@ -58,14 +43,12 @@ def running_brokers(directory: Path) -> Iterator[LocalCluster]:
         signal.signal(signal.SIGINT, before)
 
 
-def kill(cluster: LocalCluster, broker: int) -> float:
-    """SIGKILL. Returns the time of it."""
+def kill(cluster: LocalCluster, broker: int) -> None:
+    """SIGKILL; returns when the process is gone."""
     pid, _, _ = read_pid_file(cluster.home(broker))
     check(pid > 1, f"broker {broker} does not run: see {cluster.home(broker)}/logs")
     os.kill(pid, signal.SIGKILL)
-    killed_at = time.perf_counter()
     cluster.wait_until_gone(broker)
-    return killed_at
 
 
 def make_topic(cluster: LocalCluster) -> list[str]:
@@ -96,112 +79,27 @@ def _admin(cluster: LocalCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap(), **QUIET})
 
 
-class Stream:
-    """A Kafka producer of events. sent, acknowledged: how many are; a bar shows the latter.
-
-    After `killed` it also knows how long each partition waited for a new leader: nobody else acknowledges what is sent
-    after the kill."""
-
-    def __init__(self, cluster: LocalCluster, total: int, bar: Progress) -> None:
-        self.sent = 0
-        self.acknowledged = 0
-        self._producer = Producer({"bootstrap.servers": cluster.bootstrap(), **PRODUCER, **QUIET})
-        self._started = time.perf_counter()
-        self._bar = bar
-        self._task = bar.add_task("", total=total, rate=0.0)
-        self._killed_at = 0.0
-        self._waits: dict[int, float] = {}
-        self._on_delivery = self._delivered
-
-    def send(self, events: Iterable[Event]) -> None:
-        for event in events:
-            while not self._taken(event):
-                self._serve(POLL_S)
-            self.sent += 1
-            if self.sent % SERVED_EVERY == 0:
-                self._serve(0)
-
-    def _taken(self, event: Event) -> bool:
-        """Whether the producer has room for it."""
-        try:
-            self._producer.produce(
-                TOPIC, event.value, event.key, timestamp=event.timestamp_ms, on_delivery=self._on_delivery
-            )
-        except BufferError:
-            return False
-        return True
-
-    def _serve(self, wait_s: float) -> None:
-        self._producer.poll(wait_s)
-        self._bar.update(self._task, completed=self.acknowledged, rate=self.rate)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        partition = message.partition()
-        check(error is None, f"a record of {TOPIC}-{partition} was not taken: {error}")
-        self.acknowledged += 1
-
-    def _delivered_after_kill(self, error: KafkaError | None, message: Message) -> None:
-        self._delivered(error, message)
-        self._waits.setdefault(message.partition() or 0, time.perf_counter() - self._killed_at)
-
-    def killed(self, at: float) -> None:
-        self._killed_at = at
-        self._on_delivery = self._delivered_after_kill
-
-    def wait_for(self, count: int) -> None:
-        """Until so many are acknowledged."""
-        deadline = time.monotonic() + WITHIN_S
-        while self.acknowledged < count:
-            check(time.monotonic() < deadline, f"{self.acknowledged:,} of {count:,} records are acknowledged, no more")
-            self._serve(POLL_S)
-
-    @property
-    def rate(self) -> float:
-        return self.acknowledged / (time.perf_counter() - self._started)
-
-    def failover_s(self, led: Iterable[int]) -> float:
-        """From the kill to the first record that a new leader acknowledged, of the partition that waited longest.
-
-        led: the partitions whose leader was killed."""
-        return max(self._waits.get(partition, 0.0) for partition in led)
+def kill_leader(cluster: LocalCluster) -> tuple[int, str]:
+    """SIGKILL to the leader of the first partition. Returns its id, and a sentence of it."""
+    leaders = [partition.leader for partition in partitions(cluster)]
+    led = [number for number, leader in enumerate(leaders) if leader == leaders[0]]
+    kill(cluster, leaders[0])
+    return leaders[0], f"broker {leaders[0]}, leader of {_named(led)}, was killed"
 
 
-def stream_and_kill(cluster: LocalCluster, flights: pd.DataFrame, console: Console) -> tuple[int, list[str]]:
-    """Produce all flights; half-way, kill the leader of the first partition. Returns that, and what was seen."""
-    total, source = len(flights), events(flights)
-    with records_bar(console) as bar:
-        stream = Stream(cluster, total, bar)
-        stream.send(islice(source, total // 2))
-        stream.wait_for(total // 4)
-        before = partitions(cluster)
-        victim = before[0].leader
-        led = [number for number, state in enumerate(before) if state.leader == victim]
-        known = stream.acknowledged
-        stream.killed(kill(cluster, victim))
-        stream.send(source)
-        stream.wait_for(total)
+def wait_for_failover(cluster: LocalCluster, victim: int) -> None:
+    """Until the survivors lead all partitions and are in sync."""
     survivors = tuple(broker for broker in BROKERS if broker != victim)
     _wait_until(
         lambda: all(partition.leader != victim and partition.isr == survivors for partition in partitions(cluster)),
         f"the metadata of clients still names broker {victim}, which is gone",
     )
-    return victim, [
-        f"broker {victim}, leader of {_named(led)}, was killed after {known:,} acknowledged records, "
-        f"{total // 2 - known:,} more on their way",
-        f"{stream.failover_s(led) * 1000:.0f} ms after the kill new leaders had acknowledged records sent after it",
-        *(
-            f"{TOPIC}-{number}: led by {state.leader}, in sync {_listed(state.isr)}"
-            for number, state in enumerate(partitions(cluster))
-        ),
-        f"all {total:,} records are acknowledged, {stream.rate:,.0f}/s with the kill",
-    ]
 
 
-def consume_and_compare(cluster: LocalCluster, flights: pd.DataFrame) -> list[str]:
-    """Hold what a Kafka client gets from the brokers against the source."""
+def consume_and_compare(cluster: LocalCluster, sent: Iterable[Event]) -> None:
+    """Compare the records that a Kafka client gets from the brokers with the events sent."""
     with ExitStack() as stack:
-        compare_records([_consumed(cluster, number, stack) for number in range(PARTITIONS)], flights)
-    return [f"a consumer gets {len(flights):,} records: none lost, none twice, in order in each partition"]
+        compare_records([_consumed(cluster, number, stack) for number in range(PARTITIONS)], sent)
 
 
 def _consumed(cluster: LocalCluster, partition: int, stack: ExitStack) -> Iterator[kreplog.Record]:

@@ -1,0 +1,89 @@
+"""The streaming job as a process: start, kill, end; and how far its checkpoint says it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flights import stream
+from flights.source import DemoError, check
+
+POLL_S = 0.05
+WITHIN_S = 300
+
+
+class StreamProcess:
+    """Spark's driver, its JVM and its workers; what they print is in DIRECTORY/stream.log."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self._log = directory / "stream.log"
+        for folder in ("data", "tmp"):
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+        path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", stream.__name__, bootstrap, str(directory)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(directory / "tmp")},
+                start_new_session=True,
+            )
+
+    def wait_for(self, true: Callable[[], bool], failed: str) -> None:
+        """Wait until `true()`. Raises DemoError when the job has ended, or after WITHIN_S."""
+        deadline = time.monotonic() + WITHIN_S
+        while not true():
+            self._check_running()
+            check(time.monotonic() < deadline, f"{failed} after {WITHIN_S} s (see {self._log})")
+            time.sleep(POLL_S)
+
+    def _check_running(self) -> None:
+        check(self._process.poll() is None, f"the streaming job has ended: {self._last_line()}")
+
+    def kill(self) -> None:
+        """SIGKILL to the driver and its JVM; workers end when the JVM does."""
+        self._check_running()
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def finish(self) -> None:
+        """Have it process what the topics contain and end."""
+        try:
+            self._process.communicate(timeout=WITHIN_S)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"the streaming job has not ended after {WITHIN_S} s (see {self._log})") from None
+        check(self._process.returncode == 0, f"the streaming job has failed: {self._last_line()}")
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
+        return f"{next((line for line in reversed(lines) if line.strip()), 'it printed nothing')} (see {self._log})"
+
+
+@contextmanager
+def running_stream(bootstrap: str, directory: Path) -> Iterator[StreamProcess]:
+    process = StreamProcess(bootstrap, directory)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def batches(directory: Path) -> tuple[int, int]:
+    """The newest batch that the query of the topic has planned and the newest that it has committed; -1 for none."""
+    return _newest(directory, "offsets"), _newest(directory, "commits")
+
+
+def _newest(directory: Path, folder: str) -> int:
+    files = (stream.checkpoint(directory, "departures") / folder).glob("*")
+    return max((int(file.name) for file in files if file.name.isdecimal()), default=-1)
