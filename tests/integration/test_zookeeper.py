@@ -95,7 +95,7 @@ def test_a_death_is_seen_before_the_session_ends(patient: Pair, controls: bool) 
         kill(cluster, victim)
         for partition in led:
             view.await_leader(partition, victim)
-        assert view.serves_none(load.partitions, victim)
+        eventually(lambda: view.serves_none(load.partitions, victim), "its replicas do not go offline")
         eventually(lambda: view.controller() not in (-1, *[victim] * controls), "nobody else controls")
         load.goes_on()
         cluster.start([victim])
