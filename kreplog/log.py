@@ -16,7 +16,18 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kreplog._native import batch_headers, bulk, directory, encoded, fixed_width, lookup, reader, recovery, truncation
+from kreplog._native import (
+    batch_headers,
+    bulk,
+    directory,
+    encoded,
+    fixed_width,
+    lookup,
+    reader,
+    recovery,
+    retention,
+    truncation,
+)
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
 from kreplog._native.batch import Record
@@ -365,7 +376,7 @@ class Log(SegmentedLog):
         offset: at most the high watermark, else OffsetOutOfRangeError; below the log start it changes nothing.
         Raises LogFailedError. Source: Kafka's DeleteRecords (KIP-107).
         """
-        return truncation.delete_records_before(self, offset)
+        return retention.delete_records_before(self, offset)
 
     def configure(self, config: LogConfig) -> None:
         """Apply other settings; open appenders keep their limits, and the active segment its index interval.
@@ -382,7 +393,7 @@ class Log(SegmentedLog):
         now_ms: wall clock in ms, now by default. Keeps the newest segment and all at or above the high watermark.
         Raises LogFailedError.
         """
-        return truncation.enforce_retention(self, now_ms)
+        return retention.enforce_retention(self, now_ms)
 
     @property
     def producer_count(self) -> int:

@@ -2,9 +2,9 @@
 
 Owns the appending of records, rolling, closing and the high watermark. The content is LogView's, the lock and the
 fsyncs WritableLog's, the directory and its lock `directory`'s, opening an existing one `recovery`'s, reading
-`reader`'s, appending encoded batches `encoded`'s, truncation and retention `truncation`'s. Everything that changes the
-log runs under one lock; file calls release the GIL. Bytes are in their file before the state file publishes them to
-other processes.
+`reader`'s, appending encoded batches `encoded`'s, truncation `truncation`'s, retention `retention`'s. Everything that
+changes the log runs under one lock; file calls release the GIL. Bytes are in their file before the state file publishes
+them to other processes.
 """
 
 from cpython.bytes cimport PyBytes_GET_SIZE

@@ -1,4 +1,4 @@
-# What an append that is given up shares with Log.truncate_to.
+# Truncation for an append that is given up, and what it shares with retention.
 
 from libc.stdint cimport int64_t
 
@@ -6,3 +6,4 @@ from kreplog._native.log cimport SegmentedLog
 
 
 cdef int64_t cut_at(SegmentedLog log, int64_t offset) except -1
+cdef int check_descriptors(SegmentedLog log) except -1

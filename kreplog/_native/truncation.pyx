@@ -1,4 +1,4 @@
-"""Removal of records: truncation from the end, deletion from the start, retention.
+"""Truncation: records are removed from the end of a log.
 
 The records are hidden from all readers, durably, before a file changes; the generation is odd until the end, so that
 readers wait and recovery completes a change that a crash interrupted.
@@ -7,15 +7,13 @@ readers wait and recovery completes a change that a crash interrupted.
 from libc.stdint cimport int64_t
 from posix.fcntl cimport O_RDONLY
 
-from kreplog._native.batch cimport BatchHeader, wall_clock_ms
+from kreplog._native.batch cimport BatchHeader
 from kreplog._native.columns cimport integer
 from kreplog._native.files cimport open_file, sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
 
-import os
-
-from kreplog.errors import OffsetOutOfRangeError, UsageError
+from kreplog.errors import UsageError
 
 cdef enum:
     HELD_AT_ONCE = 4  # more than any change here has open at a time
@@ -164,98 +162,4 @@ cdef int end_cut(SegmentedLog log) except -1:
     if not log.parent_unsynced:  # only now: killed in between, the next writer must sync the page before it appends
         log.position.unsettled = 0
         log.state.publish(&log.position)
-    return 0
-
-
-def delete_records_before(SegmentedLog log, offset):
-    """See Log.delete_records_before."""
-    cdef int64_t start = integer(offset, "offset")
-    cdef Py_ssize_t count = 0
-    log.begin_write()
-    try:
-        if start > log.position.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"{log.name}: records are deleted up to the high watermark {log.position.high_watermark} at "
-                f"most, not up to {offset}", partition=log.name, offset=offset,
-            )
-        if start > log.position.log_start_offset:
-            check_descriptors(log)
-            log.position.log_start_offset = start
-            log.state.publish(&log.position)
-            try:
-                log.state.sync()
-                log.checkpoint()
-            except BaseException as error:
-                log.fail(error)
-            while log.segment_end(log._segments, count) <= start and count < len(log._segments) - 1:
-                count += 1
-            drop_segments(log, count)
-        return log.position.log_start_offset
-    finally:
-        log.unlock()
-
-
-def enforce_retention(SegmentedLog log, now_ms=None):
-    """See Log.enforce_retention."""
-    cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
-    cdef int64_t total
-    cdef int64_t keep_ms = log.config.retention_ms
-    cdef int64_t keep_bytes = log.config.retention_bytes
-    cdef Py_ssize_t count = 0
-    cdef Segment segment
-    log.begin_write()
-    try:
-        if keep_ms >= 0 and log.active.size and newest_of(log.active) < now - keep_ms:
-            log.roll_segment()
-        total = log.byte_size()
-        while count < len(log._segments) - 1:
-            segment = log._segments[count]
-            if log.segment_end(log._segments, count) > log.position.high_watermark:
-                break
-            if not (
-                log.segment_end(log._segments, count) <= log.position.log_start_offset
-                or (keep_ms >= 0 and newest_of(segment) < now - keep_ms)
-                or (keep_bytes >= 0 and total - segment.byte_size() >= keep_bytes)
-            ):
-                break
-            total -= segment.byte_size()
-            count += 1
-        if count:
-            check_descriptors(log)
-        drop_segments(log, count)
-        return count
-    finally:
-        log.unlock()
-
-
-cdef int64_t newest_of(Segment segment) except? -1:
-    """The largest timestamp of a segment; when it was last written where its records tell none that can be trusted."""
-    segment.learn_timestamps()
-    if segment.max_timestamp >= 0 and not segment.suspect:
-        return segment.max_timestamp
-    return os.stat(segment.path).st_mtime_ns // 1000000
-
-
-cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
-    """Delete the oldest `count` segments; the log start offset moves up first. Raises LogFailedError."""
-    cdef Segment segment
-    cdef list gone = log._segments[:count]
-    cdef int64_t start
-    if count == 0:
-        return 0
-    log.sync_snapshot()
-    start = (<Segment> log._segments[count]).base_offset
-    log._segments = log._segments[count:]
-    if log.position.log_start_offset < start:
-        log.position.log_start_offset = start
-    log.state.publish(&log.position)
-    try:
-        for segment in gone:
-            segment.delete()
-        log.producers.delete_snapshots(log.path, to_offset=start)
-        log.epochs.truncate_from_start(log.position.log_start_offset)
-        log.epochs.flush()
-        log.publish_epochs()
-    except BaseException as error:
-        log.fail(error)
     return 0

@@ -182,7 +182,7 @@ def attempts(tmp_path: Path) -> dict[int, list[list[list[int]]]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_driver(tmp_path: Path) -> None:
     """SIGKILL in batch 0 and in a later batch; the next driver repeats the batch with the same rows, and goes on."""
     append(tmp_path / "t-0", 40)
