@@ -7,7 +7,9 @@ Compared is what every replica of a partition holds as committed, [the highest l
 Tasks check the CRC of each batch and digest batch headers, CRCs included, range by range; only digests leave a task.
 Where they differ, the headers of that range and then the records of the first batch that differs are digested one by
 one. Also found: damaged batches, leader epochs that fall, and gaps, offsets that no batch holds, which are no fault
-where a topic is compacted. The brokers may run. Exits with status 1 when replicas differ or one is damaged.
+where a topic is compacted; replicas that are missing, empty, or end below the highest high watermark of the partition,
+and so lack committed records. The brokers may run; a follower that is not in sync is such a replica. Exits with status
+1 when replicas differ, or one is damaged or lacks records.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -27,11 +30,15 @@ import kreplog
 from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, StorageError, UsageError
 from kreplog.types import TopicPartition
 from kreplog_jobs import job
+from pyspark_kreplog.network import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RANGE_BYTES = 256 << 20
+
+ANY_BROKER = -1
+"""Of a finding that is not of one broker's replica."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,24 @@ class Result:
 
 
 class Finding(NamedTuple):
-    """A fault: of `broker`'s replica of `topic_partition`, at `offset` or from there on."""
+    """A fault: of `broker`'s replica of `topic_partition`, at `offset` or from there on; or of ANY_BROKER's."""
 
     topic_partition: str
     offset: int
     broker: int
     fault: str
+
+
+@dataclass
+class Plan:
+    """tasks: of all ranges and replicas to compare. findings: faults that show before a batch is read. single:
+    partitions with a replica in one directory alone. below_start: offsets that not all replicas still have."""
+
+    partitions: int = 0
+    tasks: list[Task] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    single: int = 0
+    below_start: int = 0
 
 
 def main(
@@ -73,30 +92,42 @@ def main(
         list[str] | None, typer.Option("--replicas", "-r", help="ID=DIRECTORY of a broker's log directory; repeatable.")
     ] = None,
     subscribe: job.Topics = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(help="host:port of running brokers, whose metadata say which broker must have which replica."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
     master: job.Master = None,
 ) -> None:
     """Compare the replicas of a cluster's partitions, and name what differs by partition, offset and broker."""
-    tasks, partitions = plan(_directories(cluster, replicas or []), topics_of(subscribe))
+    topics = topics_of(subscribe)
+    planned = plan(_directories(cluster, replicas or []), topics, assigned_by(bootstrap, topics))
     with job.session("audit", master) as spark:
         with job.progress(spark, "audit"):
-            results = _run(spark, tasks, check)
-        findings = judge(spark, results)
+            results = _run(spark, planned.tasks, check)
+        findings = sorted([*planned.findings, *judge(spark, results)])
     records = sum(result.records for result in results)
     deleted = sum(result.digest is None and result.damage is None for result in results)
     if as_json:
         report = {
-            "partitions": partitions, "records": records, "bytes": sum(result.bytes for result in results),
+            "partitions": planned.partitions, "records": records, "bytes": sum(result.bytes for result in results),
             "gaps": sum(result.gaps for result in results), "deleted_ranges": deleted,
+            "single_replicas": planned.single, "offsets_below_start": planned.below_start,
             "findings": [finding._asdict() for finding in findings],
         }  # fmt: skip
         print(json.dumps(report))
     else:
         for finding in findings:
-            print(f"{finding.topic_partition}: offset {finding.offset}, broker {finding.broker}: {finding.fault}")
-        print(f"{partitions} partitions, {records:,} records of all replicas compared: {len(findings)} faults")
-        if deleted:
-            print(f"{deleted} ranges were deleted by retention while they were read, and are not compared")
+            broker = f", broker {finding.broker}" if finding.broker != ANY_BROKER else ""
+            print(f"{finding.topic_partition}: offset {finding.offset}{broker}: {finding.fault}")
+        print(f"{planned.partitions} partitions, {records:,} records of all replicas compared: {len(findings)} faults")
+        for number, remark in (
+            (planned.single, "partitions have a replica in one of the directories alone, and are not compared"),
+            (planned.below_start, "offsets are below the log start of a replica, and are not compared"),
+            (deleted, "ranges were deleted by retention while they were read, and are not compared"),
+        ):
+            if number:
+                print(f"{number:,} {remark}")
     if findings:
         raise typer.Exit(1)
 
@@ -127,45 +158,145 @@ def topics_of(text: str | None) -> list[str] | None:
     return None if text is None else [topic.strip() for topic in text.split(",") if topic.strip()]
 
 
-def plan(directories: Iterable[tuple[int, Path]], topics: Sequence[str] | None) -> tuple[list[Task], int]:
-    """Tasks for the offsets that all replicas of a partition hold, and how many partitions there are.
+def assigned_by(bootstrap: str | None, topics: Sequence[str] | None) -> dict[TopicPartition, tuple[int, ...]] | None:
+    """The assigned replicas of each partition, by the brokers' metadata; None without brokers. Raises KreplogError."""
+    if bootstrap is None:
+        return None
+    with connect(bootstrap) as consumer:
+        found = {
+            place: known for topic in topics or consumer.topics() for place, known in consumer.partitions(topic).items()
+        }
+    return {place: known.replicas for place, known in found.items()}
+
+
+def plan(
+    directories: Iterable[tuple[int, Path]],
+    topics: Sequence[str] | None,
+    assigned: Mapping[TopicPartition, Collection[int]] | None = None,
+) -> Plan:
+    """What to compare, and what is missing. assigned: the brokers that must have a replica, where that is known.
 
     Raises UsageError for a topic that no directory has, and where there is nothing to compare."""
-    replicas: dict[TopicPartition, list[tuple[int, Path]]] = defaultdict(list)
+    found: dict[TopicPartition, dict[int, Path]] = defaultdict(dict)
+    brokers = set()
     for broker, directory in directories:
+        brokers.add(broker)
         for path in sorted(directory.iterdir()):
             try:
                 topic_partition = TopicPartition.parse(path.name)
             except kreplog.errors.InvalidTopicError:
                 continue
             if path.is_dir() and (topics is None or topic_partition.topic in topics):
-                replicas[topic_partition].append((broker, path))
-    missing = sorted(set(topics or ()) - {topic_partition.topic for topic_partition in replicas})
+                found[topic_partition][broker] = path
+    missing = sorted(set(topics or ()) - {topic_partition.topic for topic_partition in found})
     if missing:
         raise UsageError(f"--subscribe: there is no topic {', '.join(missing)} in any of the directories")
-    if all(len(places) < 2 for places in replicas.values()):
+    planned = Plan(len(found), single=sum(len(places) < 2 for places in found.values()))
+    planned.findings += _missing(found, brokers) if assigned is None else _unassigned(found, brokers, assigned)
+    if planned.single == len(found) and not planned.findings:
         raise UsageError(
-            f"there is nothing to compare: of {len(replicas)} partitions none has replicas in two of the directories"
+            f"there is nothing to compare: of {len(found)} partitions none has replicas in two of the directories"
         )
-    tasks = []
-    for topic_partition, places in sorted(replicas.items()):
-        for start, stop in _ranges([path for _, path in places]):
-            tasks += [Task(str(topic_partition), broker, str(path), start, stop) for broker, path in places]
-    return tasks, len(replicas)
+    for topic_partition, places in sorted(found.items()):
+        _plan_partition(planned, str(topic_partition), places)
+    return planned
 
 
-def _ranges(paths: Sequence[Path]) -> list[tuple[int, int]]:
-    logs = [kreplog.Log.open(path, read_only=True) for path in paths]
-    try:
-        stop = min(log.high_watermark for log in logs)
-        newest = max(logs, key=lambda log: log.log_start_offset)
-        start = newest.log_start_offset
-        if start >= stop:
-            return []
-        return [(piece.start, piece.stop) for piece in newest.offset_ranges(start, stop, RANGE_BYTES)]
-    finally:
-        for log in logs:
-            log.close()
+def _unassigned(
+    found: Mapping[TopicPartition, Mapping[int, Path]],
+    brokers: Collection[int],
+    assigned: Mapping[TopicPartition, Collection[int]],
+) -> list[Finding]:
+    """The replicas that brokers must have, and have no directory of."""
+    return [
+        Finding(str(place), 0, broker, "its replica is missing: there is no directory of it")
+        for place, replicas in assigned.items()
+        for broker in replicas
+        if broker in brokers and broker not in found.get(place, {})
+    ]
+
+
+def _missing(found: Mapping[TopicPartition, Mapping[int, Path]], brokers: Collection[int]) -> list[Finding]:
+    """The replicas that are missing, judged by the other partitions of their topic, which have as many replicas."""
+    findings = []
+    for topic in {place.topic for place in found}:
+        present = {place.partition: places for place, places in found.items() if place.topic == topic}
+        usual = max(len(places) for places in present.values())
+        for partition in range(max(present) + 1):
+            places = present.get(partition, {})
+            absent = sorted(set(brokers) - places.keys())
+            if len(places) == usual or not absent:
+                continue
+            name = f"{topic}-{partition}"
+            if usual == len(brokers):
+                fault = "its replica is missing: there is no directory of it"
+                findings += [Finding(name, 0, broker, fault) for broker in absent]
+            else:
+                fault = (
+                    f"{len(places)} of the directories have a replica, and {usual} have one of other partitions of the "
+                    f"topic: it is missing on {usual - len(places)} of brokers {', '.join(map(str, absent))}"
+                )
+                findings.append(Finding(name, 0, ANY_BROKER, fault))
+    return findings
+
+
+class Replica(NamedTuple):
+    """One broker's log, open to be read, with its committed offsets [start, committed) and its end."""
+
+    broker: int
+    log: kreplog.Log
+    start: int
+    committed: int
+    end: int
+
+
+def _plan_partition(planned: Plan, name: str, places: Mapping[int, Path]) -> None:
+    """Add the tasks of one partition, and what its replicas lack."""
+    with ExitStack() as stack:
+        logs = {}
+        for broker, path in places.items():
+            try:
+                logs[broker] = stack.enter_context(kreplog.Log.open(path, read_only=True))
+            except StorageError as error:
+                planned.findings.append(Finding(name, 0, broker, f"its replica cannot be opened: {error}"))
+        # The ends are read after the high watermarks: what was committed then, a replica in sync has now.
+        committed = {broker: log.high_watermark for broker, log in logs.items()}
+        replicas = [
+            Replica(broker, log, log.log_start_offset, committed[broker], log.log_end_offset)
+            for broker, log in logs.items()
+        ]
+        if not replicas:
+            return
+        longest = max(replicas, key=lambda replica: replica.committed)
+        oldest = min(replicas, key=lambda replica: replica.start)
+        for replica in replicas:
+            if replica.end < longest.committed:
+                fault = f"ends here, and lacks committed records up to offset {longest.committed}, as broker "
+                planned.findings.append(Finding(name, replica.end, replica.broker, f"{fault}{longest.broker} has them"))
+            elif replica.start == replica.end > oldest.start:
+                fault = f"is empty, while broker {oldest.broker} has records from offset {oldest.start} on"
+                planned.findings.append(Finding(name, replica.start, replica.broker, fault))
+        filled = [replica for replica in replicas if replica.start < replica.committed]
+        if len(filled) > 1:
+            start = max(replica.start for replica in filled)
+            planned.below_start += start - min(replica.start for replica in filled)
+            for first, stop, group in _ranges(filled, start, longest.committed):
+                planned.tasks += [Task(name, replica.broker, replica.log.path, first, stop) for replica in group]
+
+
+def _ranges(replicas: Sequence[Replica], start: int, committed: int) -> Iterator[tuple[int, int, list[Replica]]]:
+    """(start, stop, replicas that have them): of all replicas up to the lowest high watermark, and beyond that of those
+    that have all records below `committed`, so that one that is too short hides no difference of the others."""
+    newest = max(replicas, key=lambda replica: replica.start)
+    stops = {min(replica.committed for replica in replicas)}
+    whole = [replica for replica in replicas if replica.end >= committed]
+    stops.add(min((replica.committed for replica in whole), default=0))
+    for stop in sorted(stops):
+        group = [replica for replica in replicas if replica.committed >= stop]
+        if start < stop and len(group) > 1:
+            log = newest.log if newest in group else group[0].log
+            yield from ((piece.start, piece.stop, group) for piece in log.offset_ranges(start, stop, RANGE_BYTES))
+        start = max(start, stop)
 
 
 def check(task: Task) -> Result:
@@ -189,11 +320,23 @@ def check(task: Task) -> Result:
                 size += int(rows["size"].sum())
                 expected, epoch = int(rows["last_offset"][-1]) + 1, int(rows["leader_epoch"][-1])
     except OffsetOutOfRangeError:
-        return Result(task, records, size, gaps, None)
+        lost = _lost_segment(task, expected)
+        return Result(task, records, size, gaps, None, lost, None if lost is None else expected)
     except StorageError as error:
         at = error.offset if isinstance(error, CorruptBatchError) and error.offset is not None else expected
         return Result(task, records, size, gaps, None, str(error), at)
     return Result(task, records, size, gaps, digest.hexdigest())
+
+
+def _lost_segment(task: Task, offset: int) -> str | None:
+    """Why a replica cannot be read at `offset`, where that is not because retention has moved the log start there."""
+    try:
+        with kreplog.Log.open(task.path, read_only=True) as log:
+            if log.log_start_offset > offset:
+                return None
+            return f"has no segment with this offset, although its log starts at offset {log.log_start_offset}"
+    except StorageError as error:
+        return str(error)
 
 
 def judge(spark: SparkSession, results: Sequence[Result]) -> list[Finding]:

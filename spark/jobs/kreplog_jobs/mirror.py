@@ -361,16 +361,18 @@ def _offsets_in(file: Path | None) -> list[tuple[TopicPartition, int]]:
 
 
 def print_translated(checkpoint: Path, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-    """topic,partition,offset of the target, in the same order, which kafka-consumer-groups takes with --from-file.
+    """topic,partition,offset of the target, in the same order, which kafka-consumer-groups takes with --from-file."""
+    found = [translated(checkpoint, partition, offset) for partition, offset in offsets]
+    csv.writer(sys.stdout, lineterminator="\n").writerows(found)
 
-    Raises UsageError for a partition that is not mirrored, OffsetOutOfRangeError for an offset that is not yet."""
-    translated = []
-    for partition, offset in offsets:
-        found = OffsetMap(map_path(checkpoint, partition))
-        if not found.exists:
-            raise UsageError(f"{partition}: {checkpoint} has no offsets of it", partition=str(partition))
-        translated.append((partition.topic, partition.partition, found.translate(offset)))
-    csv.writer(sys.stdout, lineterminator="\n").writerows(translated)
+
+def translated(checkpoint: Path, partition: TopicPartition, offset: int) -> tuple[str, int, int]:
+    """(topic, partition, offset) of the target. Raises UsageError for a partition that is not mirrored,
+    OffsetOutOfRangeError for an offset that is not yet."""
+    offsets = OffsetMap(map_path(checkpoint, partition))
+    if not offsets.exists:
+        raise UsageError(f"{partition}: {checkpoint} has no offsets of it", partition=str(partition))
+    return partition.topic, partition.partition, offsets.translate(offset)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import kreplog
 from flights.source import TOPIC
 from kreplog._native.crc32c import crc32c
 from kreplog.errors import UsageError
+from kreplog.types import TopicPartition
 from kreplog_jobs import audit
-from tests.integration.clusters import admin_of, eventually, running
+from tests.integration.clusters import admin_of, eventually, kill, running
 
 pytestmark = pytest.mark.spark
 
@@ -109,6 +111,91 @@ def test_a_record_that_differs_in_one_byte_is_named(
     ]
 
 
+def emptied(path: Path, how: str) -> None:
+    if how == "directory":
+        shutil.rmtree(path)
+    elif how in ("files", "segments", "log files"):
+        pattern = {"files": "*", "segments": "0*", "log files": "*.log"}[how]
+        for file in path.glob(pattern):
+            file.unlink()
+    elif how == "zero bytes":
+        for file in path.glob("*.log"):
+            os.truncate(file, 0)
+    else:
+        with kreplog.Log.open(path) as log:
+            if how == "truncated":
+                log.truncate_to(0)
+            else:
+                log.truncate_fully_and_start_at(log.log_end_offset)
+
+
+@pytest.mark.parametrize(
+    "how, fault",
+    [
+        ("directory", "its replica is missing"),
+        ("files", "its replica cannot be opened"),
+        ("segments", "has no segment with this offset, although its log starts at offset 0"),
+        ("log files", "has no segment with this offset, although its log starts at offset 0"),
+        ("zero bytes", ""),
+        ("truncated", "ends here, and lacks committed records up to offset"),
+        ("started at its end", "is empty, while broker 1 has records from offset 0 on"),
+    ],
+)
+def test_an_emptied_replica_is_named(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, fault: str
+) -> None:
+    for broker in (1, 2, 3):
+        for partition in (0, 1):
+            with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / f"t-{partition}") as log:
+                values = [b"%d" % number for number in range(10)]
+                log.append_many(values, timestamps_ms=[1] * 10)
+                log.append_many([b"x" if (broker, partition) == (3, 1) else b"y"], timestamps_ms=[2])
+    emptied(tmp_path / "broker-2" / "data" / "t-1", how)
+    report = audited(capsys, 1, cluster=tmp_path)
+    findings = {finding["broker"]: finding for finding in report["findings"]}
+    assert {finding["topic_partition"] for finding in report["findings"]} == {"t-1"}
+    assert fault in findings[2]["fault"]
+    assert {1, 3} < findings.keys() and findings[1]["offset"] == findings[3]["offset"] == 10, "its record hides another"
+
+
+@pytest.mark.parametrize("end", [1, 700])
+def test_a_replica_that_is_too_short_is_named_with_its_end(
+    spark: SparkSession, replicas: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], end: int
+) -> None:
+    with kreplog.Log.open(replicas[1] / f"{TOPIC}-0") as log:
+        whole = log.high_watermark
+    with kreplog.Log.open(replicas[3] / f"{TOPIC}-0") as log:
+        end = log.truncate_to(end)
+    changed(replicas[2] / f"{TOPIC}-0", whole - 1, 46, with_crc=True)
+    findings = audited(capsys, 1, cluster=tmp_path)["findings"]
+    assert {(finding["topic_partition"], finding["broker"]) for finding in findings} == {
+        (f"{TOPIC}-0", broker) for broker in (1, 2, 3)
+    }
+    (short,) = (finding for finding in findings if finding["broker"] == 3)
+    assert short["offset"] == end and f"up to offset {whole}" in short["fault"]
+
+
+def test_replicas_that_are_missing_by_their_topic_or_by_metadata(tmp_path: Path) -> None:
+    for broker, partitions in {1: (0, 1, 3), 2: (1, 3), 3: (0,)}.items():
+        for partition in partitions:
+            with kreplog.Log.open(tmp_path / str(broker) / f"t-{partition}") as log:
+                log.append(b"x")
+    directories = [(broker, tmp_path / str(broker)) for broker in (1, 2, 3)]
+    (finding,) = audit.plan(directories, None).findings
+    assert (finding.topic_partition, finding.broker) == ("t-2", audit.ANY_BROKER)
+    assert "it is missing on 2 of brokers 1, 2, 3" in finding.fault
+    places = {0: (1, 3), 1: (2, 1), 2: (3, 1), 3: (1, 2, 4), 4: (4, 5)}
+    assigned = {TopicPartition("t", partition): brokers for partition, brokers in places.items()}
+    assert {
+        (finding.topic_partition, finding.broker) for finding in audit.plan(directories, None, assigned).findings
+    } == {
+        *(("t-2", 3), ("t-2", 1)),
+    }
+    assigned[TopicPartition("t", 0)] = (1, 2, 3)
+    (finding, *_) = audit.plan(directories, ["t"], assigned).findings
+    assert (finding.topic_partition, finding.broker, finding.fault[:21]) == ("t-0", 2, "its replica is missin")
+
+
 def test_running_brokers(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from kafka import KafkaProducer
 
@@ -121,11 +208,20 @@ def test_running_brokers(spark: SparkSession, tmp_path: Path, capsys: pytest.Cap
         producer.flush(20)
 
         def compared() -> int:
-            report = audited(capsys, 0, cluster=tmp_path / "cluster", subscribe="t")
+            report = audited(capsys, 0, cluster=tmp_path / "cluster", subscribe="t", bootstrap=cluster.bootstrap())
             assert report["findings"] == []
             return int(report["records"])
 
         eventually(lambda: compared() == 3000, "not all records were compared")
+        lost, data = cluster.brokers[1], cluster.home(cluster.brokers[1]) / "data"
+        kill(cluster, lost)
+        for path in data.glob("t-*"):
+            shutil.rmtree(path)
+        findings = audited(capsys, 1, cluster=tmp_path / "cluster", bootstrap=cluster.bootstrap())["findings"]
+        assert {(finding["topic_partition"], finding["broker"]) for finding in findings} == {
+            ("t-0", lost),
+            ("t-1", lost),
+        }
         producer.close()
 
 
