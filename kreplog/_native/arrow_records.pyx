@@ -4,7 +4,7 @@
     value, key   binary, string, large or view                                     a null value, a null key
     timestamp    timestamp of any unit, or int64 of milliseconds                   the time of the call
     headers      list, large or not, of struct<key: string, value: binary>         no headers
-    partition    int32 or int64                                                    chosen by the key; null is refused
+    partition    int32 or int64                                                    chosen by the key
     offset, timestampType, topic                                                   ignored: the log gives its own
 
 Rows are dealt to partitions as Kafka's clients do: by the murmur2 hash of the key; rows without a key in long runs.
@@ -23,7 +23,7 @@ from kreplog._native.arrow_export cimport ArrowArray, ArrowSchema
 from kreplog._native.batch cimport HEADER_SIZE, BatchBuilder, Bytes, codec_id, wall_clock_ms
 from kreplog._native.cursor cimport varint_size, write_varint
 
-from kreplog.errors import ArgumentTypeError, UsageError
+from kreplog.errors import ArgumentTypeError, RecordTooLargeError, UsageError
 
 cdef enum:
     ABSENT = 0
@@ -232,7 +232,10 @@ cdef class ArrowRows:
                         order[ends[chosen[i]]] = i
                         ends[chosen[i]] += 1
             if wrong >= 0:
-                raise UsageError(f"row {wrong}: its partition is null, or not one of the topic's {count}")
+                raise UsageError(
+                    f"row {wrong}: its partition {_number_at(&self.inputs.partition, wrong)} is not in the range "
+                    f"[0...{count})"
+                )
             found = []
             for at in range(count):  # ends[at] is now the end of partition `at`
                 i = ends[at - 1] if at else 0
@@ -258,9 +261,9 @@ cdef class ArrowRows:
         cdef int64_t at
         cdef Bytes key
         for i in range(self.length):
-            if self.inputs.partition.kind != ABSENT:
+            if self.inputs.partition.kind != ABSENT and not _is_null(&self.inputs.partition, i):
                 at = _number_at(&self.inputs.partition, i)
-                if _is_null(&self.inputs.partition, i) or at < 0 or at >= count:
+                if at < 0 or at >= count:
                     return i
                 chosen[i] = <int32_t> at
                 continue
@@ -298,7 +301,8 @@ cdef class RowSelection:
     ):
         """(batch, records): the next rows, up to the encoder's size before compression, or one larger row alone.
 
-        Raises UsageError for a row of 1 GiB; the selection is of no further use then.
+        Raises RecordTooLargeError for a row that exceeds the encoder's max_record_bytes; the selection is of no further
+        use then.
         """
         cdef BatchBuilder builder = encoder.builder
         cdef int64_t now = wall_clock_ms()
@@ -309,14 +313,16 @@ cdef class RowSelection:
         builder.reserve(encoder.max_bytes)
         while True:
             with nogil:
-                code = self.encode(builder, encoder.max_bytes, now, &needed)
-            if code == LARGE and needed < MAX_RECORD:
+                code = self.encode(builder, encoder, now, &needed)
+            if code == LARGE and needed <= encoder.max_record_bytes:
                 builder.reserve(needed + BEHIND)
                 continue
             break
         if code < 0:
             at = self.order[self.position] if self.order != NULL else self.position
-            raise UsageError(f"row {at}: a record of over 1 GiB fits in no batch")
+            raise RecordTooLargeError(
+                f"row {at}: a record of {needed} bytes, more than the {encoder.max_record_bytes} allowed"
+            )
         if builder.count == 0:
             raise UsageError("all rows of this selection are encoded already")
         records = builder.count
@@ -325,7 +331,7 @@ cdef class RowSelection:
         return batch, records
 
     cdef int encode(
-        self, BatchBuilder builder, Py_ssize_t max_bytes, int64_t now, Py_ssize_t* needed
+        self, BatchBuilder builder, BatchEncoder encoder, int64_t now, Py_ssize_t* needed
     ) noexcept nogil:
         """Append rows to the open batch while they fit; LARGE for a first row that needs more room than there is."""
         cdef const Inputs* rows = self.inputs
@@ -352,9 +358,9 @@ cdef class RowSelection:
                 + headers_size
             )
             needed[0] = body
-            if builder.count and builder.length - builder.start + body + 10 > max_bytes:
+            if builder.count and builder.length - builder.start + body + 10 > encoder.max_bytes:
                 return FULL
-            if builder.length + body + 10 > builder.capacity:
+            if body > encoder.max_record_bytes or builder.length + body + 10 > builder.capacity:
                 return LARGE
             p = write_varint(builder.buffer + builder.length, body)
             p[0] = 0
@@ -373,16 +379,21 @@ cdef class RowSelection:
 
 @cython.final
 cdef class BatchEncoder:
-    """How batches are made: up to `max_bytes` before compression. Memory for one batch, for one thread at a time."""
+    """How batches are made: up to `max_bytes` before compression, of records up to `max_record_bytes`. Memory for one
+    batch, for one thread at a time."""
 
     cdef BatchBuilder builder
     cdef readonly Py_ssize_t max_bytes
+    cdef readonly Py_ssize_t max_record_bytes
     cdef int codec
 
-    def __init__(self, Py_ssize_t max_bytes, str compression="none"):
+    def __init__(self, Py_ssize_t max_bytes, str compression="none", Py_ssize_t max_record_bytes=MAX_RECORD):
         if not HEADER_SIZE < max_bytes <= MAX_BATCH:
             raise UsageError(f"a batch has {HEADER_SIZE + 1} to {MAX_BATCH} bytes, not {max_bytes}")
+        if not 0 < max_record_bytes <= MAX_RECORD:
+            raise UsageError(f"a record has 1 to {MAX_RECORD} bytes, not {max_record_bytes}")
         self.max_bytes = max_bytes
+        self.max_record_bytes = max_record_bytes
         self.codec = codec_id(compression)
         self.builder = BatchBuilder()
 

@@ -82,6 +82,11 @@ class PartitionQueue:
         """Selections with rows that are no batch yet."""
         return len(self._waiting)
 
+    def extend(self, pause_s: float) -> None:
+        """Nothing was received for so long, whatever the broker has sent: it counts for no batch's age."""
+        for batch in self._unacked:
+            batch.encoded_at += pause_s
+
     def oldest(self) -> float | None:
         """When the oldest unacknowledged batch was made."""
         return self._unacked[0].encoded_at if self._unacked else None
@@ -117,6 +122,7 @@ class PartitionQueue:
         if error is ErrorCode.NONE or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             batch.base_offset = base_offset if error is ErrorCode.NONE else -1
             batch.log_append_time_ms = log_append_time_ms
+            batch.data = b""  # a call may be of more rows than there is memory for
             self._unacked.remove(batch)
             self.acked.append(batch)
             return True

@@ -38,6 +38,8 @@ MAX_PIECES = 8
 
 ALL_IN_SYNC = -1
 LOOK_WITHIN_S = 5.0
+LONG_PAUSE_S = 0.1
+"""A reader that gives its rows sooner is not noticed in the age of batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,9 @@ class Producer:
     bootstrap: "host:port,host:port", or a list. Connects when first used. For one thread at a time.
 
     compression: "none", "gzip", "snappy", "lz4" or "zstd". batch_bytes: of a batch before compression; a topic's
-    max.message.bytes must allow it. request_timeout_s: how long a broker may take for a response before its connection
-    is given up. delivery_timeout_s: how long a batch is tried before the producer fails.
+    max.message.bytes must allow it. max_record_bytes: of one record. request_timeout_s: how long a broker may take for
+    a response before its connection is given up. delivery_timeout_s: how long a batch is tried before the producer
+    fails. max_block_s: how long a call looks for its topic in the metadata; by default delivery_timeout_s.
     """
 
     def __init__(
@@ -78,15 +81,20 @@ class Producer:
         *,
         compression: str = "none",
         batch_bytes: int = 1_000_000,
+        max_record_bytes: int = 1 << 30,
         request_timeout_s: float = 30.0,
         delivery_timeout_s: float = 120.0,
+        max_block_s: float | None = None,
         client_id: str = "kreplog",
     ) -> None:
-        if not request_timeout_s > 0 or not delivery_timeout_s > 0:
-            raise UsageError("request_timeout_s and delivery_timeout_s are above 0")
-        self._encoder = BatchEncoder(batch_bytes, compression)
+        if max_block_s is None:
+            max_block_s = delivery_timeout_s
+        if not request_timeout_s > 0 or not delivery_timeout_s > 0 or not max_block_s > 0:
+            raise UsageError("request_timeout_s, delivery_timeout_s and max_block_s are above 0")
+        self._encoder = BatchEncoder(batch_bytes, compression, max_record_bytes)
         self._request_timeout_s = request_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
+        self._max_block_s = max_block_s
         self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s)
         self._brokers: dict[int, _BrokerProduces] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -119,11 +127,11 @@ class Producer:
 
         data: a table, record batch, reader or DataFrame that exports the Arrow PyCapsule interface, with the columns
         value, key (binary or string), timestamp, headers and partition, all optional; see _native/arrow_records.
-        partition: for all rows. Without it and without that column the key decides, as Kafka's clients do. Rows of a
-        partition keep their order. A reader is consumed while it is sent.
+        partition: for all rows. Without it, and where that column is null, the key decides, as Kafka's clients do. Rows
+        of a partition keep their order. A reader is consumed while it is sent.
 
         Leaders that move or die are followed and batches sent again, by sequence numbers that have brokers write each
-        once. Raises UsageError and ArgumentTypeError for what cannot be a record (with a reader, rows before it may be
+        once. Raises UsageError and ArgumentTypeError for what cannot be a record (after rows before it, which may be
         written), UnknownTopicError, TopicRecreatedError, BrokersUnreachableError, PeerProtocolError; ProduceError for
         what a broker refuses, and for delivery_timeout_s: it may or may not be written. A failure after the first row
         was sent ends the producer: it is not known what the broker has seen, so make a new one.
@@ -133,7 +141,7 @@ class Producer:
             check_partition_number(partition)
         pieces = arrow_pieces(data)
         with self._alone():
-            deadline = time.monotonic() + self._delivery_timeout_s
+            deadline = time.monotonic() + self._max_block_s
             metadata = self._cluster.require([TopicPartition(topic, partition or 0)], deadline)
             known = metadata.partitions[TopicPartition(topic, partition or 0)]
             self._topic_ids.setdefault(topic, known.topic_id)
@@ -160,6 +168,7 @@ class Producer:
             loaded = sum(queue.waiting > 0 for queue in self._active.values())
             if not exhausted and not sent and self._wants_rows(loaded):
                 rows = next(pieces, None)
+                self._extend(time.monotonic() - now)
                 exhausted = rows is None
                 if rows is not None:
                     self._add(topic, rows, partition)
@@ -275,6 +284,16 @@ class Producer:
         self._cluster.metadata = self._cluster.metadata.without_leader(queue.partition)
 
     # Time
+
+    def _extend(self, pause_s: float) -> None:
+        """The caller's reader took so long for its next rows: brokers are not to blame for it."""
+        if pause_s < LONG_PAUSE_S:
+            return
+        for queue in self._active.values():
+            queue.extend(pause_s)
+        for broker in self._brokers.values():
+            broker.sent_at = {number: sent_at + pause_s for number, sent_at in broker.sent_at.items()}
+        self._leaderless_since += pause_s
 
     def _expire(self, now: float) -> None:
         for broker_id, broker in list(self._brokers.items()):

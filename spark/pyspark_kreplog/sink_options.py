@@ -16,6 +16,8 @@ from kreplog.types import check_topic
 from pyspark_kreplog.options import local_path
 
 MAX_PARTITIONS = 10_000
+MIN_BATCH_BYTES = 128
+"""A record batch has a header of 61 bytes; smaller batches have one record each."""
 
 _OURS = ("path", "topic", "numPartitions", "kafka.compression.type", "kafka.batch.size", "kafka.max.request.size")
 # They tune a producer or a stream, or have no meaning for files; a job that sets them still runs.
@@ -24,8 +26,23 @@ _REFUSED = {
     "kafka.key.serializer": "keys are written as bytes; convert them in the query",
     "kafka.value.serializer": "values are written as bytes; convert them in the query",
     "kafka.partitioner.class": "partitions are Kafka's default partitioner's; give others in the column partition",
-    "kafka.interceptor.classes": "records are written to files, past any interceptor",
+    "kafka.interceptor.classes": "no interceptor runs here; convert records in the query",
 }
+_REFUSED_OF_BROKERS = {"kafka.transactional.id": "records are written at least once, without transactions"}
+
+BATCH_BYTES = "kafka.batch.size"
+MAX_REQUEST_BYTES = "kafka.max.request.size"
+# Of writes to brokers, in ms: default, least. A day is the most.
+TIMES = {
+    "kafka.request.timeout.ms": (30_000, 100),
+    "kafka.delivery.timeout.ms": (120_000, 100),
+    "kafka.max.block.ms": (60_000, 100),
+}
+_BROKERS = (
+    *("topic", "kafka.bootstrap.servers", "kafka.compression.type", BATCH_BYTES, MAX_REQUEST_BYTES, *TIMES),
+    *("kafka.client.id", "kafka.acks", "kafka.enable.idempotence", "kafka.security.protocol"),
+)
+_ALL_IN_SYNC = ("all", "-1")
 _TEXT_OR_BYTES = (StringType, BinaryType)
 _COLUMN_TYPES = {
     "topic": "topic must be a string",
@@ -51,37 +68,127 @@ class SinkOptions:
     max_message_bytes: int
 
 
-def parse_sink(given: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a sink. Raises UsageError naming the option and what it may be."""
+@dataclass(frozen=True, slots=True)
+class BrokerSinkOptions:
+    """A checked set of options of a sink to brokers. bootstrap: "host:port", with commas between several. topic: None
+    where each row names its own."""
+
+    bootstrap: str
+    topic: str | None
+    compression: str
+    batch_bytes: int
+    max_request_bytes: int
+    request_timeout_s: float
+    delivery_timeout_s: float
+    max_block_s: float
+    client_id: str
+
+
+def parse_sink(given: Mapping[str, str]) -> SinkOptions | BrokerSinkOptions:
+    """Check the options of a sink, which is to brokers where there is no path. Raises UsageError."""
     options = {name.lower(): value for name, value in given.items()}
-    for name, instead in _REFUSED.items():
-        if name in options:
-            raise UsageError(f"option '{name}' is not supported: {instead}")
+    if not options.get("path") and "kafka.bootstrap.servers" in options:
+        return _parse_broker_sink(options)
+    return parse_path_sink(options)
+
+
+def parse_path_sink(given: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a sink to a path. Raises UsageError naming the option and what it may be."""
+    options = {name.lower(): value for name, value in given.items()}
+    _refuse(options, _REFUSED)
     known = {name.lower(): name for name in (*_OURS, *_WITHOUT_MEANING)}
     for name in options:
         if name not in known and not name.startswith("kafka."):
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean '{known[near[0]]}'?" if near else ""
             _log.warning("option '%s' is not known and has no effect%s", name, hint)
+    return SinkOptions(
+        path=local_path(options, ", or to write to brokers kafka.bootstrap.servers"),
+        topic=_topic(options),
+        num_partitions=_number(options, "numPartitions", None, 1, MAX_PARTITIONS),
+        compression=_compression(options),
+        batch_bytes=_number(options, BATCH_BYTES, 65536, 1, 2**30) or 0,
+        max_message_bytes=_number(options, MAX_REQUEST_BYTES, 1048588, 128, 2**30) or 0,
+    )
+
+
+def _parse_broker_sink(options: Mapping[str, str]) -> BrokerSinkOptions:
+    _refuse(options, _REFUSED | _REFUSED_OF_BROKERS)
+    secure = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
+    if secure != "PLAINTEXT":
+        raise UsageError(
+            f"option 'kafka.security.protocol' = {secure!r} is not supported: connections to brokers are PLAINTEXT"
+        )
+    _check_acks(options)
+    known = {name.lower() for name in (*_BROKERS, *_WITHOUT_MEANING)} - {"kafka.bootstrap.servers"}
+    unused = sorted(name for name in options if name not in known and name not in ("kafka.bootstrap.servers", "path"))
+    if unused:
+        _log.warning("of a write to brokers these options have no effect: %s", ", ".join(unused))
+    max_request_bytes = _number(options, MAX_REQUEST_BYTES, 1048576, 128, 2**30) or 0
+    batch_bytes = _number(options, BATCH_BYTES, 1_000_000, 1, 2**30) or 0
+    times = {name: (_number(options, name, default, least, 86_400_000) or 0) / 1000
+             for name, (default, least) in TIMES.items()}  # fmt: skip
+    return BrokerSinkOptions(
+        bootstrap=_addresses(options["kafka.bootstrap.servers"]),
+        topic=_topic(options),
+        compression=_compression(options),
+        batch_bytes=max(MIN_BATCH_BYTES, min(batch_bytes, max_request_bytes)),
+        max_request_bytes=max_request_bytes,
+        request_timeout_s=times["kafka.request.timeout.ms"],
+        delivery_timeout_s=times["kafka.delivery.timeout.ms"],
+        max_block_s=times["kafka.max.block.ms"],
+        client_id=options.get("kafka.client.id", "kreplog-spark"),
+    )
+
+
+def _addresses(servers: str) -> str:
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise UsageError(
+                f"option 'kafka.bootstrap.servers' = {servers!r} must be host:port, with commas between several"
+            )
+    return servers
+
+
+def _check_acks(options: Mapping[str, str]) -> None:
+    """Other producers may wait for fewer replicas; a job that asks for less still runs, and gets more."""
+    acks = options.get("kafka.acks", "all").strip().lower()
+    if acks not in (*_ALL_IN_SYNC, "0", "1"):
+        raise UsageError(f"option 'kafka.acks' = {options['kafka.acks']!r} must be all")
+    idempotence = options.get("kafka.enable.idempotence", "true").strip().lower()
+    if idempotence not in ("true", "false"):
+        raise UsageError(
+            f"option 'kafka.enable.idempotence' = {options['kafka.enable.idempotence']!r} must be true or false"
+        )
+    if acks not in _ALL_IN_SYNC or idempotence == "false":
+        _log.warning("the sink waits for all in-sync replicas and is idempotent, whatever kafka.acks and "
+                     "kafka.enable.idempotence say")  # fmt: skip
+
+
+def _refuse(options: Mapping[str, str], refused: Mapping[str, str]) -> None:
+    for name, instead in refused.items():
+        if name in options:
+            raise UsageError(f"option '{name}' is not supported: {instead}")
+
+
+def _topic(options: Mapping[str, str]) -> str | None:
     topic = options.get("topic")
     if topic is not None:
         try:
             check_topic(topic)
         except InvalidTopicError as error:
             raise UsageError(f"option 'topic': {error}") from error
+    return topic
+
+
+def _compression(options: Mapping[str, str]) -> str:
     compression = options.get("kafka.compression.type", "none").strip().lower()
     if compression not in COMPRESSION_TYPES:
         raise UsageError(
             f"option 'kafka.compression.type' = {compression!r} must be one of {', '.join(COMPRESSION_TYPES)}"
         )
-    return SinkOptions(
-        path=local_path(options),
-        topic=topic,
-        num_partitions=_number(options, "numPartitions", None, 1, MAX_PARTITIONS),
-        compression=compression,
-        batch_bytes=_number(options, "kafka.batch.size", 65536, 1, 2**30) or 0,
-        max_message_bytes=_number(options, "kafka.max.request.size", 1048588, 128, 2**30) or 0,
-    )
+    return compression
 
 
 def _number(options: Mapping[str, str], name: str, default: int | None, least: int, most: int) -> int | None:
@@ -93,19 +200,19 @@ def _number(options: Mapping[str, str], name: str, default: int | None, least: i
     return int(value)
 
 
-def check_sink_columns(schema: StructType, options: SinkOptions) -> None:
+def check_sink_columns(schema: StructType, topic: str | None) -> None:
     """Raise UsageError, as Spark's Kafka sink words it, unless rows of `schema` can be written.
 
-    Columns that are none of a sink's are left out."""
+    topic: the option. Columns that are none of a sink's are left out."""
     names = set(schema.fieldNames())
-    if options.topic is None and "topic" not in names:
+    if topic is None and "topic" not in names:
         raise UsageError(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
         )
     if "value" not in names:
         raise UsageError(f"Required attribute 'value' not found: the columns are {', '.join(schema.fieldNames())}")
     for field in schema.fields:
-        if field.name == "topic" and options.topic is not None:
+        if field.name == "topic" and topic is not None:
             continue
         if field.name in _COLUMN_TYPES and not _fits(field):
             raise UsageError(

@@ -39,10 +39,12 @@ from pyspark.sql.types import (
 )
 
 from kreplog.errors import UsageError
+from pyspark_kreplog.broker_sink import BrokerSink
 from pyspark_kreplog.options import ReadOptions, includes_headers, parse_batch, parse_stream
 from pyspark_kreplog.plan import Pruning, plan
 from pyspark_kreplog.read import read
-from pyspark_kreplog.sink_options import check_sink_columns, parse_sink
+from pyspark_kreplog.sink import DirectorySink, Sink
+from pyspark_kreplog.sink_options import SinkOptions, check_sink_columns, parse_sink
 from pyspark_kreplog.stream import StreamReader
 from pyspark_kreplog.write import BatchWriter, StreamWriter
 
@@ -118,9 +120,7 @@ class KreplogDataSource(DataSource):
                 'Save mode Overwrite not allowed for kreplog. The allowed save mode is Append, .mode("append"): '
                 "records are only ever added to a log"
             )
-        options = parse_sink(self.options)
-        check_sink_columns(schema, options)
-        return BatchWriter(options)
+        return BatchWriter(self._sink(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         options = parse_stream(self.options)
@@ -129,9 +129,13 @@ class KreplogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """overwrite: the output mode is complete, whose rows are appended as any others, as in Spark's Kafka sink."""
+        return StreamWriter(self._sink(schema))
+
+    def _sink(self, schema: StructType) -> Sink:
+        """Checks options and columns. Raises UsageError."""
         options = parse_sink(self.options)
-        check_sink_columns(schema, options)
-        return StreamWriter(options)
+        check_sink_columns(schema, options.topic)
+        return DirectorySink(options) if isinstance(options, SinkOptions) else BrokerSink(options)
 
 
 def check_columns(schema: StructType) -> None:

@@ -1,9 +1,7 @@
-"""The sink: what Spark calls to write a DataFrame or a stream, handed on to staging.py in tasks and commit.py in the
-driver."""
+"""What Spark calls to write a DataFrame or a stream: jobs and tasks by Spark's names, handed on to a sink."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,47 +9,38 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kreplog.errors import UsageError
-from pyspark_kreplog.commit import SinkDirectory, check_no_broker
-from pyspark_kreplog.sink_options import SinkOptions
-from pyspark_kreplog.staging import (
-    Staged,
-    driver_identity,
-    new_job,
-    partition_count,
-    partition_counts,
-    stage,
-    stream_job,
-)
+from pyspark_kreplog.sink import Job, Sink
+from pyspark_kreplog.staging import driver_identity, new_job, stream_job
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One df.write: its rows are in the logs once the job has succeeded, and never a part of them."""
+    """One df.write: to a path its rows are in the logs once the job has succeeded, and never a part of them."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._job = new_job()
-        _prepare_directory(options)
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._job = Job(new_job())
+        sink.prepare()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return stage(self._options, Staged(self._job), _task().partitionId(), iterator)
+        return self._sink.write(self._job, _task().partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _directory(self._options).commit(_staged(messages))
+        self._sink.commit(_given(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _directory(self._options).abort(self._job)
+        self._sink.abort(self._job, _given(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query's sink: each of its batches is in the logs once, however often Spark runs it."""
+    """A streaming query's sink: to a path each of its batches is in the logs once, however often Spark runs it."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
         self._driver = driver_identity()
-        _prepare_directory(options)
+        sink.prepare()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
@@ -59,28 +48,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = task.getLocalProperty("streaming.sql.batchId")
         if query_id is None or batch_id is None:
             raise UsageError("Spark names neither query nor batch to this task, so that it cannot be written once")
-        job = stream_job(query_id, int(batch_id), self._driver)
-        return stage(self._options, Staged(job, query_id, int(batch_id)), task.partitionId(), iterator)
+        job = Job(stream_job(query_id, int(batch_id), self._driver), query_id, int(batch_id))
+        return self._sink.write(job, task.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _directory(self._options).commit(_staged(messages))
+        self._sink.commit(_given(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        for job in {message.job for message in _staged(messages)}:
-            _directory(self._options).abort(job)
-
-
-def _prepare_directory(options: SinkOptions) -> None:
-    """Before the first task: the directory is there and ours to write to, and an earlier job in it is complete."""
-    os.makedirs(options.path, exist_ok=True)
-    check_no_broker(options.path)
-    if options.topic is not None:
-        partition_count(options.topic, partition_counts(options.path), options)
-    _directory(options).recover()
-
-
-def _directory(options: SinkOptions) -> SinkDirectory:
-    return SinkDirectory(options.path, options.max_message_bytes)
+        self._sink.abort(None, _given(messages))
 
 
 def _task() -> TaskContext:
@@ -90,5 +65,5 @@ def _task() -> TaskContext:
     return context
 
 
-def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
-    return [message for message in messages if isinstance(message, Staged)]
+def _given(messages: list[WriterCommitMessage | None]) -> list[WriterCommitMessage]:
+    return [message for message in messages if message is not None]

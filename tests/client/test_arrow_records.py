@@ -156,7 +156,11 @@ def test_rows_without_a_key_are_dealt_in_long_runs_of_equal_length() -> None:
 def test_a_partition_column_decides() -> None:
     found = _by_partition(pa.table({"value": [b"a", b"b", b"c"], "partition": pa.array([2, 0, 2], pa.int32())}), 3)
     assert found == {0: [b"b"], 2: [b"a", b"c"]}
-    for wrong in (3, -1, None):
+    nulls = pa.array([None, 1, None], pa.int32())
+    keys = [b"k", b"k", None]
+    found = _by_partition(pa.table({"value": [b"a", b"b", b"c"], "key": keys, "partition": nulls}), 3)
+    assert found == {(murmur2(b"k") & 0x7FFFFFFF) % 3: [b"a"], 1: [b"b"], 0: [b"c"]}
+    for wrong in (3, -1):
         data = pa.table({"value": [b"a", b"b"], "partition": pa.array([0, wrong], pa.int64())})
         with pytest.raises(UsageError, match="row 1: its partition"):
             _by_partition(data, 3)

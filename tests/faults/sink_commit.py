@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from kreplog import Log
 from pyspark_kreplog.commit import SinkDirectory
-from pyspark_kreplog.sink_options import parse_sink
+from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, stage, stream_job
 from tests.faults import shim as faults
 from tests.faults.forked import ends_by, result_of
@@ -36,7 +36,7 @@ def sink(path: Path) -> SinkDirectory:
 
 def write(path: Path, batch_id: int, turn: int) -> None:
     """Two tasks stage a batch, and the driver commits it. turn: shifts rows without a key to other partitions."""
-    options = parse_sink({"path": str(path), "topic": "t", "numPartitions": str(PARTITIONS), "kafka.batch.size": "200"})
+    options = parse_path_sink({"path": str(path), "topic": "t", "numPartitions": str(PARTITIONS), "kafka.batch.size": "200"})
     path.mkdir(exist_ok=True)
     staged = []
     for task in range(2):

@@ -19,7 +19,7 @@ from kreplog import Log, errors
 from kreplog.bulk_append import BulkAppend, atomic_write, murmur2, partition_for
 from pyspark_kreplog import commit
 from pyspark_kreplog.commit import SinkDirectory
-from pyspark_kreplog.sink_options import parse_sink
+from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, is_abandoned, stage
 from tests.faults.shim import build, run_driver
 
@@ -296,7 +296,7 @@ spark.range(100000).mapInArrow(slow, "id bigint").selectExpr("cast(id as string)
 def staged_job(data: Path, job: str, count: int = 100, **options: str) -> Staged:
     data.mkdir(exist_ok=True)
     rows = pa.record_batch({"value": [b"%d" % row for row in range(count)]})
-    return stage(parse_sink({"path": str(data), "topic": "t", **options}), Staged(job), 0, [rows] if count else [])
+    return stage(parse_path_sink({"path": str(data), "topic": "t", **options}), Staged(job), 0, [rows] if count else [])
 
 
 def test_a_damaged_staged_file(data: Path) -> None:

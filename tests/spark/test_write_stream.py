@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from kreplog import Log
 from pyspark_kreplog.commit import SinkDirectory
-from pyspark_kreplog.sink_options import parse_sink
+from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, stage, stream_job
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_another_query_has_batches_of_its_own(data: Path) -> None:
     def write(query_id: str, batch_id: int, value: bytes) -> None:
         staged = Staged(stream_job(query_id, batch_id, driver_identity()), query_id, batch_id)
         rows = pa.record_batch({"value": [value]})
-        sink.commit([stage(parse_sink({"path": str(data), "topic": "out"}), staged, 0, [rows])])
+        sink.commit([stage(parse_path_sink({"path": str(data), "topic": "out"}), staged, 0, [rows])])
 
     for query_id, batch_id, value in (("q", 0, b"q0"), ("r", 0, b"r0"), ("q", 1, b"q1"), ("q", 0, b"q0 again")):
         write(query_id, batch_id, value)

@@ -1,0 +1,237 @@
+"""The sink to brokers: each task sends its rows to the leaders of their partitions, by the bulk client of kreplog.
+
+At least once. A producer is idempotent, so that no batch of a task is written twice by its retries; but a task that
+Spark runs again, or a stream's batch after a restart, is another producer and writes its rows again, and the rows of a
+job that fails are not taken back. See sink.py for what a sink by transactions would add.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import chain
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from kreplog.errors import ErrorCode, InvalidTopicError, KreplogError, RecordTooLargeError, UsageError
+from kreplog.types import TopicPartition, check_topic
+from pyspark_kreplog.sink import Job
+from pyspark_kreplog.sink_options import BATCH_BYTES, MAX_REQUEST_BYTES, BrokerSinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kreplog.client.producer import Producer
+
+COLUMNS = ("value", "key", "headers", "partition")
+PENDING_BYTES = 16 << 20
+"""Rows that name their topics are sent once a task has so many bytes of them, topic by topic."""
+
+_log = logging.getLogger("pyspark_kreplog")
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task has written: records that all in-sync replicas of their partitions have."""
+
+    records: int
+
+
+class BrokerSink:
+    """Plain values: connections are made where they are used, in the driver for a look at the topic, and in tasks."""
+
+    def __init__(self, options: BrokerSinkOptions) -> None:
+        self._options = options
+
+    def prepare(self) -> None:
+        """Brokers answer, and know the topic of the option. Raises KreplogError."""
+        options = self._options
+        with _explained(options):
+            _require_topic(options)
+        _log.info(
+            "rows are written to the cluster at %s at least once: a task or a stream's batch that runs again writes "
+            "its rows again",
+            options.bootstrap,
+        )
+
+    def write(self, job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> Sent:
+        """Raises UsageError for a row that cannot be written, and KreplogError, naming the partition, for what the
+        cluster refuses or does not acknowledge in time. Other rows of the task may be written then."""
+        options = self._options
+        rows = _Rows(batches, options.topic is None)
+        with _explained(options), _producer(options) as producer:
+            try:
+                for topic, data in _by_topic(rows) if options.topic is None else _of_topic(options.topic, rows):
+                    producer.append_arrow(topic, data)
+            except KreplogError:
+                if rows.failure is not None:  # of which an Arrow stream reports the text alone
+                    raise rows.failure from None
+                raise
+        return Sent(rows.count)
+
+    def commit(self, messages: Sequence[WriterCommitMessage]) -> None:
+        """Brokers have shown the records as they came."""
+        count = sum(message.records for message in messages if isinstance(message, Sent))
+        _log.info("%d records are written to the cluster at %s", count, self._options.bootstrap)
+
+    def abort(self, job: Job | None, messages: Sequence[WriterCommitMessage]) -> None:
+        """What brokers have acknowledged stays."""
+        _log.warning(
+            "a write to the cluster at %s has failed; the rows that its tasks have written stay, and the next attempt "
+            "writes them again",
+            self._options.bootstrap,
+        )
+
+
+def _require_topic(options: BrokerSinkOptions) -> None:
+    connections_of = _client_module("cluster_connections").ClusterConnections
+    connections = connections_of(options.bootstrap, options.client_id, options.request_timeout_s)
+    deadline = time.monotonic() + options.max_block_s
+    try:
+        if options.topic is None:
+            connections.refresh([], deadline)
+        else:
+            connections.require([TopicPartition(options.topic, 0)], deadline)
+    finally:
+        connections.close()
+
+
+def _producer(options: BrokerSinkOptions) -> Producer:
+    producer: Producer = _client_module("producer").Producer(
+        options.bootstrap,
+        compression=options.compression,
+        batch_bytes=options.batch_bytes,
+        max_record_bytes=options.max_request_bytes,
+        request_timeout_s=options.request_timeout_s,
+        delivery_timeout_s=options.delivery_timeout_s,
+        max_block_s=options.max_block_s,
+        client_id=options.client_id,
+    )
+    return producer
+
+
+def _client_module(name: str) -> ModuleType:
+    """Raises UsageError where the package that it needs is missing."""
+    try:
+        return import_module(f"kreplog.client.{name}")
+    except ImportError as error:
+        raise UsageError(
+            f"kafka.bootstrap.servers: {error}; to write to brokers, pip install 'kreplog[cluster]' here and on every "
+            "worker"
+        ) from error
+
+
+@contextmanager
+def _explained(options: BrokerSinkOptions) -> Iterator[None]:
+    """Errors of the bulk client with the option that mends them."""
+    try:
+        yield
+    except RecordTooLargeError as error:
+        raise RecordTooLargeError(
+            f"{error}: raise option '{MAX_REQUEST_BYTES}', and the topic's max.message.bytes"
+        ) from error
+    except KreplogError as error:
+        code = getattr(error, "code", error.kafka_code)
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise UsageError(
+                f"{error}: not in its metadata for {options.max_block_s * 1000:.0f} ms (option 'kafka.max.block.ms'); "
+                "create the topic first"
+            ) from error
+        if code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise UsageError(
+                f"{error}: lower option '{BATCH_BYTES}', now {options.batch_bytes}, or raise the topic's "
+                "max.message.bytes"
+            ) from error
+        raise
+
+
+# Rows
+
+
+class _Rows:
+    """The rows of a task as batches with the columns that are written, and with `topic` where rows name theirs.
+
+    count: rows that were taken. failure: what ended them early.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], with_topic: bool) -> None:
+        self._batches = iter(batches)
+        self._names = ("topic", *COLUMNS) if with_topic else COLUMNS
+        self.count = 0
+        self.failure: BaseException | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            batch = next(batch for batch in self._batches if batch.num_rows)
+            batch = batch.select([name for name in self._names if name in batch.schema.names])
+            _check(batch)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.failure = error
+            raise
+        self.count += batch.num_rows
+        return batch
+
+
+def _check(batch: pa.RecordBatch) -> None:
+    """Raises UsageError, in the words of Spark's Kafka sink."""
+    if "topic" in batch.schema.names and batch.column("topic").null_count:
+        raise UsageError("null topic present in the data. Use the topic option for setting a topic.")
+    if "headers" in batch.schema.names:
+        entries = batch.column("headers").flatten()
+        if entries.null_count or entries.field(0).null_count:
+            raise UsageError("a header of a record is null, or has no key: a header is a key and a value")
+
+
+def _of_topic(topic: str, rows: _Rows) -> Iterator[tuple[str, pa.RecordBatchReader]]:
+    """The topic with all rows, which are taken while they are sent; nothing where there is no row."""
+    import pyarrow as pa
+
+    for first in rows:
+        yield topic, pa.RecordBatchReader.from_batches(first.schema, chain([first], rows))
+
+
+def _by_topic(rows: _Rows) -> Iterator[tuple[str, pa.Table]]:
+    """Each topic with rows, in their order; the same topic comes again with later rows."""
+    import pyarrow as pa
+
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= PENDING_BYTES:
+            yield from _split(pa.Table.from_batches(pending))
+            pending, size = [], 0
+    if pending:
+        yield from _split(pa.Table.from_batches(pending))
+
+
+def _split(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    import pyarrow.compute as pc
+
+    topics = table.column("topic").combine_chunks().dictionary_encode()
+    by_topic = table.drop_columns("topic").take(pc.array_sort_indices(topics.indices))  # a stable sort
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(topics.indices).to_pylist()}
+    start = 0
+    for number, topic in enumerate(topics.dictionary.to_pylist()):
+        count = counts[number]
+        yield _checked(topic), by_topic.slice(start, count)
+        start += count
+
+
+def _checked(topic: str) -> str:
+    try:
+        return check_topic(topic)
+    except InvalidTopicError as error:
+        raise UsageError(f"column topic: {error}") from error

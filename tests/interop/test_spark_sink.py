@@ -1,0 +1,45 @@
+"""The sink to brokers against a real Kafka, as Kafka's clients are served what it wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.interop.clients import create, served
+from tests.interop.jvm import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.spark]
+
+HEADERS = "array(named_struct('key', 'h', 'value', x'0102')) headers"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_kafkas_clients_read_what_the_sink_writes(spark: SparkSession, broker: Broker, codec: str) -> None:
+    topic = f"sink-{codec}"
+    create(broker.bootstrap, topic)
+    frame = spark.range(3000).selectExpr(
+        "cast(id as string) key", "nullif(concat('value ', id), 'value 7') value", HEADERS
+    )
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic, "kafka.compression.type": codec}
+    frame.write.format("kreplog").mode("append").options(**options).save()
+    found = served(broker.bootstrap, topic)
+    assert sorted(int(record.key or b"") for record in found) == list(range(3000))
+    for record in found:
+        assert record.key is not None and record.headers == (("h", b"\x01\x02"),)
+        assert record.value == (None if record.key == b"7" else b"value " + record.key)
+
+
+def test_what_kafka_refuses_is_named(spark: SparkSession, broker: Broker) -> None:
+    create(broker.bootstrap, "sink-small", max_message_bytes=2000)
+    large = spark.range(1).selectExpr("repeat('v', 10000) value").write.format("kreplog").mode("append")
+    large.option("kafka.bootstrap.servers", broker.bootstrap)
+    with pytest.raises(PySparkException, match=r"sink-small-0: the leader refuses.*MESSAGE_TOO_LARGE"):
+        large.option("topic", "sink-small").save()
+    with pytest.raises(PySparkException, match=r"sink-none-0: the cluster has no such topic"):
+        large.option("topic", "sink-none").option("kafka.max.block.ms", "1000").save()
+    assert served(broker.bootstrap, "sink-small") == []
