@@ -36,7 +36,9 @@ def sink(path: Path) -> SinkDirectory:
 
 def write(path: Path, batch_id: int, turn: int) -> None:
     """Two tasks stage a batch, and the driver commits it. turn: shifts rows without a key to other partitions."""
-    options = parse_path_sink({"path": str(path), "topic": "t", "numPartitions": str(PARTITIONS), "kafka.batch.size": "200"})
+    options = parse_path_sink(
+        {"path": str(path), "topic": "t", "numPartitions": str(PARTITIONS), "kafka.batch.size": "200"}
+    )
     path.mkdir(exist_ok=True)
     staged = []
     for task in range(2):

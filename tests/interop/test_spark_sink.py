@@ -40,6 +40,6 @@ def test_what_kafka_refuses_is_named(spark: SparkSession, broker: Broker) -> Non
     large.option("kafka.bootstrap.servers", broker.bootstrap)
     with pytest.raises(PySparkException, match=r"sink-small-0: the leader refuses.*MESSAGE_TOO_LARGE"):
         large.option("topic", "sink-small").save()
-    with pytest.raises(PySparkException, match=r"sink-none-0: the cluster has no such topic"):
-        large.option("topic", "sink-none").option("kafka.max.block.ms", "1000").save()
+    with pytest.raises(PySparkException, match=r"sink-unmade-0: the cluster has no such topic"):
+        large.option("topic", "sink-unmade").option("kafka.max.block.ms", "1000").save()
     assert served(broker.bootstrap, "sink-small") == []

@@ -1,0 +1,158 @@
+"""Tasks, Python workers and whole drivers are killed while a stream and batch jobs write to a path: no row is lost, and
+none is there twice, as a process that knows nothing of Spark reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log
+from pyspark_kreplog.staging import FOLDER
+from tests.integration.clusters import eventually
+from tests.spark import sink_driver
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+ROOT = Path(__file__).parents[2]
+ROWS = 200_000
+DRIVERS = 40
+PER_DRIVER = 4
+"""Kills of tasks, and of workers, in the life of each driver."""
+
+LIFE_S = 120.0
+READER = """
+import json, sys
+from collections import Counter
+from kreplog import Log
+found = {}
+for topic, partitions in (("out", 3), ("jobs", 2)):
+    values = Counter()
+    for partition in range(partitions):
+        with Log.open(f"{sys.argv[1]}/{topic}-{partition}", read_only=True) as log:
+            assert not log.verify().damages
+            values.update(value.decode() for value in log.values())
+    found[topic] = values
+json.dump(found, sys.stdout)
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])}
+
+
+@contextmanager
+def driver(folder: Path, life: int, task_kills: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Killed at the end with its JVM, as if its machine had gone."""
+    command = [sys.executable, sink_driver.__file__, str(folder), str(life), str(task_kills)]
+    with open(folder / "driver.log", "ab") as log:
+        process = subprocess.Popen(
+            command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with_workers = [process.pid, *workers_of(process.pid)]
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        eventually(lambda: not any(map(is_alive, with_workers)), "the workers of a dead driver live on", 60)
+
+
+def stat_of(pid: int) -> list[str]:
+    """State, parent, group, session, ...: empty for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    return stat_of(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def workers_of(driver_pid: int) -> list[int]:
+    """The Python processes that the daemons of the driver's JVM have forked: they run tasks, plans and commits."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        fields = stat_of(int(entry.name)) if entry.name.isdigit() else []
+        if fields and fields[0] not in "ZX":
+            parents[int(entry.name)] = int(fields[1])
+    children = {driver_pid}
+    for _ in range(3):  # JVM, daemon, worker
+        children = {pid for pid, parent in parents.items() if parent in children}
+    return sorted(pid for pid in children if b"pyspark.daemon" in command_of(pid))
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def kill_workers(process: subprocess.Popen[bytes], count: int, choose: random.Random) -> int:
+    deadline = time.monotonic() + LIFE_S
+    killed = 0
+    while killed < count:
+        assert process.poll() is None, f"the driver ended with {process.returncode}"
+        assert time.monotonic() < deadline, "no workers to kill"
+        time.sleep(choose.random() / 4)  # so that a kill comes at any time of a worker's life
+        workers = workers_of(process.pid)
+        if workers:
+            os.kill(choose.choice(workers), signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def test_nothing_is_lost_and_nothing_is_twice(tmp_path: Path, figure: Callable[[str], None]) -> None:
+    for name in ("tasks", "done", "killed"):
+        (tmp_path / name).mkdir()
+    with Log.open(tmp_path / "source" / "in-0") as log:
+        log.append_many([b"%d" % number for number in range(ROWS)])
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    tasks = workers = 0
+    for life in range(DRIVERS):
+        for left in (tmp_path / "tasks").iterdir():
+            left.unlink()
+        with driver(tmp_path, life, PER_DRIVER) as process:
+            eventually(lambda: os.listdir(tmp_path / "tasks"), "no task runs", LIFE_S)
+            workers += kill_workers(process, PER_DRIVER, choose)
+            tasks += PER_DRIVER
+            eventually(lambda: len(os.listdir(tmp_path / "killed")) >= tasks, "tasks are not killed", LIFE_S)  # noqa: B023
+            before = len(os.listdir(tmp_path / "done"))
+            if choose.random() < 0.5:
+                eventually(lambda: len(os.listdir(tmp_path / "done")) > before, "no job succeeds", LIFE_S)  # noqa: B023
+            time.sleep(choose.random() * 2)  # so that the driver dies at any time of a job
+    with driver(tmp_path, -1, 0) as process:
+        assert process.wait(LIFE_S) == 0, (tmp_path / "driver.log").read_text()[-4000:]
+
+    command = [sys.executable, "-c", READER, str(tmp_path / "data")]
+    found = json.loads(subprocess.run(command, env=environment(), capture_output=True, check=True, text=True).stdout)
+    assert found["out"] == {str(number): 1 for number in range(ROWS)}
+    assert set(found["jobs"].values()) == {1}
+    rows: dict[str, set[int]] = {}
+    for value in found["jobs"]:
+        name, _, row = value.rpartition("-")
+        rows.setdefault(name, set()).add(int(row))
+    assert all(numbers == set(range(sink_driver.JOB_ROWS)) for numbers in rows.values()), "a job is there in part"
+    done = set(os.listdir(tmp_path / "done"))
+    assert done <= rows.keys()
+    unreported = rows.keys() - done  # the driver was killed between the commit and its note of it
+    assert len(unreported) <= DRIVERS
+    assert sorted(os.listdir(tmp_path / "data" / FOLDER)) == ["lock", "queries"]
+    figure(
+        f"killed: {tasks} tasks, {workers} workers, {DRIVERS} drivers; {len(rows)} jobs of {sink_driver.JOB_ROWS} rows "
+        f"({len(unreported)} not reported) and {ROWS} rows of a stream, each once"
+    )
