@@ -30,7 +30,7 @@ from pyspark_kreplog.source import KreplogDataSource
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 JOB_ROWS = 600
 STREAM_ROWS = 300
@@ -43,7 +43,7 @@ def main(folder: Path, life: int, task_kills: int) -> None:
         "local[2,8]",  # a task is tried eight times
         spark_ui_enabled=False,
         spark_python_worker_reuse=False,  # so that each worker that runs has a task
-        spark_sql_execution_arrow_maxRecordsPerBatch=50,
+        spark_sql_execution_arrow_maxRecordsPerBatch=50 if life >= 0 else 10_000,
         spark_driver_memory="512m",
         spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     )

@@ -24,12 +24,12 @@ from tests.spark import sink_driver
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
-ROWS = 200_000
+ROWS = 40_000
 DRIVERS = 40
 PER_DRIVER = 4
 """Kills of tasks, and of workers, in the life of each driver."""
 
-LIFE_S = 120.0
+LIFE_S = 240.0
 READER = """
 import json, sys
 from collections import Counter
