@@ -74,17 +74,15 @@ def run(rows: int | None, directory: Path, chart: Path) -> None:
         stream(flights, brokers, directory, steps)
         compare_source(flights, brokers, steps)
         with steps.step("Compare both results with pandas") as findings:
-            for name, found in {
-                f"topic {RESULT}": results.of_topic(directory / "data"),
-                "Parquet": results.of_parquet(directory / "parquet"),
-            }.items():
+            topic, parquet = results.of_topic(directory / "data"), results.of_parquet(directory / "parquet")
+            for name, found in ((f"topic {RESULT}", topic), ("Parquet", parquet)):
                 results.compare(name, found, expected)
                 findings.append(f"{name}: {len(found):,} records, each once, with the values of pandas")
         with steps.step("Stop the brokers") as findings:
             brokers.stop()
             findings.append("all of them have stopped cleanly")
-    results.draw(expected, chart)
-    results.print_table(steps.console, expected)
+    results.draw(parquet, chart)
+    results.print_table(steps.console, parquet)
     steps.print()
     steps.console.print(f"The chart is {chart}", soft_wrap=True)
 
