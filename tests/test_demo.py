@@ -139,7 +139,7 @@ def test_the_whole_demo_in_small(tmp_path: Path) -> None:
         "was killed after",
         f"all {ROWS:,} flights are acknowledged",
         "in sync on all partitions again",
-        "resumed with batch",
+        "the stream continues with batch",
         f"a consumer gets {ROWS:,} flights",
         "the replicas of brokers 0, 1, 2 are byte-identical",
         "topic departures: 247 records, each once",
