@@ -22,7 +22,7 @@ FIT := import ensurepip, os, sys, sysconfig, venv; sys.exit(sys.version_info < (
 # Built with the Cython of .venv, not a temporary one, so that later builds see nothing changed.
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
-.PHONY: help setup test test-long hostile interop lint docs demo bench bench-cluster build clean distclean
+.PHONY: help setup test test-long hostile interop lint docs demo spark-cluster bench bench-cluster build clean distclean
 
 help:
 	@echo "make test       lint, type checks and tests"
@@ -31,6 +31,7 @@ help:
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make docs       the documentation, into build/docs; a warning is an error"
 	@echo "make demo       336,776 real flights live through brokers and Spark; a driver and a broker are killed (2 minutes)"
+	@echo "make spark-cluster   Spark on three workers that share no log directory, from the wheel (needs root and Java 17)"
 	@echo "make bench      kreplog against its ceiling and its peers"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
 	@echo "make lint       ruff, mypy --strict, cython-lint"
@@ -67,6 +68,9 @@ docs: $(BUILT)
 
 demo: $(BUILT)
 	@$(RUN) spark/jobs/demo.py $(ARGS)
+
+spark-cluster: $(BUILT)
+	@$(RUN) -m tests.spark.cluster $(ARGS)
 
 bench: $(BUILT)
 	@$(RUN) -m pytest -q benchmarks/test_micro.py

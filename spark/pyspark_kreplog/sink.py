@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kreplog.commit import SinkDirectory, check_no_broker
+from pyspark_kreplog.shared_path import mark, require_mark
 from pyspark_kreplog.sink_options import SinkOptions
 from pyspark_kreplog.staging import Staged, partition_count, partition_counts, stage
 
@@ -54,6 +55,7 @@ class DirectorySink:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._mark = ""
 
     def prepare(self) -> None:
         """The directory is there and ours to write to, and an earlier job in it is complete."""
@@ -63,8 +65,10 @@ class DirectorySink:
         if options.topic is not None:
             partition_count(options.topic, partition_counts(options.path), options)
         self._directory().recover()
+        self._mark = mark(options.path)
 
     def write(self, job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> Staged:
+        require_mark(self._options.path, self._mark)
         return stage(self._options, Staged(job.name, job.query_id, job.batch_id), task, batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage]) -> None:

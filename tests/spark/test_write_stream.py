@@ -86,7 +86,7 @@ def test_a_batch_that_is_run_again_is_not_written_again(spark: SparkSession, tmp
     feed(tmp_path, [b"more"])
     run(spark, tmp_path)
     assert Counter(written(data, 3)) == expected + Counter([b"more"])
-    assert sorted(os.listdir(data / FOLDER)) == ["lock", "queries"]
+    assert sorted(os.listdir(data / FOLDER)) == ["id", "lock", "queries"]
 
 
 def test_a_failed_batch_is_written_when_it_succeeds(spark: SparkSession, tmp_path: Path, data: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_failed_batch_is_written_when_it_succeeds(spark: SparkSession, tmp_pat
     assert not (data / "out-0").exists()
     run(spark, tmp_path, "value", "cast(cast(value as string) as int) % 2 partition", numPartitions="2")
     assert written(data, 2) == [b"0", b"1", b"9"]
-    assert sorted(os.listdir(data / FOLDER)) == ["lock", "queries"]
+    assert sorted(os.listdir(data / FOLDER)) == ["id", "lock", "queries"]
 
 
 def test_complete_mode_appends_its_rows(spark: SparkSession, tmp_path: Path, data: Path) -> None:

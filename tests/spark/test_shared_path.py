@@ -1,0 +1,55 @@
+"""A sink's path that is not the same directory on all hosts: nothing is staged, and the message says so."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kreplog.errors import UsageError
+from pyspark_kreplog.shared_path import mark, require_mark
+from pyspark_kreplog.sink import DirectorySink
+from pyspark_kreplog.sink_options import SinkOptions, parse_sink
+from pyspark_kreplog.write import BatchWriter, StreamWriter
+
+
+def test_a_directory_keeps_its_mark(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    with ThreadPoolExecutor(8) as threads:
+        (found,) = set(threads.map(lambda _: mark(path), range(64)))
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["id"]
+    require_mark(path, found)
+
+
+@pytest.mark.parametrize("kind", [BatchWriter, StreamWriter])
+@pytest.mark.parametrize("there", ["nothing", "another directory", "another sink's directory"])
+def test_a_task_with_another_directory_stages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BatchWriter | StreamWriter], there: str
+) -> None:
+    path = tmp_path / "data"
+    options = parse_sink({"path": str(path), "topic": "t"})
+    assert isinstance(options, SinkOptions)
+    sent = pickle.dumps(kind(DirectorySink(options)))
+    shutil.rmtree(path)
+    if there != "nothing":
+        path.mkdir()
+    if there == "another sink's directory":
+        mark(str(path))
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("pyspark_kreplog.write._task", Task)
+    with pytest.raises(UsageError, match=r"'path' = '.*/data' is not shared: on host .*Nothing is written"):
+        pickle.loads(sent).write(iter(()))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+class Task:
+    """A task of batch 0."""
+
+    def partitionId(self) -> int:
+        return 0
+
+    def getLocalProperty(self, name: str) -> str:
+        return "0" if name.endswith("batchId") else "11111111-2222-3333-4444-555555555555"
