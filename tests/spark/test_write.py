@@ -19,6 +19,7 @@ from kreplog import Log, errors
 from kreplog.bulk_append import BulkAppend, atomic_write, murmur2, partition_for
 from pyspark_kreplog import commit
 from pyspark_kreplog.commit import SinkDirectory
+from pyspark_kreplog.shared_path import PREFIX
 from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, is_abandoned, stage
 from tests.faults.shim import build, run_driver
@@ -61,7 +62,9 @@ def values(path: Path) -> list[bytes | None]:
 
 
 def left_over(data: Path) -> list[str]:
-    return sorted(entry.name for entry in (data / FOLDER).iterdir() if entry.name not in ("id", "lock"))
+    return sorted(
+        entry.name for entry in (data / FOLDER).iterdir() if entry.name != "lock" and not entry.name.startswith(PREFIX)
+    )
 
 
 def test_write_and_read_back(save: Save, spark: SparkSession, data: Path) -> None:
