@@ -31,18 +31,18 @@ def test_drivers_that_mark_a_directory_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [BatchWriter, StreamWriter])
-@pytest.mark.parametrize("there", ["nothing", "another directory", "another sink's directory"])
+@pytest.mark.parametrize("content", ["nothing", "another directory", "another sink's directory"])
 def test_a_task_with_another_directory_stages_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BatchWriter | StreamWriter], there: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BatchWriter | StreamWriter], content: str
 ) -> None:
     path = tmp_path / "data"
     options = parse_sink({"path": str(path), "topic": "t"})
     assert isinstance(options, SinkOptions)
     sent = pickle.dumps(kind(DirectorySink(options)))
     shutil.rmtree(path)
-    if there != "nothing":
+    if content != "nothing":
         path.mkdir()
-    if there == "another sink's directory":
+    if content == "another sink's directory":
         mark(str(path))
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr("pyspark_kreplog.write._task", Task)
