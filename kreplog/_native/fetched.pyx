@@ -18,9 +18,12 @@ from kreplog._native.batch cimport (
     BATCH_OK,
     BATCH_SHORT,
     HEADER_SIZE,
+    TRANSACTIONAL,
     BatchHeader,
     batch_size,
+    check_crc,
     codec_of,
+    is_control,
     next_offset_of,
     raise_corrupt,
     read_header,
@@ -32,6 +35,9 @@ from kreplog.errors import KreplogError, UsageError
 @cython.final
 cdef class FetchedBatches:
     """`records`: a partition's bytes in the response to a fetch from offset `start`. Rows from `stop` on are left out.
+
+    aborted: (producer id, first offset) of aborted transactions, whose records are left out, as Kafka's consumer does under
+    read_committed.
 
     next_offset: of the next row to add. end_offset: behind the last whole batch, where the next fetch begins; `start`
     where no batch is whole. last_epoch: the leader epoch of the last whole batch, -1 where there is none. exhausted: no
@@ -46,8 +52,10 @@ cdef class FetchedBatches:
     cdef readonly int64_t end_offset
     cdef readonly int32_t last_epoch
     cdef object failure
+    cdef list aborted  # (first offset, producer id) of transactions that begin further on, the last first
+    cdef set aborting  # producers of aborted transactions that have begun and not ended
 
-    def __init__(self, records, int64_t start, int64_t stop=INT64_MAX):
+    def __init__(self, records, int64_t start, int64_t stop=INT64_MAX, aborted=()):
         cdef int code = BATCH_OK
         if start < 0:
             raise UsageError(f"start = {start}: an offset is 0 or more")
@@ -57,6 +65,9 @@ cdef class FetchedBatches:
         self.stop = stop
         self.next_offset = self.end_offset = start
         self.last_epoch = -1
+        if aborted:
+            self.aborted = sorted([(first, producer) for producer, first in aborted], reverse=True)
+            self.aborting = set()
         if self.data.shape[0]:
             with nogil:
                 code = _scan(
@@ -89,6 +100,12 @@ cdef class FetchedBatches:
             try:
                 if span == 0:
                     raise_corrupt(BATCH_SHORT, None, self.next_offset, None, self.at)
+                if self.aborting is not None:
+                    span = self.next_batch(&behind)
+                    if self.is_aborted(&self.data[self.at], span):
+                        self.at += span
+                        self.next_offset = behind
+                        continue
                 builder.add(&self.data[self.at], span, self.next_offset, self.stop)
             except KreplogError as error:
                 self.failure = error
@@ -101,6 +118,33 @@ cdef class FetchedBatches:
             self.next_offset = behind
         if self.failure is not None and not builder._columns.rows:
             raise self.failure
+
+
+    cdef Py_ssize_t next_batch(self, int64_t* behind) except -1:
+        """Bytes of the next batch alone; `behind` is the offset after it."""
+        cdef BatchHeader header
+        read_header(&self.data[self.at], self.end - self.at, &header)  # checked by _scan
+        behind[0] = next_offset_of(&header)
+        return batch_size(&header)
+
+    cdef bint is_aborted(self, const uint8_t* batch, Py_ssize_t size) except -1:
+        """Whether the batch, a whole one, is of an aborted transaction. Raises CorruptBatchError.
+
+        The first marker of a producer behind the first offset of an aborted transaction is the one that aborts it."""
+        cdef BatchHeader header
+        cdef int code
+        read_header(batch, size, &header)
+        code = check_crc(batch, &header)
+        if code != BATCH_OK:
+            raise_corrupt(code, None, header.base_offset, None, self.at)
+        while self.aborted and self.aborted[len(self.aborted) - 1][0] < next_offset_of(&header):
+            self.aborting.add(self.aborted.pop()[1])
+        if header.producer_id < 0 or header.producer_id not in self.aborting:
+            return False
+        if is_control(&header):
+            self.aborting.discard(header.producer_id)
+            return True
+        return (header.attributes & TRANSACTIONAL) != 0
 
 
 cdef int _scan(

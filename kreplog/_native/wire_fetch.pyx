@@ -16,8 +16,8 @@
                 preferred_read_replica int32 (11+), records bytes|null
       tags      0: diverging epoch int32, end_offset int64; 1: leader int32, leader_epoch int32 (both 12+, KIP-595)
 
-Version 12 is flexible. Without transactions the last stable offset is the high watermark, and nothing is aborted. The
-records are never copied: those of a decoded response are slices of its frame, those of an encoded one its own objects.
+Version 12 is flexible. A broker of kreplog has no transactions, so that the last stable offset is the high watermark;
+that of another broker is not decoded, since the records end there. The records are never copied: those of a decoded response are slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Fetch; KIP-227, KIP-320, KIP-482, KIP-516.
 """
 
@@ -78,6 +78,8 @@ cdef enum:
     REQUEST_FORGOTTEN = 6
     REQUEST_SESSION = 7
     REQUEST_SESSION_EPOCH = 8
+    REQUEST_ISOLATION = 9
+    REQUEST_RACK = 10
 
     RESPONSE_ERROR = 0
     RESPONSE_SESSION = 1
@@ -100,6 +102,8 @@ cdef enum:
     RESPONSE_LEADER_EPOCH = 6
     RESPONSE_RECORDS = 7
     RESPONSE_TOPIC_ID = 8
+    RESPONSE_ABORTED = 9
+    RESPONSE_PREFERRED = 10
 
 cdef int UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -116,7 +120,7 @@ cdef class FetchCodec:
     def __init__(self, request, request_partition, response, response_partition):
         self.request = Slots(
             request, "replica_id", "broker_epoch", "max_wait_ms", "min_bytes", "max_bytes", "partitions", "forgotten",
-            "session_id", "session_epoch",
+            "session_id", "session_epoch", "isolation_level", "rack",
         )
         self.request_partition = Slots(
             request_partition, "partition", "topic_id", "current_leader_epoch", "fetch_offset", "last_fetched_epoch",
@@ -125,7 +129,7 @@ cdef class FetchCodec:
         self.response = Slots(response, "error", "session_id", "partitions")
         self.response_partition = Slots(
             response_partition, "partition", "error", "high_watermark", "log_start_offset", "diverging", "leader",
-            "leader_epoch", "records", "topic_id",
+            "leader_epoch", "records", "topic_id", "aborted", "preferred_read_replica",
         )
 
     def decode_request(self, data, Py_ssize_t start, int version, name_of, int budget=BUDGET):
@@ -144,6 +148,8 @@ cdef class FetchCodec:
         cdef int32_t max_bytes
         cdef int32_t session = 0
         cdef int32_t session_epoch = -1
+        cdef int isolation
+        cdef str rack = ""
         cdef list partitions = []
         cdef list forgotten = []
         cdef list unknown = []
@@ -156,7 +162,7 @@ cdef class FetchCodec:
         max_wait = read_int32(&input)
         min_bytes = read_int32(&input)
         max_bytes = read_int32(&input)
-        read_int8(&input)
+        isolation = read_int8(&input)
         if version >= WITH_SESSIONS:
             session = read_int32(&input)
             session_epoch = read_int32(&input)
@@ -166,7 +172,7 @@ cdef class FetchCodec:
             for _ in range(read_array(&input, 3)):
                 read_forgotten(&input, version, name_of, forgotten)
         if version >= WITH_RACK:
-            read_text(&input)
+            rack = read_text(&input)
         if version >= FLEXIBLE_FROM:
             read_request_tags(&input, version, &replica, &broker_epoch)
         request = self.request.new()
@@ -179,6 +185,8 @@ cdef class FetchCodec:
         self.request.set(request, REQUEST_FORGOTTEN, tuple(forgotten))
         self.request.set(request, REQUEST_SESSION, session)
         self.request.set(request, REQUEST_SESSION_EPOCH, session_epoch)
+        self.request.set(request, REQUEST_ISOLATION, isolation)
+        self.request.set(request, REQUEST_RACK, rack)
         return request, tuple(unknown)
 
     cdef int read_request_topic(self, Input* input, int version, name_of, list partitions, list unknown) except -1:
@@ -227,7 +235,7 @@ cdef class FetchCodec:
         out.int32(self.request.get(request, REQUEST_MAX_WAIT))
         out.int32(self.request.get(request, REQUEST_MIN_BYTES))
         out.int32(self.request.get(request, REQUEST_MAX_BYTES))
-        out.int8(0)
+        out.int8(self.request.get(request, REQUEST_ISOLATION))
         if version >= WITH_SESSIONS:
             out.int32(self.request.get(request, REQUEST_SESSION))
             out.int32(self.request.get(request, REQUEST_SESSION_EPOCH))
@@ -235,7 +243,7 @@ cdef class FetchCodec:
         if version >= WITH_SESSIONS:
             write_forgotten(out, version, id_of, self.request.get(request, REQUEST_FORGOTTEN))
         if version >= WITH_RACK:
-            out.text("")
+            out.text(self.request.get(request, REQUEST_RACK))
         if version >= WITH_STATE:
             write_replica_state(
                 out, self.request.get(request, REQUEST_REPLICA), self.request.get(request, REQUEST_BROKER_EPOCH)
@@ -306,6 +314,8 @@ cdef class FetchCodec:
         cdef int16_t error
         cdef int64_t high_watermark
         cdef int64_t log_start = -1
+        cdef int32_t preferred = -1
+        cdef tuple aborted
         cdef Py_ssize_t count
         cdef Py_ssize_t _
         cdef PartitionTags tags
@@ -318,10 +328,9 @@ cdef class FetchCodec:
             if version >= WITH_START:
                 log_start = read_int64(input)
             count = read_count(input, 16)
-            if count > 0:
-                skip_aborted(input, count)
+            aborted = read_aborted(input, count) if count > 0 else ()
             if version >= WITH_RACK:
-                read_int32(input)
+                preferred = read_int32(input)
             records = read_records(input, view)
             read_partition_tags(input, &tags)
             if topic is None:
@@ -338,6 +347,8 @@ cdef class FetchCodec:
             self.response_partition.set(partition, RESPONSE_LEADER_EPOCH, tags.leader_epoch)
             self.response_partition.set(partition, RESPONSE_RECORDS, records)
             self.response_partition.set(partition, RESPONSE_TOPIC_ID, "")
+            self.response_partition.set(partition, RESPONSE_ABORTED, aborted)
+            self.response_partition.set(partition, RESPONSE_PREFERRED, preferred)
             partitions.append(partition)
         return end_struct(input)
 
@@ -377,7 +388,7 @@ cdef class FetchCodec:
         for topic_id, number in unknown:
             out.topic_id(topic_id)
             out.array(1)
-            write_offsets(out, version, number, UNKNOWN_TOPIC_ID, -1, -1)
+            write_offsets(out, version, number, UNKNOWN_TOPIC_ID, -1, -1, (), -1)
             out.put_records(b"")
             out.end_struct()
             out.end_struct()
@@ -396,6 +407,7 @@ cdef class FetchCodec:
         write_offsets(
             out, version, number_of(slots.get(partition, PARTITION)), slots.get(partition, RESPONSE_PARTITION_ERROR),
             slots.get(partition, RESPONSE_HIGH_WATERMARK), slots.get(partition, RESPONSE_LOG_START),
+            slots.get(partition, RESPONSE_ABORTED), slots.get(partition, RESPONSE_PREFERRED),
         )
         out.put_records(slots.get(partition, RESPONSE_RECORDS))
         if version < FLEXIBLE_FROM:
@@ -497,13 +509,16 @@ cdef int write_replica_state(Output out, int32_t replica, int64_t broker_epoch) 
     return out.end_struct()
 
 
-cdef int skip_aborted(Input* input, Py_ssize_t count) except -1:
+cdef tuple read_aborted(Input* input, Py_ssize_t count):
+    """(producer id, first offset) of each aborted transaction."""
+    cdef list aborted = []
+    cdef int64_t producer
     cdef Py_ssize_t _
     for _ in range(count):
-        read_int64(input)
-        read_int64(input)
+        producer = read_int64(input)
+        aborted.append((producer, read_int64(input)))
         end_struct(input)
-    return 0
+    return tuple(aborted)
 
 
 cdef int read_partition_tags(Input* input, PartitionTags* tags) except -1:
@@ -532,7 +547,8 @@ cdef int read_partition_tags(Input* input, PartitionTags* tags) except -1:
 
 
 cdef int write_offsets(
-    Output out, int version, int32_t number, int16_t error, int64_t high_watermark, int64_t log_start
+    Output out, int version, int32_t number, int16_t error, int64_t high_watermark, int64_t log_start,
+    tuple aborted, int32_t preferred
 ) except -1:
     """A partition of a response as far as its records."""
     out.int32(number)
@@ -541,9 +557,13 @@ cdef int write_offsets(
     out.int64(high_watermark)
     if version >= WITH_START:
         out.int64(log_start)
-    out.array(0)
+    out.array(len(aborted))
+    for producer, first_offset in aborted:
+        out.int64(producer)
+        out.int64(first_offset)
+        out.end_struct()
     if version >= WITH_RACK:
-        out.int32(-1)
+        out.int32(preferred)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Consumer: records of a cluster's partitions as Arrow columns, without a Python object per record.
 
 A bulk client: the caller says which partitions it reads and from which offsets, and holds on to its positions itself.
-Consumer groups, committed offsets, transactions (`read_committed`), TLS and SASL are left to the usual Kafka clients.
+Consumer groups, committed offsets, TLS and SASL are left to the usual Kafka clients.
 Works with kreplog's brokers and with Apache Kafka.
 """
 
@@ -24,7 +24,7 @@ from kreplog.client.cluster_metadata import PartitionMetadata
 from kreplog.client.epoch_history import EpochHistory
 from kreplog.client.fetcher import Fetcher, FetchSettings, PartitionFetch
 from kreplog.client.offset_lookup import OffsetAndTimestamp, list_offsets
-from kreplog.core.messages import EARLIEST, LATEST
+from kreplog.core.messages import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kreplog.errors import (
     ArgumentTypeError,
     CorruptBatchError,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 MAX_PIECE_BYTES = 1 << 30
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ class Consumer:
     partition_max_bytes: of one response, and of one partition in it; a larger batch is returned nevertheless.
     request_timeout_s: how long a broker may take for a response before its connection is given up.
     retry_timeout_s: how long leaders are looked for, and brokers tried, before that is an error.
+    isolation_level: "read_committed" leaves out records of aborted transactions, and reads no further than the first
+    open one (KIP-98); it has a meaning for Apache Kafka's brokers, as kreplog's have no transactions. rack: the
+    client's, as broker.rack has it: where brokers select replicas by rack, records come from one there (KIP-392).
     """
 
     def __init__(
@@ -101,7 +105,11 @@ class Consumer:
         request_timeout_s: float = 30.0,
         retry_timeout_s: float = 60.0,
         client_id: str = "kreplog",
+        isolation_level: str = "read_uncommitted",
+        rack: str = "",
     ) -> None:
+        if isolation_level not in ISOLATION_LEVELS:
+            raise UsageError(f"isolation_level = {isolation_level!r}: {' and '.join(ISOLATION_LEVELS)} are possible")
         if not 0 < piece_bytes <= MAX_PIECE_BYTES:
             raise UsageError(f"piece_bytes = {piece_bytes}: 1 to {MAX_PIECE_BYTES} are possible")
         if min(max_bytes, partition_max_bytes) < 1 or min(max_wait_ms, min_bytes) < 0 or max_bytes > 64 << 20:
@@ -115,7 +123,14 @@ class Consumer:
         self._builder = ArrowBuilder(columns, timestamp_unit)
         self._piece_bytes = piece_bytes
         self._settings = FetchSettings(
-            max_wait_ms, min_bytes, max_bytes, partition_max_bytes, request_timeout_s, retry_timeout_s
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            partition_max_bytes,
+            request_timeout_s,
+            retry_timeout_s,
+            ISOLATION_LEVELS[isolation_level],
+            rack,
         )
         self._cluster = ClusterConnections(bootstrap, client_id, request_timeout_s)
         self._epochs = EpochHistory(self._cluster)
@@ -177,7 +192,9 @@ class Consumer:
         return {at: found.offset for at, found in self._list_offsets(partitions, EARLIEST).items() if found is not None}
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermark of each: records below it are committed. Raises as list_offsets."""
+        """The high watermark of each, below which records are committed; under read_committed the last stable offset.
+
+        Raises as list_offsets."""
         return {at: found.offset for at, found in self._list_offsets(partitions, LATEST).items() if found is not None}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
@@ -315,7 +332,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         wanted = [_partition(at) for at in partitions]
         with self._alone():
-            return list_offsets(self._cluster, wanted, timestamp, self._deadline())
+            return list_offsets(self._cluster, wanted, timestamp, self._deadline(), self._settings.isolation_level)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.retry_s

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kreplog.core.messages import CONSUMER, FetchPartition, FetchRequest, FetchResponse
+from kreplog.core.messages import CONSUMER, READ_UNCOMMITTED, FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
@@ -21,7 +21,11 @@ _LOST = {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_E
 
 
 class FetchSession:
-    def __init__(self) -> None:
+    """isolation_level, rack: of every request."""
+
+    def __init__(self, isolation_level: int = READ_UNCOMMITTED, rack: str = "") -> None:
+        self._isolation_level = isolation_level
+        self._rack = rack
         self._id = 0
         self._epoch = 0
         self._held: dict[TopicPartition, FetchPartition] = {}  # as the broker has them once the request has arrived
@@ -41,7 +45,19 @@ class FetchSession:
         self._ids = {place.topic: partition.topic_id for place, partition in (*self._held.items(), *wanted.items())}
         self._topics = {partition.topic_id: place.topic for place, partition in wanted.items()}
         self._held = dict(wanted)
-        return FetchRequest(CONSUMER, -1, max_wait_ms, min_bytes, max_bytes, listed, forgotten, self._id, self._epoch)
+        return FetchRequest(
+            CONSUMER,
+            -1,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            listed,
+            forgotten,
+            self._id,
+            self._epoch,
+            self._isolation_level,
+            self._rack,
+        )
 
     def partitions(self) -> dict[TopicPartition, FetchPartition]:
         """All that the broker fetches by the last request, as it was listed."""

@@ -27,7 +27,7 @@ from kreplog.client.bulk_errors import (
 )
 from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id
 from kreplog.client.fetch_session import FetchSession, is_lost
-from kreplog.core.messages import FetchedPartition, FetchPartition
+from kreplog.core.messages import READ_UNCOMMITTED, FetchedPartition, FetchPartition
 from kreplog.errors import ErrorCode, KreplogError, OffsetOutOfRangeError, PeerProtocolError
 from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 from kreplog.wire import fetch
@@ -70,11 +70,14 @@ class FetchSettings:
     partition_max_bytes: int
     request_timeout_s: float
     retry_s: float
+    isolation_level: int = READ_UNCOMMITTED
+    rack: str = ""
 
 
 class PartitionFetch:
     """Where the fetches of one partition are. fetch_offset: of the next fetch. stop: nothing is fetched from there on.
 
+    replica: the broker that the leader prefers for this client's rack (KIP-392), until replica_until; None: the leader.
     failing_since: of the first of the errors that no success has followed.
     """
 
@@ -87,6 +90,8 @@ class PartitionFetch:
         "log_start_offset",
         "partition",
         "refetches",
+        "replica",
+        "replica_until",
         "retry_at",
         "stop",
         "topic_id",
@@ -104,6 +109,8 @@ class PartitionFetch:
         self.last_error = ErrorCode.NONE
         self.retry_at = 0.0
         self.refetches = 0
+        self.replica: int | None = None
+        self.replica_until = 0.0
 
     @property
     def finished(self) -> bool:
@@ -113,9 +120,9 @@ class PartitionFetch:
 class _BrokerFetches:
     """The connection to one broker, its session, and the fetch in flight."""
 
-    def __init__(self, connection: BulkConnection) -> None:
+    def __init__(self, connection: BulkConnection, session: FetchSession) -> None:
         self.connection = connection
-        self.session = FetchSession()
+        self.session = session
         self.sent_at = 0.0
 
     @property
@@ -204,12 +211,12 @@ class Fetcher:
         metadata = self._cluster.metadata
         waiting = {broker_id for broker_id, broker in self._brokers.items() if broker.in_flight}
         for fetching in self._fetches.values():
-            leader = metadata.leader_of(fetching.partition)
-            if leader in waiting:
+            source = self._source_of(fetching, now)
+            if source in waiting:
                 continue
-            if leader != NO_LEADER and not fetching.finished and fetching.retry_at <= now:
+            if source != NO_LEADER and not fetching.finished and fetching.retry_at <= now:
                 epoch = metadata.partitions[fetching.partition].leader_epoch
-                led.setdefault(leader, {})[fetching.partition] = FetchPartition(
+                led.setdefault(source, {})[fetching.partition] = FetchPartition(
                     fetching.partition,
                     fetching.topic_id,
                     epoch,
@@ -227,7 +234,9 @@ class Fetcher:
         try:
             broker = self._brokers.get(broker_id)
             if broker is None:
-                broker = self._brokers[broker_id] = _BrokerFetches(self._cluster.connect(broker_id, deadline))
+                broker = self._brokers[broker_id] = _BrokerFetches(
+                    self._cluster.connect(broker_id, deadline), FetchSession(settings.isolation_level, settings.rack)
+                )
             if broker.connection.version(ApiKey.FETCH) >= FIRST_WITH_TOPIC_IDS:
                 without = next((request for request in wanted.values() if not request.topic_id), None)
                 if without is not None:
@@ -253,11 +262,20 @@ class Fetcher:
         """Give up connections whose broker is silent for longer than request_timeout_s."""
         for broker_id, broker in list(self._brokers.items()):
             if broker.in_flight and now - broker.sent_at > self._settings.request_timeout_s:
-                self._lose(broker_id, self._led_by(broker_id), now)
+                self._lose(broker_id, self._fetched_from(broker_id, now), now)
 
-    def _led_by(self, broker_id: int) -> dict[TopicPartition, PartitionFetch]:
-        metadata = self._cluster.metadata
-        return {at: fetching for at, fetching in self._fetches.items() if metadata.leader_of(at) == broker_id}
+    def _fetched_from(self, broker_id: int, now: float) -> dict[TopicPartition, PartitionFetch]:
+        return {at: fetching for at, fetching in self._fetches.items() if self._source_of(fetching, now) == broker_id}
+
+    def _source_of(self, fetching: PartitionFetch, now: float) -> int:
+        """The broker to fetch from: the replica that the leader prefers, if there is one, else the leader."""
+        leader = self._cluster.metadata.leader_of(fetching.partition)
+        if fetching.replica is None or leader == NO_LEADER:
+            return leader
+        if now >= fetching.replica_until or fetching.replica not in self._cluster.metadata.brokers:
+            fetching.replica = None
+            return leader
+        return fetching.replica
 
     # Leaders
 
@@ -298,6 +316,9 @@ class Fetcher:
     def _retry(self, fetching: PartitionFetch, error: ErrorCode, now: float, cause: KreplogError | None = None) -> None:
         """Try again after a while, with metadata looked up anew; fail if that has gone on for retry_s."""
         at = fetching.partition
+        if fetching.replica is not None:
+            self._leave_replica(fetching, now)
+            return
         if error in MOVED or error is ErrorCode.BROKER_NOT_AVAILABLE:
             self._cluster.metadata = self._cluster.metadata.without_leader(at)
         fetching.retry_at = now + RETRY_BACKOFF_S
@@ -322,6 +343,11 @@ class Fetcher:
                     ),
                 )
 
+    def _leave_replica(self, fetching: PartitionFetch, now: float) -> None:
+        """Fetch from the leader, which may name another replica."""
+        fetching.replica = None
+        fetching.retry_at = now + RETRY_BACKOFF_S
+
     def _fail(self, fetching: PartitionFetch, error: KreplogError) -> None:
         del self._fetches[fetching.partition]
         self._failures.append(error)
@@ -342,12 +368,13 @@ class Fetcher:
             time.sleep(max(0.0, deadline - time.monotonic()))  # until a partition is tried again
             return
         for connection in wait_for(list(waiting), deadline):
+            now = time.monotonic()
             broker_id = waiting[connection]
             try:
                 for header, frame in connection.receive():
                     self._on_response(broker_id, header, frame)
             except OSError:
-                self._lose(broker_id, self._led_by(broker_id), time.monotonic())
+                self._lose(broker_id, self._fetched_from(broker_id, now), now)
 
     def _on_response(self, broker_id: int, header: RequestHeader, frame: Buffer) -> None:
         broker = self._brokers[broker_id]
@@ -399,7 +426,9 @@ class Fetcher:
 
     def _on_partition(self, fetching: PartitionFetch, fetched: FetchedPartition, now: float) -> None:
         at = fetching.partition
-        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE and fetching.replica is not None:
+            self._leave_replica(fetching, now)  # a follower may lag behind
+        elif fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._fail(
                 fetching,
                 OffsetOutOfRangeError(
@@ -425,7 +454,10 @@ class Fetcher:
             fetching.failing_since = None
             fetching.high_watermark = fetched.high_watermark
             fetching.log_start_offset = fetched.log_start_offset
-            batches = FetchedBatches(fetched.records, fetching.fetch_offset, fetching.stop)
+            if fetched.preferred_read_replica >= 0 and fetching.replica is None:
+                fetching.replica = fetched.preferred_read_replica
+                fetching.replica_until = now + METADATA_MAX_AGE_S
+            batches = FetchedBatches(fetched.records, fetching.fetch_offset, fetching.stop, fetched.aborted)
             if batches.end_offset > fetching.fetch_offset:
                 fetching.fetch_offset = batches.end_offset
                 fetching.last_epoch = batches.last_epoch

@@ -26,6 +26,10 @@ CONSUMER = -1
 DEBUGGING = -2
 """The replica_id of a client that reads one replica, leader or not, up to its log end."""
 
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+"""Isolation levels of Fetch and ListOffsets (KIP-98)."""
+
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -163,7 +167,9 @@ class FetchRequest:
     """replica_id: broker id of a follower, CONSUMER or DEBUGGING; broker_epoch: of a follower's registration (KIP-903).
 
     session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) for none, (0, 0) for a new one; in a
-    session `partitions` lists only the changes since the last request, `forgotten` those that left it.
+    session `partitions` lists only the changes since the last request, `forgotten` those that left it. isolation_level:
+    READ_COMMITTED is for records up to the last stable offset, and rack for a replica in that rack (KIP-392); brokers
+    ignore both.
     """
 
     replica_id: int
@@ -175,6 +181,8 @@ class FetchRequest:
     forgotten: tuple[TopicPartition, ...] = ()
     session_id: int = 0
     session_epoch: int = -1
+    isolation_level: int = 0
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,8 @@ class FetchedPartition:
     records: encoded batches, bytes-like; b"" for none. topic_id: of the request, since a response names the topic that
     was requested, not one that was created again under its name; "" if it was requested by name. Not decoded: the topic
     of `partition` is the one with this id.
+    aborted: (producer id, first offset) of the aborted transactions in records that were requested READ_COMMITTED.
+    preferred_read_replica: the broker to fetch from instead (KIP-392), -1 for none.
     """
 
     partition: TopicPartition
@@ -196,6 +206,8 @@ class FetchedPartition:
     leader_epoch: int = NO_EPOCH
     records: Any = b""
     topic_id: str = ""
+    aborted: tuple[tuple[int, int], ...] = ()
+    preferred_read_replica: int = -1
 
 
 @dataclass(frozen=True, slots=True)

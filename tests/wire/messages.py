@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from kreplog.core.messages import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -65,6 +67,8 @@ fetch_requests = st.builds(
     tuples_of(partitions),
     int32s,
     int32s,
+    st.sampled_from([READ_UNCOMMITTED, READ_COMMITTED]),
+    st.sampled_from(["", "a rack"]),
 )
 fetch_responses = st.builds(
     FetchResponse,
@@ -75,7 +79,8 @@ fetch_responses = st.builds(
             FetchedPartition,
             *(partitions, errors, int64s, int64s),
             st.none() | st.builds(EpochEndOffset, int32s, int64s),
-            *(int32s, int32s, records),
+            *(int32s, int32s, records, st.just("")),
+            *(tuples_of(st.tuples(int64s, int64s)), int32s),
         )
     ),
 )
@@ -119,6 +124,8 @@ def seen_fetch_request(request: FetchRequest, version: int) -> FetchRequest:
         each["current_leader_epoch"] = -1
     if version < 12:
         each["last_fetched_epoch"] = -1
+    if version < 11:
+        lost["rack"] = ""
     if version < 13:
         each["topic_id"] = ""
     if version < 15:
@@ -135,6 +142,8 @@ def seen_fetch_response(response: FetchResponse, version: int) -> FetchResponse:
         lost.update(error=ErrorCode.NONE, session_id=0)
     if version < 12:
         each.update(diverging=None, leader=-1, leader_epoch=-1)
+    if version < 11:
+        each["preferred_read_replica"] = -1
     return replace(response, partitions=tuple(replace(partition, **each) for partition in response.partitions), **lost)
 
 

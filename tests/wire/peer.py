@@ -105,7 +105,7 @@ def fetch_request(request: FetchRequest, version: int) -> Any:
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
-        isolation_level=0,
+        isolation_level=request.isolation_level,
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         topics=[
@@ -136,13 +136,14 @@ def fetch_request(request: FetchRequest, version: int) -> Any:
             )
             for topic, group in by_topic(request.forgotten, lambda place: place)
         ],
-        rack_id="",
+        rack_id=request.rack,
     )
 
 
 def fetch_response(response: FetchResponse, version: int) -> Any:
     topic_class = part(TheirFetchResponse, "responses")
     part_class = part(TheirFetchResponse, "responses.partitions")
+    aborted_class = part(TheirFetchResponse, "responses.partitions.aborted_transactions")
     diverging_class = part(TheirFetchResponse, "responses.partitions.diverging_epoch")
     leader_class = part(TheirFetchResponse, "responses.partitions.current_leader")
 
@@ -163,8 +164,11 @@ def fetch_response(response: FetchResponse, version: int) -> Any:
             high_watermark=fetched.high_watermark,
             last_stable_offset=fetched.high_watermark,
             log_start_offset=fetched.log_start_offset,
-            aborted_transactions=[],
-            preferred_read_replica=-1,
+            aborted_transactions=[
+                aborted_class(version=version, producer_id=producer, first_offset=first)
+                for producer, first in fetched.aborted
+            ],
+            preferred_read_replica=fetched.preferred_read_replica,
             records=bytes(fetched.records),
             **tags,
         )

@@ -53,13 +53,13 @@ def test_a_response_is_kept_and_is_what_kafka_python_writes(version: int, respon
 
 
 @versions
-def test_aborted_transactions_and_tags_that_are_not_ours_are_passed_over(version: int) -> None:
-    response = FetchResponse(ErrorCode.NONE, 0, (FetchedPartition(PLACE, ErrorCode.NONE, 5, 1, records=b"batch"),))
+def test_no_aborted_transactions_and_tags_that_are_not_ours(version: int) -> None:
+    aborted = ((1, 0), (1, 7))
+    fetched = FetchedPartition(PLACE, ErrorCode.NONE, 5, 1, records=b"batch", aborted=aborted)
+    response = FetchResponse(ErrorCode.NONE, 0, (fetched,))
     theirs = peer.fetch_response(response, version)
-    aborted = peer.part(TheirFetchResponse, "responses.partitions.aborted_transactions")
     snapshot = peer.part(TheirFetchResponse, "responses.partitions.snapshot_id")
     (partition,) = theirs.responses[0].partitions
-    partition.aborted_transactions = [aborted(version=version, producer_id=1, first_offset=n) for n in range(3)]
     if version >= 12:
         partition.snapshot_id = snapshot(version=version, end_offset=1, epoch=2)
     request_header = header(ApiKey.FETCH, version)
@@ -67,7 +67,8 @@ def test_aborted_transactions_and_tags_that_are_not_ours_are_passed_over(version
     assert fetch.decode_response(frame, request_header, NAMES.get) == seen_fetch_response(response, version)
     partition.aborted_transactions = partition.records = None
     frame = peer.framed_response(theirs, request_header)[4:]
-    assert fetch.decode_response(frame, request_header, NAMES.get).partitions[0].records == b""
+    (empty,) = fetch.decode_response(frame, request_header, NAMES.get).partitions
+    assert (empty.records, empty.aborted) == (b"", ())
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
