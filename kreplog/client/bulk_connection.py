@@ -40,6 +40,8 @@ SUPPORTED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.METADATA: (1, 12),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.FIND_COORDINATOR: (0, 3),
+    ApiKey.OFFSET_COMMIT: (2, 9),
 }
 """By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11, but
 for OffsetForLeaderEpoch, which Kafka 2.1 has."""

@@ -69,6 +69,16 @@ class FetchTimeoutError(KreplogError):
     kafka_code = ErrorCode.REQUEST_TIMED_OUT
 
 
+class OffsetCommitError(KreplogError):
+    """A group coordinator did not take committed offsets; code: its error, which Kafka's protocol guide explains."""
+
+    kafka_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class ProduceError(KreplogError):
     """Records were not written, or it is not known whether they were; the producer takes no more.
 

@@ -67,6 +67,26 @@ class ClusterConnections:
         """The response of a broker in the metadata. Raises OSError, PeerProtocolError, UnsupportedBrokerError."""
         return self._call(self.address_of(broker_id), api, deadline, **fields)
 
+    def call_any(self, api: ApiKey, deadline: float, /, **fields: Any) -> Any:
+        """The response of the broker that answered the last Metadata request. Raises as call_leader."""
+        if self._answered is None:
+            self.refresh((), deadline)
+        if self._answered is None:
+            raise ConnectionError("no broker has answered")
+        return self._call(self._answered, api, deadline, **fields)
+
+    def call_at(self, address: Address, api: ApiKey, deadline: float, /, **fields: Any) -> Any:
+        """The response of the broker at an address that another broker has named. Raises as call_leader."""
+        return self._call(address, api, deadline, **fields)
+
+    def version_of_any(self, api: ApiKey, deadline: float) -> int:
+        """The version of a request that the broker of call_any takes. Raises UnsupportedBrokerError, OSError."""
+        if self._answered is None or self._answered not in self._connections:
+            self.refresh((), deadline)
+        if self._answered is None:
+            raise ConnectionError("no broker has answered")
+        return self._connections[self._answered].version(api)
+
     def connect(self, broker_id: int, deadline: float) -> BulkConnection:
         """A new connection, the caller's own. Raises OSError, PeerProtocolError."""
         return self._connect(self.address_of(broker_id), deadline)

@@ -1,7 +1,7 @@
 """Consumer: records of a cluster's partitions as Arrow columns, without a Python object per record.
 
 A bulk client: the caller says which partitions it reads and from which offsets, and holds on to its positions itself.
-Consumer groups, committed offsets, TLS and SASL are left to the usual Kafka clients.
+Membership of consumer groups, TLS and SASL are left to the usual Kafka clients.
 Works with kreplog's brokers and with Apache Kafka.
 """
 
@@ -23,6 +23,7 @@ from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.cluster_metadata import PartitionMetadata
 from kreplog.client.epoch_history import EpochHistory
 from kreplog.client.fetcher import Fetcher, FetchSettings, PartitionFetch
+from kreplog.client.group_offsets import commit_offsets
 from kreplog.client.offset_lookup import OffsetAndTimestamp, list_offsets
 from kreplog.core.messages import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kreplog.errors import (
@@ -205,6 +206,24 @@ class Consumer:
         wanted = [_partition(at) for at in partitions]
         with self._alone():
             return self._epochs.entries(wanted, self._deadline())
+
+    def commit_offsets(
+        self,
+        group: str,
+        positions: Mapping[TopicPartition, int],
+        leader_epochs: Mapping[TopicPartition, int] | None = None,
+        *,
+        timeout_s: float = 10.0,
+    ) -> None:
+        """Commit positions, each the offset of the next record, under the name of a consumer group without members.
+
+        For tools that report the lag of groups; this consumer itself reads no committed offsets. leader_epochs: of the
+        record before each. Raises OffsetCommitError, BrokersUnreachableError, and UnsupportedBrokerError where brokers
+        have no groups, as kreplog's.
+        """
+        checked = {_partition(at): _offset(at, offset) for at, offset in positions.items()}
+        with self._alone():
+            commit_offsets(self._cluster, group, checked, leader_epochs or {}, time.monotonic() + timeout_s)
 
     # Reading on and on
 

@@ -50,6 +50,7 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
     ApiKey.STOP_REPLICA: _own("StopReplica"),
     ApiKey.UPDATE_METADATA: _own("UpdateMetadata"),
     ApiKey.CONTROLLED_SHUTDOWN: _own("ControlledShutdown"),
+    ApiKey.OFFSET_COMMIT: (consumer.OffsetCommitRequest, consumer.OffsetCommitResponse),
     ApiKey.OFFSET_FETCH: (consumer.OffsetFetchRequest, consumer.OffsetFetchResponse),
     ApiKey.FIND_COORDINATOR: (metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
     ApiKey.API_VERSIONS: (metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),

@@ -24,6 +24,7 @@ class ApiKey(IntEnum):
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     API_VERSIONS = 18
@@ -97,6 +98,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.STOP_REPLICA: 2,
         ApiKey.UPDATE_METADATA: 6,
         ApiKey.CONTROLLED_SHUTDOWN: 3,
+        ApiKey.OFFSET_COMMIT: 8,
         ApiKey.OFFSET_FETCH: 6,
         ApiKey.FIND_COORDINATOR: 3,
         ApiKey.API_VERSIONS: 3,

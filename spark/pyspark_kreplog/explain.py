@@ -21,9 +21,11 @@ def explain(options: Mapping[str, str], cores: int | None = None) -> str:
     serves it on the host of the caller. cores: how many the job may use, by default those of this machine. Raises
     UsageError as load() does.
     """
-    tasks = plan(parse_batch(options), cores or os.cpu_count() or 1)
-    bootstrap = next((task.bootstrap for task in tasks if task.bootstrap is not None), None)
-    hosts = {} if bootstrap is None else network.replica_hosts(bootstrap, {task.topic for task in tasks})
+    checked = parse_batch(options)
+    tasks = plan(checked, cores or os.cpu_count() or 1)
+    hosts: Mapping[TopicPartition, network.ReplicaHosts] = {}
+    if checked.bootstrap is not None:
+        hosts = network.replica_hosts(checked.bootstrap, {task.topic for task in tasks}, checked.consumer)
     return "\n".join(f"{task.topic_partition} [{task.start}, {task.stop}): {_origin(task, hosts)}" for task in tasks)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition
+from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import Entries
 from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
 from pyspark_kreplog.options import ReadOptions
@@ -35,9 +36,10 @@ RECORD_BYTES = 128
 FRESH_S = 0.04
 
 _PIECE_BYTES = 4 << 20
+_COMMIT_S = 5.0
 
 
-def connect(bootstrap: str, columns: Sequence[str] = ("offset",)) -> Consumer:
+def connect(bootstrap: str, columns: Sequence[str] = ("offset",), settings: ConsumerSettings = DEFAULTS) -> Consumer:
     """A consumer of the cluster. Raises UsageError where the package that it needs is missing."""
     try:
         from kreplog.client.consumer import Consumer
@@ -46,7 +48,7 @@ def connect(bootstrap: str, columns: Sequence[str] = ("offset",)) -> Consumer:
             f"kafka.bootstrap.servers: {error}; to read from brokers, pip install 'kreplog[cluster]' here and on every "
             "worker"
         ) from error
-    return Consumer(bootstrap, columns, timestamp_unit="us", piece_bytes=_PIECE_BYTES, client_id="kreplog-spark")
+    return Consumer(bootstrap, columns, timestamp_unit="us", piece_bytes=_PIECE_BYTES, **asdict(settings))
 
 
 def lost_record_errors() -> tuple[type[KreplogError], ...]:
@@ -125,7 +127,7 @@ class Cluster:
 
     @cached_property
     def _consumer(self) -> Consumer:
-        return connect(self._options.bootstrap or "")
+        return connect(self._options.bootstrap or "", settings=self._options.consumer)
 
     def subscribed(self) -> list[TopicPartition]:
         """The partitions that the options name, sorted. Raises UsageError for a missing topic."""
@@ -200,6 +202,16 @@ class Cluster:
         ends = self._consumer.end_offsets(partitions)
         return {partition: (starts[partition], ends[partition]) for partition in partitions}
 
+    def commit(self, group: str, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> bool:
+        """Commit positions under the name of a group; False where the brokers have no groups. Raises KreplogError."""
+        from kreplog.client.bulk_errors import UnsupportedBrokerError
+
+        try:
+            self._consumer.commit_offsets(group, positions, epochs, timeout_s=_COMMIT_S)
+        except UnsupportedBrokerError:
+            return False
+        return True
+
     def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
         found = self._consumer.list_offsets([partition], timestamp_ms)[partition]
         return None if found is None else found.offset
@@ -218,10 +230,12 @@ class ReplicaHosts:
     replicas: tuple[str, ...]
 
 
-def replica_hosts(bootstrap: str, topics: Collection[str]) -> dict[TopicPartition, ReplicaHosts]:
+def replica_hosts(
+    bootstrap: str, topics: Collection[str], settings: ConsumerSettings
+) -> dict[TopicPartition, ReplicaHosts]:
     """Of every partition of `topics`, as the metadata of the cluster name them now."""
     found = {}
-    with connect(bootstrap) as consumer:
+    with connect(bootstrap, settings=settings) as consumer:
         for topic in topics:
             for partition, known in consumer.partitions(topic).items():
                 brokers = consumer.brokers
@@ -240,16 +254,17 @@ def fetch(
     start: int,
     stop: int,
     columns: Sequence[str],
+    settings: ConsumerSettings,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The records of [start, stop) from the partition's leader, in pieces of a few MiB, each with the next offset."""
     ids = {}
     if topic_id is not None:
         ids[partition.topic] = urlsafe_b64encode(uuid.UUID(topic_id).bytes).rstrip(b"=").decode()
-    with connect(bootstrap, columns) as consumer:
+    with connect(bootstrap, columns, settings) as consumer:
         for piece in consumer.read_arrow({partition: (start, stop)}, topic_ids=ids):
             yield piece.to_arrow(), piece.next_offset
 
 
-def log_start_offset(bootstrap: str, partition: TopicPartition) -> int:
-    with connect(bootstrap) as consumer:
+def log_start_offset(bootstrap: str, partition: TopicPartition, settings: ConsumerSettings) -> int:
+    with connect(bootstrap, settings=settings) as consumer:
         return consumer.beginning_offsets([partition])[partition]

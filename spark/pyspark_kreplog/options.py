@@ -19,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from kreplog.errors import InvalidTopicError, UsageError
 from kreplog.types import TopicPartition, check_topic
+from pyspark_kreplog import kafka_options
+from pyspark_kreplog.kafka_options import BOOTSTRAP, DEFAULTS, GROUP, ConsumerSettings
 
 EARLIEST = -2
 LATEST = -1
@@ -26,7 +28,6 @@ LATEST = -1
 LOCAL_LOG_DIRS = "KREPLOG_LOCAL_LOG_DIRS"
 """The environment variable that takes the place of the option localLogDirs on the host where it is set."""
 
-_BOOTSTRAP = "kafka.bootstrap.servers"
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _SHARED = (
     *("path", *_CHOICES, "startingOffsets", "startingTimestamp"),
@@ -41,15 +42,6 @@ _WITHOUT_MEANING = (
 )
 _DEFAULT_MAX_TRIGGER_DELAY = "15m"
 _UNIT_MS = {"": 1, "us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_REFUSED = {
-    "kafka.auto.offset.reset": "say where to begin with startingOffsets",
-    "kafka.key.deserializer": "keys are binary; convert them in the query",
-    "kafka.value.deserializer": "values are binary; convert them in the query",
-    "kafka.key.serializer": "it has no meaning for a read",
-    "kafka.value.serializer": "it has no meaning for a read",
-    "kafka.enable.auto.commit": "a read commits no offsets",
-    "kafka.interceptor.classes": "records are read from files, past any interceptor",
-}
 
 _log = logging.getLogger("pyspark_kreplog")
 
@@ -82,7 +74,8 @@ class ReadOptions:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
     path: the directory to read, "" where bootstrap is given, host:port of brokers by comma. local_log_dirs: of brokers,
-    on their own hosts. ending and pushdown are of batch reads, limits of streams.
+    on their own hosts. consumer: how brokers are read. group: the consumer group to which a stream commits its
+    positions, None for none. ending and pushdown are of batch reads, limits of streams.
     """
 
     path: str
@@ -101,6 +94,8 @@ class ReadOptions:
     limits: TriggerLimits
     stream: bool
     local_log_dirs: tuple[str, ...] = ()
+    consumer: ConsumerSettings = DEFAULTS
+    group: str | None = None
     reads_local_replicas: bool = False
     """Whether tasks look for replicas on their hosts: directories are given, here or in the environment."""
 
@@ -123,6 +118,7 @@ def parse_batch(given: Mapping[str, str]) -> ReadOptions:
     if not options.ending.by_time and _contains(options.ending.value, EARLIEST):
         raise UsageError("option 'endingOffsets' must not be earliest (-2): nothing would be left")
     _warn_unused(given, _STREAM_ONLY, "streams")
+    _warn_unused_of_kafka(given, options)
     return replace(options, limits=TriggerLimits())
 
 
@@ -133,6 +129,7 @@ def parse_stream(given: Mapping[str, str]) -> ReadOptions:
         if name != "pushdown" and name.lower() in {key.lower() for key in given}:
             raise UsageError(f"option '{name}' is of batch reads alone: a stream has no end")
     _warn_unused(given, ("pushdown",), "batch reads")
+    _warn_unused_of_kafka(given, options)
     limits = options.limits
     if limits.min_offsets is not None and limits.max_offsets is not None and limits.min_offsets > limits.max_offsets:
         raise UsageError(
@@ -149,13 +146,22 @@ def _warn_unused(given: Mapping[str, str], names: Iterable[str], owner: str) -> 
             _log.warning("option '%s' has no effect here: it is of %s alone", name, owner)
 
 
+def _warn_unused_of_kafka(given: Mapping[str, str], options: ReadOptions) -> None:
+    if options.bootstrap is not None:
+        kafka_options.warn_unused({name.lower(): value for name, value in given.items()})
+
+
 def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> ReadOptions:
     options = {name.lower(): value for name, value in given.items()}
     _refuse(options)
     topics, pattern, assigned = _choice(options)
     bootstrap = _bootstrap(options)
+    if bootstrap is None:
+        kafka_options.refuse_for_files(options)
+    consumer = DEFAULTS if bootstrap is None else kafka_options.consumer_settings(options)
+    committed_alone = consumer.isolation_level == "read_committed"
     return ReadOptions(
-        path="" if bootstrap is not None else local_path(options, f", or to read from brokers {_BOOTSTRAP}"),
+        path="" if bootstrap is not None else local_path(options, f", or to read from brokers {BOOTSTRAP}"),
         bootstrap=bootstrap,
         topics=topics,
         pattern=pattern,
@@ -176,7 +182,11 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
         ),
         stream=stream,
         local_log_dirs=_local_log_dirs(options),
-        reads_local_replicas=bootstrap is not None and bool(_local_log_dirs(options) or os.environ.get(LOCAL_LOG_DIRS)),
+        consumer=consumer,
+        group=None if bootstrap is None else options.get(GROUP, "").strip() or None,
+        reads_local_replicas=bootstrap is not None
+        and not committed_alone  # brokers know which transactions were aborted, their files do not
+        and bool(_local_log_dirs(options) or os.environ.get(LOCAL_LOG_DIRS)),
     )
 
 
@@ -193,26 +203,14 @@ def _local_log_dirs(options: Mapping[str, str]) -> tuple[str, ...]:
 
 def _bootstrap(options: Mapping[str, str]) -> str | None:
     """Brokers to read from, None for files. With a path the servers are a former Kafka job's, and not used."""
-    bootstrap = options.get(_BOOTSTRAP, "").strip()
+    bootstrap = options.get(BOOTSTRAP, "").strip()
     if options.get("path") or not bootstrap:
         return None
-    secure = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
-    if secure != "PLAINTEXT":
-        raise UsageError(
-            f"option 'kafka.security.protocol' = {secure!r} is not supported: connections to brokers are PLAINTEXT"
-        )
     return bootstrap
 
 
 def _refuse(options: Mapping[str, str]) -> None:
-    for name, instead in _REFUSED.items():
-        if name in options:
-            raise UsageError(f"option '{name}' is not supported: {instead}")
-    if options.get("kafka.isolation.level", "read_uncommitted") != "read_uncommitted":
-        raise UsageError(
-            f"option 'kafka.isolation.level' = {options['kafka.isolation.level']!r} is not supported: a read shows "
-            "every committed record, those of aborted transactions included; leave it out or set it to read_uncommitted"
-        )
+    kafka_options.refuse(options)
     known = {name.lower(): name for name in (*_SHARED, *_BATCH_ONLY, *_STREAM_ONLY, *_WITHOUT_MEANING)}
     for name in options:
         if name not in known and not name.startswith("kafka."):

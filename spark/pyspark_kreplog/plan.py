@@ -16,6 +16,7 @@ import kreplog
 from kreplog.errors import OffsetOutOfRangeError
 from kreplog.types import TopicPartition
 from pyspark_kreplog.bounds import range_of, require_every_partition
+from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import epoch_before
 from pyspark_kreplog.log_directory import IdentifiedLog, partition_path, subscribed_partitions, topic_id_of
 from pyspark_kreplog.network import Cluster
@@ -57,6 +58,7 @@ class Task:
     stream: bool = False
     local_log_dirs: tuple[str, ...] = ()
     fence: ReplicaFence | None = None
+    consumer: ConsumerSettings = DEFAULTS
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -160,6 +162,7 @@ class PartitionRange:
             fail_on_data_loss=options.fail_on_data_loss,
             stream=options.stream,
             local_log_dirs=options.local_log_dirs,
+            consumer=options.consumer,
             fence=_fence(log, stop) if options.reads_local_replicas else None,
         )
         piece_bytes = MIN_TASK_BYTES // _PIECES_PER_TASK // COMPRESSED_WEIGHT

@@ -99,13 +99,13 @@ def _read_from_cluster(task: Task, bootstrap: str, shape: _Shape) -> Iterator[pa
     while position < task.stop:
         try:
             for rows, next_offset in network.fetch(
-                bootstrap, task.topic_partition, task.topic_id, position, task.stop, shape.from_log
+                bootstrap, task.topic_partition, task.topic_id, position, task.stop, shape.from_log, task.consumer
             ):
                 yield shape.form(rows)
                 position = next_offset
             return
         except network.lost_record_errors() as error:
-            first = network.log_start_offset(bootstrap, task.topic_partition)
+            first = network.log_start_offset(bootstrap, task.topic_partition, task.consumer)
             if first <= position:  # the leader's log ends before `stop`, or parts from what was planned
                 loss = f"offsets {position} to {task.stop}, committed when this read was planned, no longer exist"
                 _lost(task, f"{loss} ({error})", position)

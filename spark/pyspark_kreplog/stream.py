@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query.
 
-    `commit` stays Spark's own, which does nothing: with files the checkpoint alone knows the position. A reader of a
-    broker publishes the position there.
+    Spark calls `commit` with the end of a batch when it plans the next one, for the last batch at the next start.
     """
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
@@ -71,6 +70,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition.value, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._planner.commit(end)
 
     def stop(self) -> None:
         self._planner.close()

@@ -61,6 +61,7 @@ class StreamPlanner:
         self._latest: Offsets = {}
         self._position: Offsets = {}
         self._reported: set[tuple[str, str]] = set()
+        self._commits = options.group is not None
 
     def close(self) -> None:
         self._logs.close()
@@ -129,6 +130,27 @@ class StreamPlanner:
             if offsets.get(partition) != stop
         ]
         return cut([each for each in ranges if each is not None], self._options, cores)
+
+    def commit(self, end_json: Mapping[str, Any]) -> None:
+        """Show the position of the query to the brokers, as that of the group of the options.
+
+        The checkpoint alone decides where the query goes on: what fails here is reported, and the query goes on."""
+        group = self._options.group
+        if not self._commits or group is None or not isinstance(self._logs, Cluster):
+            return
+        end = StreamOffset.from_json(end_json)
+        positions = {partition: offset for partition, offset in end.offsets.items() if partition in self._latest}
+        try:
+            if positions and not self._logs.commit(group, positions, end.leader_epochs):
+                self._commits = False
+                _log.warning(
+                    "kafka.group.id = %s: the brokers at %s have no consumer groups, so that no position is committed; "
+                    "the checkpoint holds it",
+                    group,
+                    self._options.bootstrap,
+                )
+        except KreplogError as error:
+            _log.warning("kafka.group.id = %s: the position of the query is not committed: %s", group, error)
 
     def _states(self, known: Collection[TopicPartition]) -> States:
         """What each subscribed partition holds now. A named topic that does not exist may still be created."""

@@ -6,6 +6,7 @@ import random
 import struct
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kreplog._native.arrow import ArrowBuilder
@@ -48,8 +49,6 @@ def offsets_of(batches: FetchedBatches, max_bytes: int = 1 << 20) -> list[int]:
     found: list[int] = []
     while not batches.exhausted:
         batches.add_to(builder, max_bytes)
-        import pyarrow as pa
-
         found += pa.record_batch(builder.finish())["offset"].to_pylist()
     return found
 

@@ -203,14 +203,20 @@ def test_what_is_wrong_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
     assert parse_batch(options | {"path": str(tmp_path)}).bootstrap is None
 
 
-def test_records_that_were_truncated_after_a_stream_read_them(cluster: LocalCluster, monkeypatch: Any) -> None:
+def test_records_that_were_truncated_after_a_stream_read_them(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     create(cluster, "elected", 1)
     at = TopicPartition("elected", 0)
     options = {"kafka.bootstrap.servers": cluster.bootstrap(), "subscribe": "elected", "startingOffsets": "earliest"}
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), acks="all")
     producer.send("elected", b"old").get(20)
-    planner = StreamPlanner(parse_stream(options))
+    planner = StreamPlanner(parse_stream(options | {"kafka.group.id": "lag"}))
     first = planner.end_of_batch(planner.initial_offset(), unlimited=True)
+    planner.commit(first)
+    planner.commit(first)
+    (warned,) = caplog.messages
+    assert warned.startswith("kafka.group.id = lag: the brokers at") and "have no consumer groups" in warned
     epoch = first["@kreplog"]["leaderEpochs"]["elected"]
     with network.connect(cluster.bootstrap()) as consumer:
         leader = consumer.partitions("elected")[at].leader

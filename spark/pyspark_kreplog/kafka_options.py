@@ -1,0 +1,131 @@
+"""Options that begin with "kafka.": the settings of a Kafka consumer, for the bulk client that takes its place.
+
+Those with a meaning for it are checked here; those that contradict what a Spark source does are refused, with the
+reason that Spark's Kafka source has; all others are named in one warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kreplog.errors import UsageError
+
+BOOTSTRAP = "kafka.bootstrap.servers"
+GROUP = "kafka.group.id"
+
+MAX_FETCH_BYTES = 64 << 20
+"""The largest response that the bulk client requests; a larger limit means as much."""
+
+_REFUSED = {
+    "kafka.auto.offset.reset": "say where to begin with startingOffsets",
+    "kafka.key.deserializer": "keys are binary; convert them in the query",
+    "kafka.value.deserializer": "values are binary; convert them in the query",
+    "kafka.key.serializer": "it has no meaning for a read",
+    "kafka.value.serializer": "it has no meaning for a read",
+    "kafka.enable.auto.commit": "a read commits no offsets",
+    "kafka.interceptor.classes": "records are read from files, past any interceptor",
+}
+_ISOLATION = "kafka.isolation.level"
+_PROTOCOL = "kafka.security.protocol"
+_CLIENT_ID = "kafka.client.id"
+_RACK = "kafka.client.rack"
+_MIN_BYTES = "kafka.fetch.min.bytes"
+_MAX_WAIT = "kafka.fetch.max.wait.ms"
+_MAX_BYTES = "kafka.fetch.max.bytes"
+_PARTITION_BYTES = "kafka.max.partition.fetch.bytes"
+_REQUEST_TIMEOUT = "kafka.request.timeout.ms"
+_API_TIMEOUT = "kafka.default.api.timeout.ms"
+_CHECK_CRCS = "kafka.check.crcs"
+_USED = {
+    *(BOOTSTRAP, GROUP, _ISOLATION, _PROTOCOL, _CLIENT_ID, _RACK, _MIN_BYTES, _MAX_WAIT, _MAX_BYTES),
+    *(_PARTITION_BYTES, _REQUEST_TIMEOUT, _API_TIMEOUT),
+}
+
+_log = logging.getLogger("pyspark_kreplog")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """Settings of kreplog.client.Consumer by their names there; plain data, so that it can go to another process."""
+
+    client_id: str = "kreplog-spark"
+    isolation_level: str = "read_uncommitted"
+    rack: str = ""
+    min_bytes: int = 1
+    max_wait_ms: int = 500
+    max_bytes: int = 16 << 20
+    partition_max_bytes: int = 4 << 20
+    request_timeout_s: float = 30.0
+    retry_timeout_s: float = 60.0
+
+
+DEFAULTS = ConsumerSettings()
+
+
+def refuse(options: Mapping[str, str]) -> None:
+    """Raise UsageError for an option that no Spark source takes. options: with names in lower case, here and below."""
+    for name, instead in _REFUSED.items():
+        if name in options:
+            raise UsageError(f"option '{name}' is not supported: {instead}")
+    isolation = options.get(_ISOLATION, "read_uncommitted").strip().lower()
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise UsageError(f"option '{_ISOLATION}' = {options[_ISOLATION]!r} must be read_committed or read_uncommitted")
+
+
+def refuse_for_files(options: Mapping[str, str]) -> None:
+    """Raise UsageError for an option that reads of files, which ignore all others that begin with "kafka.", lack."""
+    if options.get(_ISOLATION, "read_uncommitted").strip().lower() != "read_uncommitted":
+        raise UsageError(
+            f"option '{_ISOLATION}' = {options[_ISOLATION]!r} is not supported with path: a read of files shows every "
+            "committed record, those of aborted transactions included; leave it out or set it to read_uncommitted"
+        )
+
+
+def consumer_settings(options: Mapping[str, str]) -> ConsumerSettings:
+    """Raises UsageError naming the option."""
+    protocol = options.get(_PROTOCOL, "PLAINTEXT").strip().upper()
+    if protocol != "PLAINTEXT":
+        raise UsageError(f"option '{_PROTOCOL}' = {protocol!r} is not supported: connections to brokers are PLAINTEXT")
+    default = DEFAULTS
+    settings = ConsumerSettings(
+        client_id=options.get(_CLIENT_ID, "").strip() or default.client_id,
+        isolation_level=options.get(_ISOLATION, default.isolation_level).strip().lower(),
+        rack=options.get(_RACK, "").strip(),
+        min_bytes=_number(options, _MIN_BYTES, default.min_bytes),
+        max_wait_ms=_number(options, _MAX_WAIT, default.max_wait_ms),
+        max_bytes=min(_number(options, _MAX_BYTES, default.max_bytes, 1), MAX_FETCH_BYTES),
+        partition_max_bytes=_number(options, _PARTITION_BYTES, default.partition_max_bytes, 1),
+        request_timeout_s=_number(options, _REQUEST_TIMEOUT, int(default.request_timeout_s * 1000), 1) / 1000,
+        retry_timeout_s=_number(options, _API_TIMEOUT, int(default.retry_timeout_s * 1000), 1) / 1000,
+    )
+    if settings.max_wait_ms >= settings.request_timeout_s * 1000:
+        raise UsageError(
+            f"option '{_MAX_WAIT}' = {settings.max_wait_ms} must be below {_REQUEST_TIMEOUT} = "
+            f"{settings.request_timeout_s * 1000:.0f}, since a broker may wait as long before it responds"
+        )
+    return settings
+
+
+def warn_unused(options: Mapping[str, str]) -> None:
+    """Name the options without a meaning in one warning. CRCs are checked whatever check.crcs says."""
+    unused = sorted(
+        name
+        for name in options
+        if name.startswith("kafka.")
+        and name not in _USED
+        and not (name == _CHECK_CRCS and options[name].strip().lower() == "true")
+    )
+    if unused:
+        _log.warning("options without effect on reads from brokers: %s", ", ".join(unused))
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+    value = options.get(name)
+    if value is None:
+        return default
+    if not re.fullmatch(r"\s*[0-9]{1,10}\s*", value) or not least <= int(value) < 2**31:
+        raise UsageError(f"option '{name}' = {value!r} must be a whole number from {least} to {2**31 - 1}")
+    return int(value)
