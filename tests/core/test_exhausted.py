@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+from kreplog.config import TopicConfig
 from kreplog.core.effects import (
     AppendAsFollower,
     AppendAsLeader,
     AssignLeaderEpoch,
     DeleteRecordsBefore,
     EnforceRetention,
+    Flush,
     OpenLog,
     Send,
     SubmitMulti,
     TruncateTo,
 )
-from kreplog.core.events import RetentionDue, Tick
+from kreplog.core.events import Flushed, RetentionDue, Tick
 from kreplog.core.messages import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -125,6 +127,27 @@ def test_a_follower_whose_truncation_was_interrupted_fetches_only_after_reopenin
     assert not is_interrupted(brokers[2])
     brokers.catch_up(2)
     assert brokers[2].content() == ["a"] == brokers[1].content() and not reported(brokers[2])
+
+
+def test_records_are_fsynced_before_the_next_fetch_also_if_a_deletion_after_them_is_refused() -> None:
+    """With flush.messages=1 the fetch offset promises it (seed 1532)."""
+    brokers = Brokers(1, 2)
+    brokers.leader_and_isr(1, 1, (1, 2), config=TopicConfig(flush_messages=1))
+    brokers.write(1, "a")
+    brokers[1].step(Flushed(TP, 1))
+    brokers.fetch(2)
+    brokers[2].step(Flushed(TP, 1))
+    brokers.fetch(2)
+    brokers[1].request(DeleteRecordsRequest(1000, (DeleteRecordsPartition(TP, 1),)))
+    brokers.write(1, "b")
+    brokers[2].effects = brokers[2].effects[-1:]
+    brokers[2].fails[DeleteRecordsBefore] = EXHAUSTED
+    brokers.fetch(2)
+    assert brokers[2].log.log_start == 0 and brokers[2].log.leo == 2
+    later(brokers[2])
+    assert [type(effect) for effect in brokers[2].effects[1:] if isinstance(effect, Flush | Send)] == [Flush]
+    fetches = [effect for effect in brokers[2].step(Flushed(TP, 2)) if isinstance(effect, Send)]
+    assert [sent.request.partitions[0].fetch_offset for sent in fetches] == [2]
 
 
 @pytest.mark.parametrize("error", [EXHAUSTED, interrupted()])

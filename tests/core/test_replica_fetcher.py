@@ -249,6 +249,18 @@ def test_a_leader_that_is_not_ready_is_retried_with_growing_delays() -> None:
     assert shell.wakeup == shell.now_ms + 20
 
 
+def test_a_delay_that_ends_before_a_flush_waits_for_the_flush() -> None:
+    partition = Scripted(0, [FetchOutcome.BACK_OFF], awaits_flush=False)
+    shell = Shell(partition)
+    shell.poll()
+    partition.awaits_flush = True
+    assert shell.answer(data(0)) is None
+    assert shell.poll(1000 + BACK_OFF) is None
+    assert shell.fetcher.state(tp(0)) is FetchState.AWAITING_FLUSH
+    shell.fetcher.resume(tp(0))
+    assert listed(shell.poll()) == [0]
+
+
 def test_a_running_flush_holds_back_a_request_without_changes() -> None:
     """Else its end would reach the leader only after a request that waits for records of other partitions."""
     shell = Shell(Scripted(0, [FetchOutcome.AWAIT_FLUSH]), Scripted(1))

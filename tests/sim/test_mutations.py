@@ -62,6 +62,7 @@ FOUND = {
     "pipelined-fetch-in-sync": 27,
     "presumed-dead-not-registered-again": 5,
     "producer-state-lost": 57,
+    "refused-deletion-skips-fsync": 1532,
     "registration-not-delivered": 0,
     "same-leader-skips-truncation": 326,
     "settings-never-applied": 0,

@@ -174,9 +174,9 @@ class FollowerRole(LocalReplica):
                     "warning", f"{self.topic_partition}: refused records of leader {self.leader}: {error}"
                 )
                 return FetchOutcome.BACK_OFF
+        yield from self._flush_tail()  # before what may fail: the next fetch says that the records are on disk
         yield from self._follow_high_watermark(data.high_watermark)
         yield from self._follow_log_start(data.log_start_offset)
-        yield from self._flush_tail()
         if self.awaits_flush:
             return FetchOutcome.AWAIT_FLUSH
         return FetchOutcome.PROGRESS if progress else FetchOutcome.IDLE

@@ -14,7 +14,7 @@
     add()                    TRUNCATING              lists it; responses to earlier requests are dropped
                              or AWAITING_FLUSH       omits it while its log has to be fsynced
     resume()                 FETCHING                lists its new position
-    the delay is over        TRUNCATING              lists it
+    the delay is over        as after add()
     remove()                 (removed)               a response in flight is dropped
 
 TRUNCATING is reconciling: no response has confirmed yet that the logs agree. The same request does both, since a leader
@@ -192,11 +192,7 @@ class ReplicaFetcher:
         topic_partition = partition.topic_partition
         self.remove(topic_partition)
         entry = self._entries[topic_partition] = _Entry(partition, now_ms)
-        if partition.awaits_flush:
-            entry.state = FetchState.AWAITING_FLUSH
-            self._awaiting[topic_partition] = None
-        else:
-            self._activate(topic_partition, entry)
+        self._begin(topic_partition, entry)
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """Stop fetching it, if it is fetched."""
@@ -264,6 +260,15 @@ class ReplicaFetcher:
 
     # Which partitions to list
 
+    def _begin(self, topic_partition: TopicPartition, entry: _Entry) -> None:
+        """List it from the next request on, or from the end of its flush."""
+        if entry.partition.awaits_flush:
+            entry.state = FetchState.AWAITING_FLUSH
+            self._awaiting[topic_partition] = None
+        else:
+            entry.state = FetchState.TRUNCATING
+            self._activate(topic_partition, entry)
+
     def _activate(self, topic_partition: TopicPartition, entry: _Entry) -> None:
         self._awaiting.pop(topic_partition, None)
         self._forgotten.pop(topic_partition, None)
@@ -288,9 +293,8 @@ class ReplicaFetcher:
             item = heappop(self._delayed)
             if self._is_delayed(*item):
                 _, _, topic_partition, entry = item
-                entry.state = FetchState.TRUNCATING
                 entry.listed = False  # the response with the error may have had changes for it
-                self._activate(topic_partition, entry)
+                self._begin(topic_partition, entry)
 
     def _pause(self, now_ms: int) -> None:
         self._paused_until_ms = now_ms + self._config.replica_fetch_backoff_ms

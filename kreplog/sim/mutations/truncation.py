@@ -13,7 +13,7 @@ from kreplog.core.replication.follower import FollowerRole
 from kreplog.core.replication.leader import LeaderRole
 from kreplog.core.replication.local_replica import LocalReplica
 from kreplog.core.replication.partition import Partition
-from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition, ReplicaFetcher
+from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
 from kreplog.core.replication.role import Role
 from kreplog.core.replication.sequence_grace import SequenceGapGrace
 from kreplog.errors import ErrorCode
@@ -169,3 +169,23 @@ def _old_leader_epoch_accepted() -> list[Patch]:
 def _late_copy_accepted() -> list[Patch]:
     """A broker applies the late copy of a resent control request, after requests that followed it (F30)."""
     return [(ControlFencing, "is_late_copy", lambda self, request: False)]
+
+
+@MUTATIONS.add("refused-deletion-skips-fsync")
+def _refused_deletion_skips_fsync() -> list[Patch]:
+    """With flush.messages=1, records after which a deletion is refused for want of descriptors are never fsynced, and
+    the next fetch says that they are."""
+
+    def take_records(self: Partition, data: FetchedPartition) -> Steps[FetchOutcome]:
+        if len(data.records):
+            yield from self._append_fetched(data.records)
+        yield from self._follow_high_watermark(data.high_watermark)
+        yield from self._follow_log_start(data.log_start_offset)
+        yield from self._flush_tail()
+        return FetchOutcome.AWAIT_FLUSH if self.awaits_flush else FetchOutcome.PROGRESS
+
+    def begin(self: ReplicaFetcher, topic_partition: TopicPartition, entry: Any) -> None:
+        entry.state = FetchState.TRUNCATING
+        self._activate(topic_partition, entry)
+
+    return [(FollowerRole, "_take_records", take_records), (ReplicaFetcher, "_begin", begin)]
