@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark_kreplog import explain, short_circuit
 from pyspark_kreplog.options import LOCAL_LOG_DIRS, parse_batch
 from pyspark_kreplog.plan import ReplicaFence, Task, plan
 from pyspark_kreplog.read import read
-from tests.integration.clusters import eventually, running
+from tests.integration.clusters import eventually, pid_of, running
 from tests.spark.test_network import create, from_brokers, produce, rows
 
 pytestmark = pytest.mark.spark
@@ -81,6 +82,20 @@ def test_rows_of_the_files_are_those_of_the_leader(spark: SparkSession, cluster:
         assert found(unreachable(planned)) == from_leader(planned)
     local = from_brokers(spark, cluster, localLogDirs=f"/nonexistent,{data(cluster)}")
     assert rows(local) == rows(from_brokers(spark, cluster))
+
+
+def test_a_job_reads_on_while_no_broker_answers(spark: SparkSession, cluster: LocalCluster) -> None:
+    expected = rows(from_brokers(spark, cluster))
+    frame = from_brokers(spark, cluster, localLogDirs=str(data(cluster)))
+    assert frame.count() == COUNT  # the plan is made at the first action
+    brokers = [pid_of(cluster, broker) for broker in cluster.brokers]
+    for pid in brokers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert rows(frame) == expected
+    finally:
+        for pid in brokers:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_columns_without_the_offset(task: Task) -> None:
