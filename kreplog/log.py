@@ -54,6 +54,7 @@ _BATCH_FIELDS = [
     *(("size", "i4"), ("leader_epoch", "i4"), ("crc", "u4"), ("record_count", "i4"), ("base_sequence", "i4")),
     *(("attributes", "i2"), ("producer_epoch", "i2")),
 ]
+_DEFAULT_CONFIG = LogConfig()
 _ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 _writers: weakref.WeakSet[Log] = weakref.WeakSet()
@@ -154,7 +155,7 @@ class Log(SegmentedLog):
         has it open for writing), StorageError (it cannot be read, or, read-only, contains no log).
         """
         if config is None:
-            config = LogConfig()
+            config = _DEFAULT_CONFIG
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
@@ -449,8 +450,9 @@ class Log(SegmentedLog):
         """The topic id in partition.metadata, None without that file (KIP-516). Raises CorruptCheckpointError."""
         path = os.path.join(self.path, "partition.metadata")
         try:
-            with open(path, encoding="ascii") as file:
-                fields = dict(line.strip().split(": ", 1) for line in file if ": " in line)
+            with open(path, "rb", buffering=0) as file:
+                lines = file.read().decode("ascii").splitlines()
+            fields = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
             return uuid.UUID(bytes=urlsafe_b64decode(fields["topic_id"] + "=="))
         except FileNotFoundError:
             return None
