@@ -200,20 +200,18 @@ def scans(spark: SparkSession, beside: _Beside, scale: Scale) -> Iterator[Compar
         return
     assert beside.kreplog.data is not None
     path = {"path": str(beside.kreplog.data)}
-    for brokers in beside.brokers:
-        for query in QUERIES:
-            network = f"network, {brokers.name}"
-            theirs = f"connector, {brokers.name}"
-            contestants = [
-                _scan(network, query, partial(_load, spark, _bootstrap(brokers)), brokers.pids),
-                _connector_scan(theirs, beside.connector, query, brokers),
-            ]
-            if brokers is beside.kreplog:
-                contestants.append(_scan("path", query, partial(_load, spark, path), brokers.pids))
-            costs = in_turns(contestants, _expected(query, scale.records), scale.repetitions, beside.pids)
-            if brokers is beside.kreplog:
-                yield Comparison(query, scale.records, "path", theirs, costs, 4, 6, "wall")
-            yield Comparison(query, scale.records, network, theirs, costs, 2, 4, "wall")
+    for query in QUERIES:
+        contestants = [_scan("path", query, partial(_load, spark, path), beside.kreplog.pids)]
+        for brokers in beside.brokers:
+            load = partial(_load, spark, _bootstrap(brokers))
+            contestants.append(_scan(f"network, {brokers.name}", query, load, brokers.pids))
+            contestants.append(_connector_scan(f"connector, {brokers.name}", beside.connector, query, brokers))
+        costs = in_turns(contestants, _expected(query, scale.records), scale.repetitions, beside.pids)
+        first = f"connector, {beside.kreplog.name}"
+        yield Comparison(query, scale.records, "path", first, costs, 4, 6, "wall")
+        for brokers in beside.brokers:
+            ours, theirs = f"network, {brokers.name}", f"connector, {brokers.name}"
+            yield Comparison(query, scale.records, ours, theirs, costs, 2, 4, "wall")
 
 
 def _bootstrap(brokers: stores.Brokers) -> dict[str, str]:

@@ -298,7 +298,7 @@ cdef list _read_lines(str path, str form):
     """The fields of each line after version and count, or None where there is no file, or an empty one."""
     cdef bytes data
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             data = file.read()
     except FileNotFoundError:
         return None

@@ -215,7 +215,6 @@ def offset_ranges(LogView log, start, stop, max_bytes):
         else:
             end = segment.locate(segment_stop - 1, log.position.dense_from, &h)
             end += batch_size(&h)
-        segment.load_indexes()
         while at < end:
             if piece_bytes >= limit:
                 out.append(OffsetRange(piece_start, offset, piece_bytes, compressed))
@@ -242,6 +241,7 @@ cdef int64_t boundary(Segment segment, int64_t at, int64_t end, int64_t wanted, 
     cdef int64_t cut
     if at + wanted >= end:
         return end
+    segment.load_indexes()
     i = segment.offsets.floor_position(at + wanted)
     if i < 0 or segment.offsets.position_at(i) < at + wanted:
         i += 1

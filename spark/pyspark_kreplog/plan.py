@@ -131,9 +131,11 @@ def cut(ranges: Sequence[PartitionRange], options: ReadOptions, cores: int) -> l
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """The offsets of one partition that are read: contiguous pieces of a few MiB, each a Task with its weight."""
+    """The offsets of one partition that are read, as one Task; pieces: where it may be cut, contiguous ranges of a few
+    MiB, each its end with its weight."""
 
-    pieces: tuple[tuple[Task, int], ...]
+    whole: Task | None
+    pieces: tuple[tuple[int, int], ...]
 
     @property
     def weight(self) -> int:
@@ -150,7 +152,7 @@ class PartitionRange:
     ) -> PartitionRange:
         """[start, stop), below the high watermark, of the open `log`; compressed bytes weigh more."""
         if start >= stop:
-            return cls(())
+            return cls(None, ())
         whole = Task(
             path=partition_path(options, partition) if options.bootstrap is None else "",
             bootstrap=options.bootstrap,
@@ -166,30 +168,30 @@ class PartitionRange:
             fence=_fence(log, stop) if options.reads_local_replicas else None,
         )
         piece_bytes = MIN_TASK_BYTES // _PIECES_PER_TASK // COMPRESSED_WEIGHT
-        return cls(
-            tuple(
-                (
-                    replace(whole, start=piece.start, stop=piece.stop),
-                    max(1, piece.bytes) * (COMPRESSED_WEIGHT if piece.compressed else 1),
-                )
-                for piece in _pieces(log, start, stop, piece_bytes)
-            )
+        pieces = tuple(
+            (piece.stop, max(1, piece.bytes) * (COMPRESSED_WEIGHT if piece.compressed else 1))
+            for piece in _pieces(log, start, stop, piece_bytes)
         )
+        return cls(whole, pieces)
 
     def cut(self, target: int) -> Iterator[Task]:
         """Join pieces to tasks of about equal weight: at most `target` where pieces allow, MIN_TASK_BYTES or more."""
-        if not self.pieces:
+        if self.whole is None:
             return
-        tasks = max(1, min(-(-self.weight // target), self.weight // MIN_TASK_BYTES))
-        done, made, first = 0, 0, self.pieces[0][0]
-        for piece, weight in self.pieces:
+        total = self.weight
+        tasks = max(1, min(-(-total // target), total // MIN_TASK_BYTES))
+        if tasks == 1:
+            yield self.whole
+            return
+        done, made, start = 0, 0, self.whole.start
+        for stop, weight in self.pieces:
             done += weight
-            if done * tasks >= self.weight * (made + 1):
-                yield replace(first, stop=piece.stop)
-                made = done * tasks // self.weight
-                first = replace(first, start=piece.stop)
-        if first.start < self.pieces[-1][0].stop:
-            yield replace(first, stop=self.pieces[-1][0].stop)
+            if done * tasks >= total * (made + 1):
+                yield replace(self.whole, start=start, stop=stop)
+                made = done * tasks // total
+                start = stop
+        if start < self.whole.stop:
+            yield replace(self.whole, start=start)
 
 
 def _fence(log: RangedLog, stop: int) -> ReplicaFence | None:
