@@ -236,41 +236,54 @@ def sinks(spark: SparkSession, beside: _Beside, scale: Scale, where: Path) -> It
 
     def write(options: dict[str, str]) -> None:
         rows = spark.read.parquet(str(beside.parquet)).write.format("kreplog").mode("append")
-        rows.options(**options, topic=stores.TOPIC).save()
+        rows.options(**options).save()
 
     def prepare_path() -> Callable[[], None]:
         shutil.rmtree(where / "log", ignore_errors=True)
-        return partial(write, {"path": str(where / "log"), "numPartitions": str(stores.PARTITIONS)})
+        options = {"path": str(where / "log"), "topic": stores.TOPIC, "numPartitions": str(stores.PARTITIONS)}
+        return partial(write, options)
 
     def count_rows() -> None:
         spark.read.parquet(str(beside.parquet)).write.format("readymade").mode("append").save(str(counted))
 
     path = Contestant("path", (os.getpid(),), prepare_path, lambda: stores.count_logs(where / "log"))
     counting = Contestant("counting", (os.getpid(),), lambda: count_rows, lambda: int(counted.read_text()))
-    theirs = [] if beside.connector is None else [_connector_sink(beside, brokers) for brokers in beside.brokers]
-    costs = in_turns([path, counting, *theirs], scale.records, scale.repetitions, beside.pids)
+    contestants = [path, counting]
+    for brokers in beside.brokers:
+
+        def write_to(topic: str, brokers: stores.Brokers = brokers) -> None:
+            write({**_bootstrap(brokers), "topic": topic})
+
+        contestants.append(_broker_sink(f"network, {brokers.name}", os.getpid(), write_to, brokers))
+        if (connector := beside.connector) is not None:
+            request = partial(connector.call, bootstrap=brokers.bootstrap, parquet=str(beside.parquet))
+
+            def call(topic: str, request: Callable[..., object] = request) -> None:
+                request(topic=topic)
+
+            contestants.append(_broker_sink(f"connector, {brokers.name}", connector.pid, call, brokers))
+    costs = in_turns(contestants, scale.records, scale.repetitions, beside.pids)
     yield Comparison("write", scale.records, "path", "counting", costs, 0.7)
-    for contestant in theirs:
-        yield Comparison("write", scale.records, "path", contestant.name, costs, 1.5, 3, "wall")
+    for brokers in beside.brokers:
+        theirs = f"connector, {brokers.name}"
+        if theirs in costs:
+            yield Comparison("write", scale.records, "path", theirs, costs, 1.5, 3, "wall")
+            yield Comparison("write", scale.records, f"network, {brokers.name}", theirs, costs, 1.5, 3, "wall")
 
 
 _topics = (f"written-{number}" for number in count())
 
 
-def _connector_sink(beside: _Beside, brokers: stores.Brokers) -> Contestant:
+def _broker_sink(name: str, pid: int, write_to: Callable[[str], None], brokers: stores.Brokers) -> Contestant:
     """Each turn writes to a topic of its own."""
-    connector = beside.connector
-    assert connector is not None
     topics: list[str] = []
 
     def prepare() -> Callable[[], None]:
         topics.append(next(_topics))
         brokers.create(topics[-1])
-        request = {"bootstrap": brokers.bootstrap, "topic": topics[-1], "parquet": str(beside.parquet)}
-        return partial(connector.call, **request)
+        return partial(write_to, topics[-1])
 
-    pids = (connector.pid, *brokers.pids)
-    return Contestant(f"connector, {brokers.name}", pids, prepare, lambda: brokers.count(topics[-1]))
+    return Contestant(name, (pid, *brokers.pids), prepare, lambda: brokers.count(topics[-1]))
 
 
 # Plans
