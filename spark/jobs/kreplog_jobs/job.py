@@ -95,9 +95,9 @@ def progress(spark: SparkSession, title: str) -> Iterator[None]:
     )
     done = threading.Event()
     tracker = spark.sparkContext.statusTracker()
+    task = bar.add_task(title, total=None)
 
     def follow() -> None:
-        task = bar.add_task(title, total=None)
         while not done.wait(POLL_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             running = [stage for stage in stages if stage is not None]
@@ -113,3 +113,5 @@ def progress(spark: SparkSession, title: str) -> Iterator[None]:
         finally:
             done.set()
             thread.join()
+        total = bar.tasks[0].total or 1
+        bar.update(task, completed=total, total=total)  # Spark forgets the tasks of a stage as it ends

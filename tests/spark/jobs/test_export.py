@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import kreplog
 from flights.source import TOPIC, events
 from kreplog.errors import StorageError, UsageError
 from kreplog_jobs import export
+from tests.integration.clusters import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -170,28 +172,41 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
         export.main(tmp_path / "data", tmp_path / "lake")
 
 
+STEPS = (
+    "_checkpoint/offsets/[0-9]*",
+    "_staging/*",
+    "topic=*/day=*/*.parquet",
+    "_manifests/*.json",
+    "_checkpoint/commits/[0-9]*",
+)
+"""What the steps of a batch leave, in this order."""
+
+
 @pytest.mark.long
 def test_killed_runs_are_made_up_for(topic: Path, flights: Any, tmp_path: Path) -> None:
-    """kill -9 of driver and Java after ever longer times, until a run gets through."""
+    """kill -9 of driver, Java and workers as soon as a step of a batch shows, each in turn; then a run to the end."""
     output = tmp_path / "lake"
-    command = [sys.executable, "-m", "kreplog_jobs.export", str(topic), "-o", str(output), "--max-bytes", "300000"]
+    command = [sys.executable, "-m", "kreplog_jobs.export", str(topic), "-o", str(output), "--max-bytes", "400000"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "spark", ROOT / "spark/jobs")))}
-    seen = set()
-    for run in range(60):
+    killed = 0
+    for step in STEPS * 2:
+        before = {*output.glob(step)}
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, env=environment,
         )  # fmt: skip
-        try:
-            code: int | None = process.wait(4 + run * 0.5)
-        except subprocess.TimeoutExpired:
-            code = None
-        os.killpg(process.pid, signal.SIGKILL)
+
+        def shows(process: subprocess.Popen[bytes] = process, step: str = step, before: set[Path] = before) -> bool:
+            return process.poll() is not None or not before.issuperset(output.glob(step))
+
+        eventually(shows, f"no step of a batch leaves {step}", within_s=240)
+        killed += process.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        seen.add(len(manifests(output)) if output.exists() else 0)
-        if code == 0:
-            break
-    assert code == 0 and len(seen) > 2, (code, seen)
+    assert killed > len(STEPS), "runs came to an end before they could be killed"
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
     found = exported(output)
     assert len(found) == len(flights)
     assert len({(partition, offset) for _, _, partition, offset, _ in found}) == len(flights)
