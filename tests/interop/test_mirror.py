@@ -97,6 +97,10 @@ def test_a_group_moves_past_the_gaps_of_transactions(
         for number in range(4):
             producer.send("moved", b"%d" % (transaction * 4 + number), partition=0)
         producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send("moved", b"aborted", partition=0)
+    producer.flush()
+    producer.abort_transaction()
     producer.close()
     place = KafkaPartition("moved", 0)
     committed = 2 * 5 + 2
@@ -105,9 +109,12 @@ def test_a_group_moves_past_the_gaps_of_transactions(
     consumer.commit({place: OffsetAndMetadata(committed, "", -1)})
     consumer.close()
 
-    mirror.main(broker.bootstrap, other.bootstrap, tmp_path / "offsets", subscribe="moved")
+    mirror.main(broker.bootstrap, str(tmp_path / "copy"), tmp_path / "all", subscribe="moved")
+    assert [record.value for record in rows(tmp_path / "copy" / "moved-0")][20:] == [b"aborted"]
+    mirror.main(broker.bootstrap, other.bootstrap, tmp_path / "offsets", subscribe="moved", read_committed=True)
+    assert len(served(other.bootstrap, "moved")) == 20
     offsets = OffsetMap(map_path(tmp_path / "offsets", TopicPartition("moved", 0)))
-    assert offsets.position == 25 and offsets.translate(committed) == 2 * 4 + 2
+    assert offsets.position == 27 and offsets.translate(committed) == 2 * 4 + 2
 
     common = ("--group", "movers", "--reset-offsets")
     exported = kafka.run(

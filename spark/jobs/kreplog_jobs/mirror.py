@@ -22,7 +22,7 @@ import sys
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +81,9 @@ def main(
     append: Annotated[
         bool, typer.Option("--append", help="Also into partitions that have records which are not this mirror's.")
     ] = False,
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="Leave out records of open and aborted transactions.")
+    ] = False,
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Go on where the source has deleted records that are not mirrored yet.")
     ] = False,
@@ -109,7 +112,7 @@ def main(
         if is_brokers(target)
         else DirectoryTarget(os.path.abspath(target), compression.value)
     )
-    options = source_options(source, subscribe, skip_lost)
+    options = source_options(source, subscribe, skip_lost, read_committed)
     if (
         options.path
         and isinstance(destination, DirectoryTarget)
@@ -131,9 +134,15 @@ def is_brokers(text: str) -> bool:
     return _BROKERS.fullmatch(text) is not None
 
 
-def source_options(source: str, topics: str | None, skip_lost: bool) -> ReadOptions:
-    """Those of a batch read of the source."""
+def source_options(source: str, topics: str | None, skip_lost: bool, read_committed: bool = False) -> ReadOptions:
+    """Those of a batch read of the source. Raises UsageError."""
     place = {"kafka.bootstrap.servers": source} if is_brokers(source) else {"path": os.path.abspath(source)}
+    if read_committed:
+        if not is_brokers(source):
+            raise UsageError(
+                "--read-committed needs brokers as source: files do not say which transactions are aborted"
+            )
+        place["kafka.isolation.level"] = "read_committed"
     return parse_batch(
         {**place, **job.subscription(topics), "failOnDataLoss": str(not skip_lost).lower(), "includeHeaders": "true"}
     )
@@ -206,6 +215,7 @@ def prepare(
                 start=start,
                 stop=state.end_offset,
                 fail_on_data_loss=options.fail_on_data_loss,
+                consumer=options.consumer,
             )
             tasks.append(Task(mirror, str(checkpoint.absolute()), task, target))
     target.create(counts)
@@ -302,13 +312,7 @@ def copy(task: Task) -> int:
 def _from(task: plan.Task, position: int) -> Iterator[pa.RecordBatch]:
     if position >= task.stop:
         return iter(())
-    return read(
-        plan.Task(
-            task.path, task.bootstrap, task.topic, task.partition, task.topic_id, position, task.stop,
-            task.fail_on_data_loss,
-        ),
-        _COLUMNS,
-    )  # fmt: skip
+    return read(replace(task, start=position), _COLUMNS)
 
 
 def chunks(batches: Iterable[pa.RecordBatch], chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa.Table]:

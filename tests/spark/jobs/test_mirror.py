@@ -309,6 +309,8 @@ def test_wrong_usage(tmp_path: Path) -> None:
         mirror.main(data, checkpoint=checkpoint)
     with pytest.raises(UsageError, match="leave SOURCE and TARGET out"):
         mirror.main(data, data, checkpoint, translate=["t:0:0"])
+    with pytest.raises(UsageError, match="--read-committed needs brokers"):
+        mirror.main(data, str(tmp_path / "copy"), checkpoint, read_committed=True)
     with pytest.raises(UsageError, match="is what is read"):
         mirror.main(data, data, checkpoint)
     with pytest.raises(UsageError, match="there is no topic u"):
