@@ -84,8 +84,8 @@ def _read_replica(
     identity = _identity(path)
     with kreplog.Log.open(path, read_only=True) as log:
         generation = log.generation
-        _require_planned_records(log, task, fence)
-        stop = min(task.stop, log.high_watermark)
+        end = _end_of_planned_records(log, task, fence)
+        stop = min(task.stop, end, log.high_watermark)
         if log.log_start_offset > position:
             raise _UnusableReplicaError(f"the replica starts at offset {log.log_start_offset}")
         if stop > position:
@@ -97,7 +97,7 @@ def _read_replica(
             if position < stop:  # compacted, or control records
                 yield None, stop
         if stop < task.stop:
-            _log.info("%s: the high watermark of %s is %d, below %d", task.topic_partition, path, stop, task.stop)
+            _log.info("%s: %s is read up to %d and no further, to %d", task.topic_partition, path, stop, task.stop)
 
 
 def _identity(path: str) -> tuple[int, ...]:
@@ -112,9 +112,9 @@ def _identity(path: str) -> tuple[int, ...]:
     return directory.st_dev, directory.st_ino, state.st_ino
 
 
-def _require_planned_records(log: kreplog.Log, task: Task, fence: ReplicaFence) -> None:
-    """Raise _UnusableReplicaError unless the log has the records of the leader's below the planned end, as far as its
-    own end.
+def _end_of_planned_records(log: kreplog.Log, task: Task, fence: ReplicaFence) -> int:
+    """Up to which offset, at most the fence's, the log has the records of the leader's: what is appended later may be
+    of another leader. Raises _UnusableReplicaError where it has others, or that is not known.
 
     Where it ends before the fence, it must end in the fence's epoch: an older epoch may have been cut short there.
     """
@@ -128,6 +128,7 @@ def _require_planned_records(log: kreplog.Log, task: Task, fence: ReplicaFence) 
             f"the leader epoch before offset {end} is {epoch} in the replica and {fence.leader_epoch} in its leader's "
             "log: the replica lags behind, or its log has diverged"
         )
+    return end
 
 
 def _require_untouched(log: kreplog.Log, path: str, generation: int, identity: tuple[int, ...]) -> None:

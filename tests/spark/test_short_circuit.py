@@ -183,6 +183,28 @@ def test_what_a_lagging_replica_lacks_is_fetched(task: Task, tmp_path: Path, cap
     assert f"t-0: offsets 0 to {end} were read from" in caplog.text
 
 
+def test_what_a_replica_appends_after_it_was_checked_is_not_read(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unclean election makes a lagging replica the leader between the check of its epochs and the read."""
+    config = kreplog.LogConfig(replicated=True)
+    with kreplog.Log.open(tmp_path / "t-0", config) as log:
+        end = log.truncate_to(COUNT // 4)
+    check = short_circuit._end_of_planned_records
+
+    def checked(*arguments: Any) -> int:
+        found = check(*arguments)
+        with kreplog.Log.open(tmp_path / "t-0", config) as log:
+            log.assign_leader_epoch(log.leader_epoch + 1)
+            log.append_many([b"of another leader"] * COUNT)
+            log.advance_high_watermark(log.log_end_offset)
+        return found
+
+    monkeypatch.setattr(short_circuit, "_end_of_planned_records", checked)
+    assert 0 < end < COUNT // 2
+    assert found(task) == from_leader(task)
+
+
 def test_a_replica_whose_start_was_deleted_is_not_read(task: Task, tmp_path: Path) -> None:
     with kreplog.Log.open(tmp_path / "t-0", kreplog.LogConfig(replicated=True)) as log:
         log.delete_records_before(10)
