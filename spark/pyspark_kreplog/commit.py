@@ -40,6 +40,7 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.types import TopicPartition
+from pyspark_kreplog.open_files import allow_open_logs
 from pyspark_kreplog.staging import FOLDER, Extent, Staged, is_abandoned, partition_counts, sync_folder
 
 BATCH_JOBS = "spark-batch-jobs"
@@ -135,6 +136,7 @@ class SinkDirectory:
         for message in messages:
             for partition, pieces in message.extents.items():
                 extents.setdefault(partition, []).extend(pieces)
+        allow_open_logs(len(extents), str(self._path))
         with contextlib.ExitStack() as open_logs:
             logs = self._open_topics(messages, extents, open_logs)
             appends = [

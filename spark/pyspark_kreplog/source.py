@@ -43,6 +43,7 @@ from pyspark_kreplog.broker_sink import BrokerSink
 from pyspark_kreplog.options import ReadOptions, includes_headers, parse_batch, parse_stream
 from pyspark_kreplog.plan import Pruning, plan
 from pyspark_kreplog.read import read
+from pyspark_kreplog.shipping import Shipped
 from pyspark_kreplog.sink import DirectorySink, Sink
 from pyspark_kreplog.sink_options import SinkOptions, check_sink_columns, parse_sink
 from pyspark_kreplog.stream import StreamReader
@@ -152,7 +153,7 @@ def check_columns(schema: StructType) -> None:
         raise UsageError("the schema must name at least one column, and none twice")
 
 
-class Reader(DataSourceReader):
+class Reader(Shipped, DataSourceReader):
     """One load(): plain values only, since it is pickled into every task."""
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:

@@ -21,13 +21,14 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kreplog.options import ReadOptions
 from pyspark_kreplog.read import read
+from pyspark_kreplog.shipping import Shipped
 from pyspark_kreplog.stream_planner import StreamPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query.
 
     Spark calls `commit` with the end of a batch when it plans the next one, for the last batch at the next start.

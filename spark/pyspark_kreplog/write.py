@@ -9,6 +9,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kreplog.errors import UsageError
+from pyspark_kreplog.shipping import Shipped
 from pyspark_kreplog.sink import Job, Sink
 from pyspark_kreplog.staging import driver_identity, new_job, stream_job
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Shipped, DataSourceArrowWriter):
     """One df.write: to a path its rows are in the logs once the job has succeeded, and never a part of them."""
 
     def __init__(self, sink: Sink) -> None:
@@ -34,7 +35,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink.abort(self._job, _given(messages))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     """A streaming query's sink: to a path each of its batches is in the logs once, however often Spark runs it."""
 
     def __init__(self, sink: Sink) -> None:
