@@ -14,12 +14,15 @@ from pyspark import cloudpickle
 
 import kreplog
 
+dumps: Callable[[object], bytes] = cloudpickle.dumps
+"""As Spark pickles what it sends to workers."""
+
 
 class Shipped:
-    """Base of readers and writers. Its pickles are made by cloudpickle, which is what Spark does."""
+    """Base of readers and writers. Pickled by `dumps` alone: plain pickle does not take code."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
-        return _unpack, (kreplog.__version__, cloudpickle.dumps((type(self), self.__dict__)))
+        return _unpack, (kreplog.__version__, dumps((type(self), self.__dict__)))
 
 
 def _unpack(version: str, content: bytes) -> Any:

@@ -67,7 +67,7 @@ COLUMNS = StructType(
 )
 
 
-class KreplogDataSource(DataSource):
+class KreplogDataSource(Shipped, DataSource):
     """`spark.read.format("kreplog")` and `spark.readStream.format("kreplog")`: committed records of the partition
     directories below the option `path`, or of a cluster.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
@@ -35,6 +35,7 @@ from pyspark_kreplog.commit import SinkDirectory
 from pyspark_kreplog.options import parse_batch
 from pyspark_kreplog.plan import plan
 from pyspark_kreplog.read import read
+from pyspark_kreplog.shipping import dumps
 from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.source import COLUMNS, KreplogDataSource
 from pyspark_kreplog.staging import Staged, driver_identity, stage
@@ -334,10 +335,10 @@ def test_a_worker_without_the_package_or_with_another_version(tmp_path: Path, ve
         *(source.reader(VALUE), source.streamReader(VALUE)),
         *(source.writer(VALUE, overwrite=False), source.streamWriter(VALUE, overwrite=False)),
     ):
-        assert type(cloudpickle.loads(cloudpickle.dumps(made))) is type(made)
+        assert type(pickle.loads(dumps(made))) is type(made)
     worker = subprocess.run(
         [sys.executable, "-c", WORKER, version],
-        input=cloudpickle.dumps(made),
+        input=dumps(made),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "spark"), str(ROOT)])},
         capture_output=True,
         check=False,

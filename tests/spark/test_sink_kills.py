@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40_000
-DRIVERS = 20
-PER_DRIVER = 7
+DRIVERS = 15
+PER_DRIVER = 10
 """Kills of tasks, and of workers, in the life of each driver."""
 
 LIFE_S = 240.0
