@@ -40,7 +40,7 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.types import TopicPartition
-from pyspark_kreplog.open_files import allow_open_logs
+from pyspark_kreplog.open_log_limit import allow_open_logs
 from pyspark_kreplog.staging import FOLDER, Extent, Staged, is_abandoned, partition_counts, sync_folder
 
 BATCH_JOBS = "spark-batch-jobs"

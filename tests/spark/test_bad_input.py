@@ -29,8 +29,8 @@ from pyspark.sql.types import (
 
 from kreplog import Log
 from kreplog.errors import KreplogError, UsageError
+from pyspark_kreplog import kafka_options, sink_options
 from pyspark_kreplog import options as source_options
-from pyspark_kreplog import sink_options
 from pyspark_kreplog.commit import SinkDirectory
 from pyspark_kreplog.options import parse_batch
 from pyspark_kreplog.plan import plan
@@ -85,6 +85,20 @@ WRONG_FOR_SOURCES: dict[str, tuple[str, ...]] = {
     "localLogDirs": ("relative", "/data,other", "s3://bucket"),
 }
 
+OF_BROKERS = ("-1", "1.5", "many", "", "9" * 30)
+WRONG_FOR_BROKER_SOURCES: dict[str, tuple[str, ...]] = {
+    "kafka.isolation.level": ("", "serializable"),
+    "kafka.security.protocol": ("", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "kafka.fetch.min.bytes": OF_BROKERS,
+    "kafka.fetch.max.wait.ms": (*OF_BROKERS, "30000"),
+    "kafka.fetch.max.bytes": (*OF_BROKERS, "0"),
+    "kafka.max.partition.fetch.bytes": (*OF_BROKERS, "0"),
+    "kafka.request.timeout.ms": (*OF_BROKERS, "0"),
+    "kafka.default.api.timeout.ms": (*OF_BROKERS, "0"),
+}
+NAMES = {"kafka.bootstrap.servers", "kafka.group.id", "kafka.client.id", "kafka.client.rack"}
+"""Of brokers, groups, clients and racks: whether they are right is known to the cluster alone."""
+
 WRONG_FOR_SINKS: dict[str, tuple[str, ...]] = {
     "path": ("", "s3://bucket/data", "hdfs:/data"),
     "topic": ("", "a b", "a/b", "x" * 300, ".."),
@@ -117,6 +131,7 @@ def test_every_option_is_in_the_matrix() -> None:
     """An option that is added has its wrong values here."""
     of_sources = {*source_options._SHARED, *source_options._BATCH_ONLY, *source_options._STREAM_ONLY}
     assert of_sources == WRONG_FOR_SOURCES.keys()
+    assert WRONG_FOR_BROKER_SOURCES.keys() | NAMES == kafka_options._USED
     assert set(sink_options._OURS) == WRONG_FOR_SINKS.keys()
     assert set(sink_options._BROKERS) == WRONG_FOR_BROKER_SINKS.keys() | {"kafka.client.id"}
 
@@ -139,7 +154,15 @@ def test_wrong_option_of_a_source(tmp_path: Path, name: str, value: str) -> None
         assert name in said and "\n" not in said, said
 
 
-@pytest.mark.parametrize("name", [*source_options._REFUSED])
+@pytest.mark.parametrize(("name", "value"), cases(WRONG_FOR_BROKER_SOURCES))
+def test_wrong_option_of_a_source_of_brokers(name: str, value: str) -> None:
+    source = KreplogDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", name: value})
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(UsageError, match=f"option '{name}'"):
+            make(COLUMNS)
+
+
+@pytest.mark.parametrize("name", [*kafka_options._REFUSED])
 def test_options_of_a_source_that_are_refused(name: str) -> None:
     source = KreplogDataSource({"path": "/data", "subscribe": "t", name: "x"})
     for make in (source.reader, source.streamReader):
