@@ -20,7 +20,7 @@ pytest.importorskip("matplotlib", reason="needs the extra `demo`")
 pytest.importorskip("pyspark", reason="needs the extra `demo`")
 
 import kreplog
-from flights import cluster, results, source
+from flights import cluster, results, source, stream_process
 from tests.integration.clusters import eventually
 
 DEMO = Path(__file__).parent.parent / "spark" / "jobs" / "demo.py"
@@ -78,6 +78,12 @@ def test_results_that_differ_are_found() -> None:
             results.compare("Parquet", found, expected)
     with pytest.raises(source.DemoError, match="for which there is no flight"):
         results.compare("Parquet", expected, expected.iloc[1:])
+
+
+def test_the_error_of_a_job_is_found_in_its_output() -> None:
+    output = "INFO\njava.io.IOException: gone\n\tat a.b(C)\nx.StreamingQueryException: failed\nState: RUNNABLE\n"
+    assert stream_process.error_of(output) == "x.StreamingQueryException: failed"
+    assert stream_process.error_of("Killed\n") == "no error in its output"
 
 
 def test_replicas_that_differ_are_found_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class StreamProcess:
             time.sleep(POLL_S)
 
     def _check_running(self) -> None:
-        check(self._process.poll() is None, f"the streaming job has ended: {self._last_line()}")
+        check(self._process.poll() is None, f"the streaming job has ended: {self._error()}")
 
     def kill(self) -> None:
         """SIGKILL to the driver and its JVM; workers end when the JVM does."""
@@ -59,15 +60,14 @@ class StreamProcess:
             self._process.communicate(timeout=WITHIN_S)
         except subprocess.TimeoutExpired:
             raise DemoError(f"the streaming job has not ended after {WITHIN_S} s (see {self._log})") from None
-        check(self._process.returncode == 0, f"the streaming job has failed: {self._last_line()}")
+        check(self._process.returncode == 0, f"the streaming job has failed: {self._error()}")
 
     def close(self) -> None:
         if self._process.poll() is None:
             self.kill()
 
-    def _last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").split("\n")
-        return f"{next((line for line in reversed(lines) if line.strip()), 'it printed nothing')} (see {self._log})"
+    def _error(self) -> str:
+        return f"{error_of(self._log.read_text(errors='replace'))} (see {self._log})"
 
 
 @contextmanager
@@ -87,3 +87,9 @@ def batches(directory: Path) -> tuple[int, int]:
 def _newest(directory: Path, folder: str) -> int:
     files = (stream.checkpoint(directory, "departures") / folder).glob("*")
     return max((int(file.name) for file in files if file.name.isdecimal()), default=-1)
+
+
+def error_of(output: str) -> str:
+    """The error with which a job ended: the last that its output names. Spark prints its state after that."""
+    errors = re.findall(r"^[\w.]+(?:Error|Exception): .*", output, re.MULTILINE)
+    return str(errors[-1]) if errors else "no error in its output"
