@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from kreplog._native.arrow_records import BatchEncoder, arrow_pieces
 from kreplog._native.bulk import BulkAppend, last_sequence
 from kreplog._native.checkpoint import atomic_write
+from kreplog._native.ledger import latest_append
 from kreplog._native.partitioned import PartitionedWriter
 from kreplog._native.partitioner import murmur2, partition_for
 
@@ -21,6 +22,7 @@ __all__ = [
     "atomic_write",
     "encode_arrow",
     "last_sequence",
+    "latest_append",
     "murmur2",
     "partition_for",
 ]

@@ -202,6 +202,12 @@ class LogFailedError(StorageError):
     """A write or fsync failed, now or earlier; the log refuses further writes until it is reopened. Reads continue."""
 
 
+class PartitionDeletedError(StorageError):
+    """The partition directory was deleted, and perhaps created again, since the log was opened to be read."""
+
+    kafka_code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
 class LogLockedError(StorageError):
     """Another process has the partition directory open for writing; the message names it."""
 

@@ -5,12 +5,11 @@ from typing import Self
 from typing_extensions import Buffer
 
 from kreplog._native.log import SegmentedLog
-from kreplog._native.writable import LockHolder
 
 def append_once(log: SegmentedLog, batches: Iterable[Buffer], writer: str, sequence: int) -> range | None: ...
 def last_sequence(log: SegmentedLog, writer: str) -> int | None: ...
 
-class BulkAppend(LockHolder):
+class BulkAppend:
     @property
     def log(self) -> SegmentedLog: ...
     @property

@@ -3,9 +3,11 @@
 Crash safety: before the first byte is written, the ledger records the offset at which the append begins, so that the
 next opening for writing truncates the log there; the high watermark does not advance. Once all batches are durable, the
 ledger records the writer's sequence instead: the atomic replacement of this file is the commit. Only then does the high
-watermark advance.
+watermark advance. The state file has the offset as well, for an opening that finds a damaged ledger.
 
-From begin to end it holds the log's lock, so that nothing else is appended, and the fsync gate.
+From begin to end it holds the log's lock, so that nothing else is appended, and the fsync gate. The log knows only the
+LockHolder: an append that is dropped is collected, and its end runs in a thread of its own, since the collector may
+stop any thread anywhere.
 """
 
 cimport cython
@@ -35,6 +37,9 @@ from kreplog._native.encoded cimport bytes_of, check, stamp
 from kreplog._native.files cimport FileHandle
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.writable cimport LockHolder
+
+import _thread
+import warnings
 
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog.errors import ArgumentTypeError, LogFailedError, ResourceExhaustedError, UsageError
@@ -71,14 +76,14 @@ def last_sequence(SegmentedLog log, writer):
 
 
 @cython.final
-cdef class BulkAppend(LockHolder):
+cdef class BulkAppend:
     """One bulk append to a log that is not replicated, from begin to commit or abort; a context manager, which aborts
     an append that was not committed.
 
     writer: up to 255 bytes of UTF-8. sequence: 0 or more; one that is not above the writer's latest makes the append a
     `duplicate`, which must not write. Other threads that change the log wait until the append has ended; such calls of
     this thread are refused. The thread that begins it also writes and ends it. Use it in a `with` statement: one that
-    is dropped, neither committed nor aborted, holds the log until the process ends.
+    is dropped ends when it is collected, with a ResourceWarning.
 
     Raises UsageError, CorruptCheckpointError, ResourceExhaustedError, LogFailedError, LogClosedError.
     """
@@ -91,6 +96,7 @@ cdef class BulkAppend(LockHolder):
     cdef bint durable
     cdef bint committed
     cdef BatchBuilder builder
+    cdef LockHolder holder
 
     def __init__(self, SegmentedLog log not None, writer, sequence):
         name = _writer_name(writer)
@@ -111,8 +117,9 @@ cdef class BulkAppend(LockHolder):
         except BaseException:
             gate_leave(&log.sync_gate)
             raise
-        self.held = True
-        self.thread_id = PyThread_get_thread_ident()
+        self.holder = LockHolder()
+        self.holder.held = True
+        self.holder.thread_id = PyThread_get_thread_ident()
         try:
             self._begin(name)
         except BaseException:
@@ -136,22 +143,36 @@ cdef class BulkAppend(LockHolder):
                 log.mark_synced()
         except BaseException as error:
             log.fail_unless_exhausted(error)
+        log.position.unsettled = 1
+        log.state.publish(&log.position)
+        log.state.mark_bulk_append(self.first_offset, True)
         try:
-            log.ledger.begin(name, self.sequence, log.position.leo)
+            log.state.sync()
+            log.ledger.begin(name, self.sequence, self.first_offset)
         except ResourceExhaustedError:
             self._take_back()
             raise
         except BaseException as error:
             log.fail(error)
-        log.bulk_append = self
+        log.bulk_append = self.holder
         return 0
 
     cdef int _take_back(self) except -1:
-        """Remove the pending append from the ledger. Raises LogFailedError."""
+        """Remove the pending append from the ledger and the state file. Raises LogFailedError."""
         try:
             self.log.ledger.settle(self.first_offset)
+            self._remove_mark()
         except BaseException as error:
             self.log.fail(error)
+        return 0
+
+    cdef int _remove_mark(self) except -1:
+        """From the state file, before a record follows that it would cut off. Raises StorageError."""
+        cdef SegmentedLog log = self.log
+        log.state.mark_bulk_append(self.first_offset, False)
+        log.state.sync()
+        log.position.unsettled = 0
+        log.state.publish(&log.position)
         return 0
 
     def __enter__(self):
@@ -245,19 +266,23 @@ cdef class BulkAppend(LockHolder):
             self.flush()
         try:
             self.log.ledger.commit(self.end_offset, wall_clock_ms())
+            self._remove_mark()
         except BaseException as error:
             self.log.fail(error)
         self.committed = True
 
     def publish(self):
         """Make the committed batches visible to readers, by one store into mapped memory. Ends the append."""
-        cdef SegmentedLog log = self.log
-        if not self.held:
+        if not self.holder.held:
             return
-        log.check_open()
+        self.log.check_open()
         self._check_thread()
         if not self.committed:
-            raise UsageError(f"{log.name}: a bulk append is published once it is committed")
+            raise UsageError(f"{self.log.name}: a bulk append is published once it is committed")
+        self._publish()
+
+    cdef void _publish(self) noexcept:
+        cdef SegmentedLog log = self.log
         log.position.recovery_point = log.position.high_watermark = self.end_offset
         log.state.publish(&log.position)
         self._release()
@@ -265,16 +290,19 @@ cdef class BulkAppend(LockHolder):
     def abort(self):
         """End the append; truncate uncommitted batches, which readers never saw. Does nothing once it has ended. Raises
         LogFailedError: the next opening for writing truncates them."""
-        cdef SegmentedLog log = self.log
-        if not self.held:
+        if not self.holder.held:
             return
-        if log.closed:  # by a fork, in the child
-            self.held = False
+        if self.log.closed:  # by a fork, in the child
+            self.holder.held = False
             return
         self._check_thread()
+        self._end()
+
+    cdef int _end(self) except -1:
+        cdef SegmentedLog log = self.log
         if self.committed:
-            self.publish()
-            return
+            self._publish()
+            return 0
         try:
             if log.failure is None:
                 try:
@@ -284,9 +312,26 @@ cdef class BulkAppend(LockHolder):
                 self._take_back()
         finally:
             self._release()
+        return 0
+
+    def __del__(self):
+        if self.holder is None or not self.holder.held:
+            return
+        if self.log.closed:
+            self.holder.held = False
+            return
+        self.holder.thread_id = 0  # calls of this thread wait for the end, as those of others do
+        try:
+            _thread.start_new_thread(_end_dropped, (self,))
+        except RuntimeError:  # the interpreter is ending
+            self._end()
+        warnings.warn(
+            f"{self.log.name}: a bulk append was dropped, neither committed nor aborted; it is aborted now: use it in "
+            "a `with` statement", ResourceWarning, stacklevel=1,
+        )
 
     cdef int _check_under_way(self) except -1:
-        if not self.held or self.committed:
+        if not self.holder.held or self.committed:
             raise UsageError(f"{self.log.name}: this bulk append has ended")
         self.log.check_open()
         self._check_thread()
@@ -298,7 +343,7 @@ cdef class BulkAppend(LockHolder):
         return 0
 
     cdef int _check_thread(self) except -1:
-        if self.thread_id != PyThread_get_thread_ident():
+        if self.holder.thread_id != PyThread_get_thread_ident():
             raise UsageError(
                 f"{self.log.name}: a bulk append is written and ended by the thread that began it"
             )
@@ -306,17 +351,21 @@ cdef class BulkAppend(LockHolder):
 
     cdef void _release(self) noexcept:
         cdef SegmentedLog log = self.log
-        if self.held:
-            self.held = False
+        if self.holder.held:
+            self.holder.held = False
             if log.closed:  # by a fork: the parent holds the lock and the gate, this child neither
                 return
-            if log.failure is not None and not self.committed and log.bulk_append is self:
+            if log.failure is not None and not self.committed and log.bulk_append is self.holder:
                 log.position.leo = self.first_offset  # the next to open it goes by the ledger, not by this
                 log.position.active_size = -1
                 log.state.publish(&log.position)
             log.bulk_append = None
             log.unlock()
             gate_leave(&log.sync_gate)
+
+
+def _end_dropped(BulkAppend append):
+    append._end()
 
 
 cdef object _ledger_of(SegmentedLog log):

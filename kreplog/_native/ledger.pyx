@@ -148,6 +148,12 @@ cdef uint32_t _crc(bytes data) except? 0:
     return crc32c_update(0, <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
+def latest_append(directory, writer):
+    """(sequence, first offset, end offset) of the writer's latest committed append in a partition directory that another
+    process may write; None for an unknown writer. Raises CorruptCheckpointError, StorageError."""
+    return WriterLedger(ledger_path(directory)).committed(writer)
+
+
 def ledger_path(directory):
     """Path of the ledger of a partition directory."""
     return os.path.join(directory, LEDGER_NAME)

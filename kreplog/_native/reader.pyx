@@ -272,6 +272,8 @@ cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) 
             f"{log.name}: offset {first} is outside the log, which holds {log.position.log_start_offset} to "
             f"{log.position.leo}", partition=log.name, offset=first,
         )
+    if first >= last:
+        log.require_directory()
     if stop is not None and last < first and stop < first:
         raise UsageError(f"{log.name}: stop = {stop} lies before start = {first}")
     return first, last
@@ -446,6 +448,7 @@ def fetch(LogView log, start, size, isolation):
         fetched.log_start_offset = log.position.log_start_offset
         fetched.log_end_offset = log.position.leo
         if offset >= bound:
+            log.require_directory()
             return fetched
         try:
             _take(log, fetched, offset, bound, max_bytes)

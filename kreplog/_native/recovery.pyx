@@ -30,7 +30,7 @@ from base64 import urlsafe_b64encode
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
 from kreplog._native.directory import is_brokers_directory
 from kreplog._native.ledger import WriterLedger, ledger_path
-from kreplog._native.state import STATE_NAME
+from kreplog._native.state import STATE_NAME, raise_deleted
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
 
 _logger = logging.getLogger("kreplog")
@@ -129,8 +129,8 @@ cdef class Recovery:
             position.log_start_offset = _checkpoint(log, "log-start-offset-checkpoint").get(log.topic_partition, 0)
             position.dense_from = 0 if self.fresh else INT64_MAX
             position.has_producers = not self.fresh
-        if log.ledger is not None and log.ledger.pending_start >= 0:
-            self.limit = log.ledger.pending_start
+        self.limit = log.state.bulk_append_start() if log.ledger is None else log.ledger.pending_start
+        if self.limit >= 0:
             self.unsettled = True
             _begin_cut_of_pending(log, self.limit, self.known)
         if self.known and position.generation & 1:
@@ -148,6 +148,8 @@ cdef class Recovery:
             )]
             log.directory_changed = True
             position.recovery_point = position.leo = position.log_start_offset
+            if not (log.replicated or log.managed or log.state.incarnation()):
+                log.state.set_incarnation(int.from_bytes(os.urandom(8), "little") or 1)
         self.seen = position.leo if self.known else 0
         log.epochs = _load_epochs(log)
         self.trusted = self.known and epochs_crc(log.epochs) == position.epochs_crc
@@ -234,6 +236,9 @@ cdef class Recovery:
             sync_directory(log.path)
         if log.ledger is not None:
             log.ledger.settle(log.position.leo)
+        if log.state.bulk_append_start() >= 0:
+            log.state.mark_bulk_append(log.position.leo, False)
+            self.unsettled = True
         log.position.unsettled = self.unsettled
         log.state.publish(&log.position)
         if self.fresh:
@@ -447,6 +452,8 @@ class _CheckpointWatermark:
 
     def __init__(self):
         self.seen = None
+        self.directory = None
+        self.metadata = None
 
     def __call__(self, SegmentedLog log):
         cdef int _attempt
@@ -463,12 +470,10 @@ class _CheckpointWatermark:
             raise StorageError(f"{log.path} holds no log segment", partition=log.name, path=log.path)
         path = os.path.join(os.path.dirname(log.path), "replication-offset-checkpoint")
         last = log._segments[len(log._segments) - 1]
-        try:
-            status = os.stat(path)
-            checkpoint = (status.st_ino, status.st_mtime_ns)  # a new file even within one tick of the clock
-        except FileNotFoundError:
-            checkpoint = None
-        now = (checkpoint, os.stat(log.path).st_mtime_ns, os.stat(last.path).st_size)
+        checkpoint = _replacement_of(path)
+        status = os.stat(log.path)
+        self.require_same(log, (status.st_dev, status.st_ino), _replacement_of(os.path.join(log.path, METADATA_NAME)))
+        now = (checkpoint, status.st_mtime_ns, os.stat(last.path).st_size)
         if now == self.seen:
             return
         log.relist()
@@ -499,6 +504,22 @@ class _CheckpointWatermark:
         log.position.active_base = last.base_offset
         log.position.dense_from = INT64_MAX
         self.seen = now
+
+    def require_same(self, SegmentedLog log, directory, metadata):
+        """Raise PartitionDeletedError where it was created again: by its inode, or by that of partition.metadata, which
+        Kafka writes once, perhaps only after the first segment."""
+        if self.directory not in (None, directory) or self.metadata not in (None, metadata):
+            raise_deleted(log.name, log.path, True)
+        self.directory, self.metadata = directory, metadata
+
+
+cdef tuple _replacement_of(str path):
+    """What changes when the file is replaced, even within one tick of the clock; None where there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 cdef int64_t _sound_end(Segment last) except -1:

@@ -186,7 +186,10 @@ cdef class Segment:
         if file is None:
             if len(_open) >= _close_at:
                 close_idle_files()
-            file = self.file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
+            file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
+            if self.state is not None:  # a reader's
+                self.state.require_at_path(self.partition)
+            self.file = file
             _open.add(ref(self, _open.discard))
         return file  # which another thread may have taken from the segment as idle
 

@@ -2,9 +2,17 @@
 #
 #      0  8  magic "KREPLOG1"        8  4  pid of the last writer     12  4  CRC-32C of 0..12
 #    128  slot 0                   256  slot 1
+#    384  8  first offset of a bulk append   392  4  1 while it is under way, else 0   396  4  CRC-32C of 384..396
+#    512  8  incarnation id, 0 for none      520  4  CRC-32C of 512..520
 #
 # A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
 # readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
+#
+# The bulk append's first offset is durable before its first byte is written, and gone before its records are published:
+# recovery cuts there where a damaged ledger (`kreplog.writers`) does not say whether the append was committed.
+#
+# The incarnation id is drawn when the directory of a log without replicas is made. Another in the same place: the
+# partition was deleted and created again, which its topic id, the one of its neighbours, does not show.
 #
 # A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
 # of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
@@ -36,11 +44,18 @@ cdef class StateFile:
     cdef str path
     cdef uint8_t* data  # mapped; the file itself is open only while something is asked of it
     cdef uint64_t seen  # the highest sequence read
+    cdef uint64_t device  # with `inode`: which file is mapped
+    cdef uint64_t inode
 
     cdef void publish(self, Position* position) noexcept nogil
     cdef bint read(self, Position* out) noexcept nogil
     cdef int writer_pid(self) noexcept
     cdef int sync(self) except -1
+    cdef void mark_bulk_append(self, int64_t start, bint under_way) noexcept nogil
+    cdef int64_t bulk_append_start(self) noexcept nogil
+    cdef void set_incarnation(self, uint64_t incarnation) noexcept nogil
+    cdef uint64_t incarnation(self) noexcept nogil
+    cdef int require_at_path(self, str partition) except -1
 
 
 cdef StateFile open_state(str path, bint writable)

@@ -6,14 +6,19 @@ stores, a reader sees the high watermark advance at once, and a checksum detects
 
 cimport cython
 from libc.errno cimport errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.stat cimport fstat, stat, struct_stat
 from posix.unistd cimport getpid
 
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.files cimport FileHandle, open_file, storage_error
+
+import os
+
+from kreplog.errors import PartitionDeletedError
 
 STATE_NAME = "kreplog.state"
 
@@ -29,6 +34,8 @@ cdef enum:
     STATE_SIZE = 4096
     FIRST_SLOT = 128
     SLOT_STRIDE = 128
+    BULK_APPEND = 384
+    INCARNATION = 512
     CHECKED = sizeof(Position) - 4
 
 cdef const char* MAGIC = b"KREPLOG1"
@@ -83,6 +90,61 @@ cdef class StateFile:
     cdef int sync(self) except -1:
         return open_file(self.path, O_RDONLY).sync()
 
+    cdef void mark_bulk_append(self, int64_t start, bint under_way) noexcept nogil:
+        """Record where a bulk append begins, or that it has ended; durable after `sync`."""
+        cdef uint8_t mark[16]
+        cdef uint32_t flag = under_way
+        cdef uint32_t crc
+        memcpy(mark, &start, 8)
+        memcpy(mark + 8, &flag, 4)
+        crc = crc32c_update(0, mark, 12)
+        memcpy(mark + 12, &crc, 4)
+        memcpy(self.data + BULK_APPEND, mark, 16)
+
+    cdef int64_t bulk_append_start(self) noexcept nogil:
+        """The first offset of the bulk append under way, -1 for none."""
+        cdef int64_t start
+        cdef uint32_t flag
+        cdef uint32_t crc
+        memcpy(&start, self.data + BULK_APPEND, 8)
+        memcpy(&flag, self.data + BULK_APPEND + 8, 4)
+        memcpy(&crc, self.data + BULK_APPEND + 12, 4)
+        if flag != 1 or start < 0 or crc != crc32c_update(0, self.data + BULK_APPEND, 12):
+            return -1
+        return start
+
+    cdef void set_incarnation(self, uint64_t incarnation) noexcept nogil:
+        cdef uint32_t crc
+        memcpy(self.data + INCARNATION, &incarnation, 8)
+        crc = crc32c_update(0, self.data + INCARNATION, 8)
+        memcpy(self.data + INCARNATION + 8, &crc, 4)
+
+    cdef uint64_t incarnation(self) noexcept nogil:
+        """0 for none, or a damaged one."""
+        cdef uint64_t incarnation
+        cdef uint32_t crc
+        memcpy(&incarnation, self.data + INCARNATION, 8)
+        memcpy(&crc, self.data + INCARNATION + 8, 4)
+        return incarnation if crc == crc32c_update(0, self.data + INCARNATION, 8) else 0
+
+    cdef int require_at_path(self, str partition) except -1:
+        """Raise PartitionDeletedError unless the path names the file that is mapped; no other gets its inode meanwhile.
+        """
+        cdef struct_stat status
+        cdef bytes name = os.fsencode(self.path)
+        cdef bint found = stat(name, &status) == 0
+        if not found or status.st_dev != self.device or status.st_ino != self.inode:
+            raise_deleted(partition, os.path.dirname(self.path), found)
+        return 0
+
+
+def raise_deleted(str partition, str path, bint recreated):
+    """Raise PartitionDeletedError for the directory `path`."""
+    raise PartitionDeletedError(
+        f"{partition}: {path} was deleted{' and created again' if recreated else ''} since this log was opened: open it "
+        "again", partition=partition, path=path,
+    )
+
 
 cdef StateFile open_state(str path, bint writable):
     """Open the state file; a writer creates it where it is missing or too short, and signs it with its pid.
@@ -91,6 +153,7 @@ cdef StateFile open_state(str path, bint writable):
     """
     cdef StateFile state = StateFile.__new__(StateFile)
     cdef FileHandle file
+    cdef struct_stat status
     cdef uint8_t blank[STATE_SIZE]
     cdef int64_t size
     cdef int pid
@@ -102,7 +165,10 @@ cdef StateFile open_state(str path, bint writable):
             raise
         return None
     state.path = path
-    size = file.size()
+    if fstat(file.fd, &status) != 0:
+        raise storage_error("cannot stat", path, errno)
+    state.device, state.inode = status.st_dev, status.st_ino
+    size = status.st_size
     if size < STATE_SIZE:
         if not writable:
             return None

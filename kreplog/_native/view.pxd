@@ -25,6 +25,7 @@ cdef class LogView:
 
     cdef int check_open(self) except -1
     cdef int refresh(self) except -1
+    cdef int require_directory(self) except -1
     cdef int load_epochs(self) except -1
     cdef int64_t steady_generation(self) except -1
     cdef int relist(self) except -1

@@ -94,6 +94,16 @@ cdef class LogView:
             self.load_epochs()
         return [] if self.epochs is None else self.epochs.entries
 
+    @property
+    def incarnation_id(self):
+        """16 hex digits, drawn when the directory was made; None where a broker made it, or for a replicated log.
+
+        A partition that is deleted and created again beside others of its topic has their topic id, but another
+        incarnation id."""
+        self.check_open()
+        incarnation = 0 if self.state is None else self.state.incarnation()
+        return f"{incarnation:016x}" if incarnation else None
+
     def end_offset_for_epoch(self, epoch):
         """Where the largest known leader epoch at or below `epoch` ends: EpochEndOffset (KIP-101, KIP-279)."""
         self.refresh()
@@ -123,6 +133,12 @@ cdef class LogView:
                     self.position = position
             elif self.watermark_source is not None:
                 self.watermark_source(self)
+        return 0
+
+    cdef int require_directory(self) except -1:
+        """For a reader that finds no records: raise PartitionDeletedError where none will ever come."""
+        if self.read_only and self.state is not None:
+            self.state.require_at_path(self.name)
         return 0
 
     cdef int64_t steady_generation(self) except -1:

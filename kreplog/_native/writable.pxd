@@ -26,7 +26,7 @@ cdef class WritableLog(LogView):
     cdef FileHandle writer_lock  # None in a managed log: its owner's lock keeps others out
     cdef FileHandle broker_lock
     cdef Pending pending
-    cdef LockHolder bulk_append  # the BulkAppend under way, whose records stay above the high watermark
+    cdef LockHolder bulk_append  # of the BulkAppend under way, whose records stay above the high watermark
     cdef str failure
     cdef readonly object cause  # the error it comes from
     cdef public bint _given_up  # its owner moves its folder away: failures of threads that still use it are not logged

@@ -7,6 +7,8 @@ images are made (at each death, and now and then between operations), and what e
 
 What must hold of each image: it opens, every record that was flushed and not since truncated or deleted is there, every
 record is one that was written, in the epoch it was written in, and no offset is missing between the first and the last.
+A bulk append is there as a whole from when its call has returned, before that as a whole or not at all; also where the
+image's ledger is damaged.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from kreplog import Log, LogConfig
+from kreplog._native import batch
 from kreplog.managed_log import ManagedLog
 from tests.faults import content
 from tests.faults import shim as faults
@@ -43,10 +46,14 @@ CUT_SLACK = 16
 
 @dataclass
 class History:
-    """What the lives have promised, in a file that survives them."""
+    """What the lives have promised, in a file that survives them.
+
+    bulk: first offset, count and generation of a bulk append that has not returned.
+    """
 
     path: Path
     required: dict[int, int] = field(default_factory=dict)
+    bulk: tuple[int, int, int] | None = None
     written: dict[int, set[int]] = field(default_factory=dict)
     start: int = 0
 
@@ -59,7 +66,11 @@ class History:
         history = cls(path)
         for line in path.read_text().splitlines() if path.exists() else ():
             kind, *numbers = json.loads(line)
-            if kind == "write":
+            if kind == "once":
+                history.bulk = numbers[0], numbers[1], numbers[2]
+            elif kind != "write":  # known again from what was flushed, or cut
+                history.bulk = None
+            if kind in ("write", "once"):
                 first, count, generation = numbers
                 for offset in range(first, first + count):
                     history.written.setdefault(offset, set()).add(generation)
@@ -88,6 +99,10 @@ class History:
             assert found.start <= offset < found.end, f"{offset} was flushed; found only {found.start} to {found.end}"
             here = found.generations[offset - found.start]
             assert here == generation, f"{offset} was flushed by {generation}; found the record of {here}"
+        if self.bulk is not None:
+            first, count, bulk_generation = self.bulk
+            here = found.generations[first - found.start : first - found.start + count].count(bulk_generation)
+            assert here in (0, count), f"{here} records of a bulk append: {self.bulk}"
         for offset, generation in enumerate(found.generations, found.start):
             assert generation in self.written.get(offset, ()), f"{offset} holds a record of {generation}, never written"
             epoch = max((epoch for epoch, first in epochs if first <= offset), default=-1)
@@ -141,20 +156,24 @@ def life(world: World, number: int, deadly: int) -> None:
 def operate(log: Log, model: State, generation: int, rng: random.Random, history: History, world: World) -> State:
     """One operation, with what it promises noted before or after it."""
     kind = rng.choices(
-        ["append", "append_many", "flush", "roll", "cut", "delete", "retain", "due", "anew"],
-        [6, 5, 5, 2, 3, 1, 1, 2, 0.3],
+        ["append", "append_many", "once", "flush", "roll", "cut", "delete", "retain", "due", "anew"],
+        [6, 5, 0 if isinstance(log, ManagedLog) else 4, 5, 2, 3, 1, 1, 2, 0.3],
     )[0]
-    count = {"append": 1, "append_many": rng.randint(2, 12)}.get(kind, 0)
+    count = {"append": 1, "append_many": rng.randint(2, 12), "once": rng.randint(1, 12)}.get(kind, 0)
     if count:
-        history.note("write", model.end, count, generation)
+        history.note("once" if kind == "once" else "write", model.end, count, generation)
         values = [content.value(offset, generation) for offset in range(model.end, model.end + count)]
         stamps = [TIMESTAMP + offset for offset in range(model.end, model.end + count)]
-        if count == 1:
+        if kind == "once":
+            encoded = [batch.build(values[at : at + 3], timestamps_ms=stamps[at : at + 3]) for at in range(0, count, 3)]
+            sequence = len(world.events.read_text().splitlines())
+            assert log.append_once(encoded, writer=f"writer {generation % 3}", sequence=sequence) is not None
+        elif count == 1:
             log.append(values[0], timestamp_ms=stamps[0])
         else:
             log.append_many(values, timestamps_ms=stamps)
         model = model.plus(count, generation)
-        if world.config.flush_messages == 1:
+        if world.config.flush_messages == 1 or kind == "once":
             history.note("flushed", model.start, *model.generations)
     elif kind == "flush":
         log.flush()
@@ -199,6 +218,14 @@ def look(world: World) -> None:
         History.read(world.events).check(survey(log), log.leader_epochs)
 
 
+def damage_ledger(path: Path, rng: random.Random) -> None:
+    """In every third image that has one."""
+    if path.exists() and rng.random() < 1 / 3:
+        data = path.read_bytes()
+        at = rng.randrange(len(data)) if data else 0
+        path.write_bytes(data[:at] if rng.random() < 0.5 else data[:at] + bytes(16) + data[at + 16 :])
+
+
 def check_image(path: Path, folder: Path, world: World) -> None:
     """Open the image, check it, and see that the log goes on from there. Raises AssertionError."""
     _, files, history = pickle.loads(path.read_bytes())
@@ -207,6 +234,7 @@ def check_image(path: Path, folder: Path, world: World) -> None:
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
+    damage_ledger(folder / "power-0" / "kreplog.writers", random.Random(f"{world.seed}-{path.name}"))
     try:
         with world.log_class.open(folder / "power-0", world.config) as log:
             found = survey(log)

@@ -19,6 +19,7 @@ def test_random_kills(folder: Path) -> None:
     assert seen["kills"] == 300
     assert seen["acknowledged"] > 10_000
     assert seen["while_opening"] > 0
+    assert seen["in_bulk"] > 5, "deaths within bulk appends"
 
 
 @pytest.mark.parametrize("mode", ["kill", "halfway"])

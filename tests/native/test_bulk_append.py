@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -345,15 +348,64 @@ def test_calls_of_another_thread_are_refused(path: Path) -> None:
         assert values(log) == [b"a"]
 
 
-def test_an_append_that_was_dropped_is_named(path: Path) -> None:
-    """It holds the log until the process ends; the error says what would have ended it."""
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_an_append_that_was_dropped_ends(path: Path, committed: bool, cyclic: bool) -> None:
+    """It is collected, with a warning, and aborted unless it is committed; no thread waits for ever."""
 
     def drop() -> None:
-        BulkAppend(log, "w", 0).append(batches(b"x")[0])
+        bulk = BulkAppend(log, "w", 0)
+        bulk.append(batches(b"x")[0])
+        if committed:
+            bulk.commit()
+        if cyclic:
+            cycle: list[object] = [bulk]
+            cycle.append(cycle)
 
-    log = Log.open(path)
-    log.append(b"before")
-    drop()
-    with pytest.raises(errors.UsageError, match="`with` statement of a BulkAppend"):
-        log.append(b"x")
-    assert log.high_watermark == 1
+    with Log.open(path) as log:
+        log.append(b"before")
+        for _ in range(3):
+            with pytest.warns(ResourceWarning, match="bulk-0: a bulk append was dropped"):
+                drop()
+                gc.collect()
+            other = threading.Thread(target=lambda: log.append(b"of another thread"))
+            other.start()
+            log.append(b"of this thread")
+            other.join(60)
+            assert not other.is_alive()
+            expected = [b"before", b"x"] if committed else [b"before"]
+            assert values(log)[: len(expected)] == expected
+            assert len(values(log)) == len(expected) + 2
+            log.truncate_to(1)
+        assert log.append_once(batches(b"now"), writer="w", sequence=0) == range(1, 2)
+
+
+def test_an_append_that_was_dropped_in_a_forked_child(path: Path) -> None:
+    def drop() -> None:
+        held.clear()
+        gc.collect()
+
+    with Log.open(path) as log:
+        held = [BulkAppend(log, "w", 0)]
+        held[0].append(batches(b"x")[0])
+        result_of(drop)
+        held[0].commit()
+        held[0].publish()
+        assert values(log) == [b"x"]
+
+
+def test_an_append_that_is_dropped_as_the_interpreter_ends(path: Path) -> None:
+    """Whether it is aborted then or by the next opening: the process ends, and nothing of it is left."""
+    program = """
+import sys
+from kreplog import Log
+from kreplog._native import batch
+from kreplog.bulk_append import BulkAppend
+log = Log.open(sys.argv[1])
+log.append(b"before")
+bulk = BulkAppend(log, "w", 0)
+bulk.append(batch.build([b"x"]))
+"""
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=60)
+    with Log.open(path) as log:
+        assert values(log) == [b"before"]
