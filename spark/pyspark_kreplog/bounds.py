@@ -58,6 +58,12 @@ def range_of(log: CommittedLog, partition: TopicPartition, options: ReadOptions)
     return start, stop
 
 
+def is_offset(bound: Bound, partition: TopicPartition) -> bool:
+    """Whether the option names an offset of the partition, rather than a time, earliest or latest."""
+    value = bound.value[partition] if isinstance(bound.value, dict) else bound.value
+    return not bound.by_time and value not in (EARLIEST, LATEST)
+
+
 def resolve(
     log: CommittedLog, partition: TopicPartition, options: ReadOptions, bound: Bound, first: int, end: int
 ) -> int:

@@ -2,6 +2,7 @@
 
     <path>/.kreplog-writes/lock        held by whoever commits, aborts or cleans up
                            commit      the job that is committed and not yet complete; its rename is the commit
+                           completed   the name of the latest job that all partitions show
                            queries     the latest batch of each streaming query
                            <job>/      staged files
 
@@ -10,21 +11,19 @@ A commit has these steps; whoever finds it broken off goes by the last one that 
     1. prepare    every log has the job's batches, durable, above its high watermark: the next to open it cuts them off
     2. commit     `commit` names the job, its files and, for each partition, a writer and a sequence
     3. complete   each log commits and shows the batches; those that were cut off are appended from the staged files
-    4. clean      `queries` names the batch; `commit` and the staged files go
+    4. clean      `queries` names the batch, `completed` the job; `commit` and the staged files go
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,21 @@ from kreplog.bulk_append import BulkAppend, atomic_write, last_sequence
 from kreplog.config import LogConfig
 from kreplog.errors import (
     CorruptBatchError,
-    CorruptCheckpointError,
     KreplogError,
     LogLockedError,
     StorageError,
     UsageError,
 )
 from kreplog.types import TopicPartition
+from pyspark_kreplog.commit_record import (
+    COMMIT_NAME,
+    COMPLETED_NAME,
+    CommitRecord,
+    PartitionAppend,
+    decode,
+    encode_to,
+    read_file,
+)
 from pyspark_kreplog.open_log_limit import allow_open_logs
 from pyspark_kreplog.staging import FOLDER, Extent, Staged, is_abandoned, partition_counts, sync_folder
 
@@ -51,36 +58,6 @@ _BROKER_FILE = "meta.properties"
 _LOCK_POLL_S = 0.02
 
 _log = logging.getLogger("pyspark_kreplog")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionAppend:
-    """What a job appends to one partition, and as which writer and sequence."""
-
-    topic: str
-    partition: int
-    writer: str
-    sequence: int
-    extents: list[Extent]
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def records(self) -> int:
-        return sum(extent.records for extent in self.extents)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRecord:
-    """A job at its commit. query_id, batch_id: of a stream, else None. max_message_bytes: that its batches need."""
-
-    job: str
-    query_id: str | None
-    batch_id: int | None
-    max_message_bytes: int
-    appends: list[PartitionAppend]
 
 
 class SinkDirectory:
@@ -233,7 +210,9 @@ class SinkDirectory:
     def _forget(self, record: CommitRecord) -> None:
         if record.query_id is not None and record.batch_id is not None:
             self._write_query(record.query_id, record.batch_id)
-        (self._root / "commit").unlink()
+        # For plans that are under way, so not durable: see whole_jobs.py.
+        atomic_write(str(self._root / COMPLETED_NAME), record.job.encode(), durable=False)
+        (self._root / COMMIT_NAME).unlink()
         sync_folder(self._root)
         self._delete(record.job)
 
@@ -322,21 +301,13 @@ class SinkDirectory:
             os.close(descriptor)
 
     def _record(self) -> CommitRecord | None:
-        content = self._read("commit")
-        if content is None:
-            return None
-        appends = [
-            PartitionAppend(**{**append, "extents": [Extent(**extent) for extent in append["extents"]]})
-            for append in content["appends"]
-        ]
-        return CommitRecord(
-            content["job"], content["query_id"], content["batch_id"], content["max_message_bytes"], appends
-        )
+        content = self._read(COMMIT_NAME)
+        return None if content is None else CommitRecord.from_json(content)
 
     def _write_record(self, record: CommitRecord) -> None:
         """Step 2. Raises StorageError: the job is not committed, unless the message says otherwise."""
         try:
-            self._write("commit", asdict(record))
+            encode_to(self._root / COMMIT_NAME, record.to_json())
         except (StorageError, OSError) as error:
             self._withdraw(record, error)
             raise
@@ -346,13 +317,13 @@ class SinkDirectory:
         try:
             written = self._record()
             if written is not None and written.job == record.job:
-                (self._root / "commit").unlink()
+                (self._root / COMMIT_NAME).unlink()
                 sync_folder(self._root)
         except (StorageError, OSError) as error:
             raise StorageError(
                 f"job {record.job} may be committed, so do not write it again before {self._root / 'commit'} can be "
                 f"read: {cause}; then {error}",
-                path=str(self._root / "commit"),
+                path=str(self._root / COMMIT_NAME),
             ) from cause
 
     def _queries(self) -> dict[str, int]:
@@ -361,22 +332,12 @@ class SinkDirectory:
     def _write_query(self, query_id: str, batch_id: int) -> None:
         entries = [entry for entry in self._read("queries") or () if entry[0] != query_id]
         entries.append([query_id, batch_id, int(time.time())])
-        self._write("queries", sorted(entries, key=lambda entry: entry[2])[-MAX_QUERIES:])
+        encode_to(self._root / "queries", sorted(entries, key=lambda entry: entry[2])[-MAX_QUERIES:])
 
     def _read(self, name: str) -> Any:
         """The content of one of our files, None where there is none. Raises CorruptCheckpointError."""
-        path = self._root / name
-        try:
-            checksum, _, body = path.read_bytes().partition(b" ")
-        except FileNotFoundError:
-            return None
-        if checksum != b"%08x" % zlib.crc32(body):
-            raise CorruptCheckpointError(f"{path} is damaged: its checksum does not match", path=str(path))
-        return json.loads(body)
-
-    def _write(self, name: str, content: Any) -> None:
-        body = json.dumps(content, separators=(",", ":")).encode()
-        atomic_write(str(self._root / name), b"%08x " % zlib.crc32(body) + body)
+        data = read_file(self._root / name)
+        return None if data is None else decode(self._root / name, data)
 
 
 def _next_sequence(log: Log) -> int:

@@ -33,20 +33,25 @@ _log = logging.getLogger("pyspark_kreplog")
 class PartitionSnapshot:
     """A partition at one moment: committed records of [start_offset, end_offset), under this topic id.
 
-    leader_epochs: (leader epoch, start offset) of those that the log knows, oldest first.
+    incarnation_id: of a log that no broker made; None for others. leader_epochs: (leader epoch, start offset) of those
+    that the log knows, oldest first.
     """
 
     start_offset: int
     end_offset: int
     topic_id: str | None
+    incarnation_id: str | None
     leader_epochs: tuple[tuple[int, int], ...]
 
 
 class IdentifiedLog(CommittedLog, Protocol):
-    """A log that knows the id of its topic, and its leader epochs with their start offsets."""
+    """A log that knows the id of its topic, its incarnation id, and its leader epochs with their start offsets."""
 
     @property
     def topic_id(self) -> uuid.UUID | None: ...
+
+    @property
+    def incarnation_id(self) -> str | None: ...
 
     @property
     def leader_epochs(self) -> Sequence[tuple[int, int]]: ...
@@ -64,6 +69,21 @@ def require_same_topic(partition: TopicPartition, expected: str | None, found: s
         remedy = "start the query with a new checkpointLocation to read the new topic" if stream else "load() again"
         raise KreplogError(
             f"{partition}: the topic was deleted and created again: its topic id was {expected} and is now "
+            f"{found}: {remedy}",
+            partition=str(partition),
+        )
+
+
+def require_same_incarnation(
+    partition: TopicPartition, expected: str | None, found: str | None, *, stream: bool
+) -> None:
+    """Raise KreplogError with both ids if the partition, perhaps alone of its topic, was deleted and created again.
+
+    None: not known, of a log that a broker or an earlier version made, or whose state file was lost."""
+    if expected is not None and found is not None and found != expected:
+        remedy = "start the query with a new checkpointLocation to read the new one" if stream else "load() again"
+        raise KreplogError(
+            f"{partition}: the partition was deleted and created again: its incarnation id was {expected} and is now "
             f"{found}: {remedy}",
             partition=str(partition),
         )

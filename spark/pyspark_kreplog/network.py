@@ -72,6 +72,7 @@ class LeaderLog:
         leader_epochs: Entries,
     ) -> None:
         self.topic_id = topic_id
+        self.incarnation_id = None
         self.leader_epochs = leader_epochs
         self._cluster = cluster
         self._partition = partition
@@ -160,7 +161,11 @@ class Cluster:
         """The state of each partition, except of those that are deleted at this moment."""
         return {
             partition: PartitionSnapshot(
-                log.log_start_offset, log.high_watermark, topic_id_of(log), tuple(log.leader_epochs)
+                log.log_start_offset,
+                log.high_watermark,
+                topic_id_of(log),
+                log.incarnation_id,
+                tuple(log.leader_epochs),
             )
             for partition, log in self.logs(partitions).items()
         }

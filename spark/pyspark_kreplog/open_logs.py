@@ -31,6 +31,7 @@ class _OpenLog:
     state_file: _Identity
     metadata_file: _Identity | None
     topic_id: str | None
+    incarnation_id: str | None
     leader_epoch: int
     leader_epochs: _Epochs
 
@@ -75,10 +76,10 @@ class OpenLogs:
         end = log.high_watermark
         start = min(log.log_start_offset, end)
         if entry is None:
-            return PartitionSnapshot(start, end, topic_id_of(log), tuple(log.leader_epochs))
+            return PartitionSnapshot(start, end, topic_id_of(log), log.incarnation_id, tuple(log.leader_epochs))
         if log.leader_epoch != entry.leader_epoch:
             entry.leader_epoch, entry.leader_epochs = log.leader_epoch, tuple(log.leader_epochs)
-        return PartitionSnapshot(start, end, entry.topic_id, entry.leader_epochs)
+        return PartitionSnapshot(start, end, entry.topic_id, entry.incarnation_id, entry.leader_epochs)
 
     @contextmanager
     def use(self, partition: TopicPartition) -> Iterator[kreplog.Log | None]:
@@ -101,7 +102,13 @@ class OpenLogs:
                     log.close()
             return
         self._open[partition] = _OpenLog(
-            log, state_file, metadata_file, topic_id_of(log), log.leader_epoch, tuple(log.leader_epochs)
+            log,
+            state_file,
+            metadata_file,
+            topic_id_of(log),
+            log.incarnation_id,
+            log.leader_epoch,
+            tuple(log.leader_epochs),
         )
         yield log
 

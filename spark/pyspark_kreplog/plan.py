@@ -15,12 +15,13 @@ from typing import Protocol
 import kreplog
 from kreplog.errors import OffsetOutOfRangeError
 from kreplog.types import TopicPartition
-from pyspark_kreplog.bounds import range_of, require_every_partition
+from pyspark_kreplog.bounds import is_offset, range_of, require_every_partition
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import epoch_before
 from pyspark_kreplog.log_directory import IdentifiedLog, partition_path, subscribed_partitions, topic_id_of
 from pyspark_kreplog.network import Cluster
 from pyspark_kreplog.options import ReadOptions
+from pyspark_kreplog.whole_jobs import Ends, read_whole_jobs
 
 MIN_TASK_BYTES = 32 << 20  # a task costs some 85 ms of CPU, whatever it reads
 MAX_TASK_BYTES = 256 << 20
@@ -52,6 +53,7 @@ class Task:
     topic: str
     partition: int
     topic_id: str | None
+    incarnation_id: str | None
     start: int
     stop: int
     fail_on_data_loss: bool
@@ -108,11 +110,18 @@ def plan(options: ReadOptions, cores: int, pruning: Pruning | None = None) -> li
             logs = cluster.logs(read)
             ranges = [_pruned(logs[each], each, pruning, options) for each in read if each in logs]
             return cut(ranges, options, cores)
-    ranges = []
-    for partition in read:
-        with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
-            ranges.append(_pruned(log, partition, pruning, options))
-    return cut(ranges, options, cores)
+
+    def ranges_before(ends: Ends) -> list[PartitionRange]:
+        ranges = []
+        for partition in read:
+            with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
+                bounded = pruning
+                if partition in ends and not is_offset(options.ending, partition):
+                    bounded = replace(pruning, stop=min(pruning.stop, ends[partition]))
+                ranges.append(_pruned(log, partition, bounded, options))
+        return ranges
+
+    return cut(read_whole_jobs(options.path, ranges_before), options, cores)
 
 
 def _pruned(log: RangedLog, partition: TopicPartition, pruning: Pruning, options: ReadOptions) -> PartitionRange:
@@ -159,6 +168,7 @@ class PartitionRange:
             topic=partition.topic,
             partition=partition.partition,
             topic_id=topic_id_of(log),
+            incarnation_id=log.incarnation_id,
             start=start,
             stop=stop,
             fail_on_data_loss=options.fail_on_data_loss,

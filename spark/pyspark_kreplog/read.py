@@ -16,7 +16,12 @@ import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, StorageError
 from pyspark_kreplog import network, short_circuit
 from pyspark_kreplog.data_loss import report_data_loss
-from pyspark_kreplog.log_directory import await_high_watermark, require_same_topic, topic_id_of
+from pyspark_kreplog.log_directory import (
+    await_high_watermark,
+    require_same_incarnation,
+    require_same_topic,
+    topic_id_of,
+)
 from pyspark_kreplog.plan import Task
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -48,6 +53,7 @@ def read(task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     identity = _identity(task.path)
     with kreplog.Log.open(task.path, read_only=True) as log:
         require_same_topic(task.topic_partition, task.topic_id, topic_id_of(log), stream=task.stream)
+        require_same_incarnation(task.topic_partition, task.incarnation_id, log.incarnation_id, stream=task.stream)
         _require_committed(log, task)
         position = _first_available(log, task, task.start)
         while position < task.stop:

@@ -5,6 +5,8 @@
 Each number is the offset of the next record to read. The key's "@" is legal in no topic name. Below it stand
 - topicIds: by topic, so that a topic which was deleted and created again is noticed (KIP-516); an object by partition
   where the partitions of a topic differ, since embedded logs have ids of their own;
+- incarnationIds: likewise, of logs that no broker made, so that a partition is noticed which was deleted and made again
+  under the topic id of its neighbours; left out where there are none;
 - leaderEpochs: likewise, the epoch of the last record that was read, so that a truncation is noticed (KIP-320);
 - startedAt: in the end of batch 0 alone, the offsets at which that batch starts. Spark writes the end of a batch to the
   checkpoint before it plans the batch, but the start of batch 0 nowhere: "latest" is pinned by this;
@@ -38,6 +40,7 @@ class StreamOffset:
 
     offsets: Offsets
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    incarnation_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
     leader_epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     started_at: Offsets | None = None
     initial: bool = False
@@ -50,6 +53,8 @@ class StreamOffset:
             "topicIds": _by_topic(self.topic_ids, self.offsets),
             "leaderEpochs": _by_topic(self.leader_epochs, self.offsets),
         }
+        if self.incarnation_ids:
+            added["incarnationIds"] = _by_topic(self.incarnation_ids, self.offsets)
         if self.started_at is not None:
             added["startedAt"] = offsets_to_json(self.started_at)
         return offsets_to_json(self.offsets) | {RESERVED_KEY: added}
@@ -67,6 +72,7 @@ class StreamOffset:
         return cls(
             offsets,
             topic_ids=_by_partition(added.get("topicIds", {}), offsets, str),
+            incarnation_ids=_by_partition(added.get("incarnationIds", {}), offsets, str),
             leader_epochs=_by_partition(added.get("leaderEpochs", {}), offsets, int),
             started_at=None if started_at is None else offsets_from_json(started_at),
             initial=added.get("initial") is True,

@@ -23,6 +23,7 @@ from pyspark_kreplog.log_directory import (
     PartitionSnapshot,
     await_high_watermark,
     partition_path,
+    require_same_incarnation,
     require_same_topic,
     topic_id_of,
 )
@@ -39,6 +40,7 @@ from pyspark_kreplog.stream_offsets import (
     behind_latest,
     offsets_to_json,
 )
+from pyspark_kreplog.whole_jobs import Ends, read_whole_jobs
 
 _log = logging.getLogger("pyspark_kreplog")
 
@@ -100,9 +102,13 @@ class StreamPlanner:
         self._position = end
         vanished = {partition: offset for partition, offset in start.offsets.items() if partition not in end}
         ids = {partition: state.topic_id for partition, state in states.items() if state.topic_id is not None}
+        incarnations = {
+            partition: state.incarnation_id for partition, state in states.items() if state.incarnation_id is not None
+        }
         following = StreamOffset(
             vanished | end,
             {**start.topic_ids, **ids},
+            {**start.incarnation_ids, **incarnations},
             _epochs(start, end, states),
             started_at=start.offsets if is_first else None,
         )
@@ -163,7 +169,17 @@ class StreamPlanner:
             if (name, "missing") not in self._reported:
                 self._reported.add((name, "missing"))
                 _log.warning("there is no %s in %s yet; it is read once it exists", name, self._options.location)
-        return self._logs.states(partitions)
+        if self._options.bootstrap is not None:
+            return self._logs.states(partitions)
+        return read_whole_jobs(self._options.path, partial(self._states_before, partitions))
+
+    def _states_before(self, partitions: Collection[TopicPartition], ends: Ends) -> States:
+        states = self._logs.states(partitions)
+        for partition in states.keys() & ends.keys():
+            state = states[partition]
+            end = max(min(state.end_offset, ends[partition]), state.start_offset)
+            states[partition] = replace(state, end_offset=end)
+        return states
 
     def _resolve_start(self, states: States) -> StreamOffset:
         """The offsets for which the starting options stand, as of `states`."""
@@ -187,6 +203,7 @@ class StreamPlanner:
             expected = start.topic_ids.get(partition)
             if expected is not None:
                 require_same_topic(partition, expected, state.topic_id, stream=True)
+            require_same_incarnation(partition, start.incarnation_ids.get(partition), state.incarnation_id, stream=True)
             read_up_to = start.offsets.get(partition)
             if read_up_to is not None:
                 checked[partition] = self._check_end(partition, state, read_up_to, start.leader_epochs.get(partition))
@@ -265,6 +282,9 @@ class StreamPlanner:
             expected = batch_end.topic_ids.get(partition)
             if expected is not None:
                 require_same_topic(partition, expected, topic_id_of(log), stream=True)
+            require_same_incarnation(
+                partition, batch_end.incarnation_ids.get(partition), log.incarnation_id, stream=True
+            )
             first = log.log_start_offset
             if first > (start or 0):
                 self._lost_to_retention(partition, start, first)

@@ -94,7 +94,7 @@ def check(path: Path, whole: list[int], nth: int) -> bool:
     expected = Counter(b"%d-%d" % (batch, row) for batch in range(2) for row in range(ROWS))
     expected[FOREIGN] = nth % 2
     assert found == +expected, found - expected or expected - found
-    assert sorted(os.listdir(path / FOLDER)) == ["lock", "queries"]
+    assert sorted(os.listdir(path / FOLDER)) == ["completed", "lock", "queries"]
     return committed
 
 

@@ -19,6 +19,7 @@ from kreplog import Log, errors
 from kreplog.bulk_append import BulkAppend, atomic_write, murmur2, partition_for
 from pyspark_kreplog import commit
 from pyspark_kreplog.commit import SinkDirectory
+from pyspark_kreplog.commit_record import CommitRecord
 from pyspark_kreplog.shared_path import PREFIX
 from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, is_abandoned, stage
@@ -62,9 +63,9 @@ def values(path: Path) -> list[bytes | None]:
 
 
 def left_over(data: Path) -> list[str]:
-    return sorted(
-        entry.name for entry in (data / FOLDER).iterdir() if entry.name != "lock" and not entry.name.startswith(PREFIX)
-    )
+    own = ("lock", "completed")
+    names = [entry.name for entry in (data / FOLDER).iterdir()]
+    return sorted(name for name in names if name not in own and not name.startswith(PREFIX))
 
 
 def test_write_and_read_back(save: Save, spark: SparkSession, data: Path) -> None:
@@ -378,7 +379,7 @@ def test_a_topic_is_whole_from_its_first_partition_on(data: Path, monkeypatch: p
     right = SinkDirectory._open
     created: list[str] = []
 
-    def dies(self: SinkDirectory, name: str, *, committed: commit.CommitRecord | None = None) -> Log:
+    def dies(self: SinkDirectory, name: str, *, committed: CommitRecord | None = None) -> Log:
         if len(created) == 2:
             raise errors.StorageError("the driver dies here")
         created.append(name)
