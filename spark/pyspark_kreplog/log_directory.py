@@ -33,15 +33,15 @@ _log = logging.getLogger("pyspark_kreplog")
 class PartitionSnapshot:
     """A partition at one moment: committed records of [start_offset, end_offset), under this topic id.
 
-    incarnation_id: of a log that no broker made; None for others. leader_epochs: (leader epoch, start offset) of those
-    that the log knows, oldest first.
+    leader_epochs: (leader epoch, start offset) of those that the log knows, oldest first. incarnation_id: of a log that
+    no broker made; None for others.
     """
 
     start_offset: int
     end_offset: int
     topic_id: str | None
-    incarnation_id: str | None
     leader_epochs: tuple[tuple[int, int], ...]
+    incarnation_id: str | None = None
 
 
 class IdentifiedLog(CommittedLog, Protocol):

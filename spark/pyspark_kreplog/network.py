@@ -161,11 +161,7 @@ class Cluster:
         """The state of each partition, except of those that are deleted at this moment."""
         return {
             partition: PartitionSnapshot(
-                log.log_start_offset,
-                log.high_watermark,
-                topic_id_of(log),
-                log.incarnation_id,
-                tuple(log.leader_epochs),
+                log.log_start_offset, log.high_watermark, topic_id_of(log), tuple(log.leader_epochs), log.incarnation_id
             )
             for partition, log in self.logs(partitions).items()
         }

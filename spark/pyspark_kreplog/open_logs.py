@@ -76,10 +76,10 @@ class OpenLogs:
         end = log.high_watermark
         start = min(log.log_start_offset, end)
         if entry is None:
-            return PartitionSnapshot(start, end, topic_id_of(log), log.incarnation_id, tuple(log.leader_epochs))
+            return PartitionSnapshot(start, end, topic_id_of(log), tuple(log.leader_epochs), log.incarnation_id)
         if log.leader_epoch != entry.leader_epoch:
             entry.leader_epoch, entry.leader_epochs = log.leader_epoch, tuple(log.leader_epochs)
-        return PartitionSnapshot(start, end, entry.topic_id, entry.incarnation_id, entry.leader_epochs)
+        return PartitionSnapshot(start, end, entry.topic_id, entry.leader_epochs, entry.incarnation_id)
 
     @contextmanager
     def use(self, partition: TopicPartition) -> Iterator[kreplog.Log | None]:

@@ -53,7 +53,6 @@ class Task:
     topic: str
     partition: int
     topic_id: str | None
-    incarnation_id: str | None
     start: int
     stop: int
     fail_on_data_loss: bool
@@ -61,6 +60,7 @@ class Task:
     local_log_dirs: tuple[str, ...] = ()
     fence: ReplicaFence | None = None
     consumer: ConsumerSettings = DEFAULTS
+    incarnation_id: str | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:

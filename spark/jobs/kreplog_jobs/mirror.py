@@ -180,7 +180,9 @@ def snapshots(options: ReadOptions) -> dict[TopicPartition, PartitionSnapshot]:
     found = {}
     for partition in subscribed_partitions(options):
         with kreplog.Log.open(partition_path(options, partition), read_only=True) as log:
-            found[partition] = PartitionSnapshot(log.log_start_offset, log.high_watermark, topic_id_of(log), ())
+            found[partition] = PartitionSnapshot(
+                log.log_start_offset, log.high_watermark, topic_id_of(log), (), log.incarnation_id
+            )
     return found
 
 
@@ -216,6 +218,7 @@ def prepare(
                 stop=state.end_offset,
                 fail_on_data_loss=options.fail_on_data_loss,
                 consumer=options.consumer,
+                incarnation_id=state.incarnation_id,
             )
             tasks.append(Task(mirror, str(checkpoint.absolute()), task, target))
     target.create(counts)
