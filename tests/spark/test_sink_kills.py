@@ -153,7 +153,7 @@ def test_nothing_is_lost_and_nothing_is_twice(tmp_path: Path, figure: Callable[[
     unreported = rows.keys() - done  # the driver was killed between the commit and its note of it
     assert len(unreported) <= DRIVERS
     names = sorted(name for name in os.listdir(tmp_path / "data" / FOLDER) if not name.startswith(PREFIX))
-    assert names == ["lock", "queries"]
+    assert names == ["completed", "lock", "queries"]
     figure(
         f"killed: {tasks} tasks, {workers} workers, {DRIVERS} drivers; {len(rows)} jobs of {sink_driver.JOB_ROWS} rows "
         f"({len(unreported)} not reported) and {ROWS} rows of a stream, each once"

@@ -90,7 +90,7 @@ def test_a_batch_that_is_run_again_is_not_written_again(spark: SparkSession, tmp
     feed(tmp_path, [b"more"])
     run(spark, tmp_path)
     assert Counter(written(data, 3)) == expected + Counter([b"more"])
-    assert left_over(data) == ["lock", "queries"]
+    assert left_over(data) == ["completed", "lock", "queries"]
 
 
 def test_a_failed_batch_is_written_when_it_succeeds(spark: SparkSession, tmp_path: Path, data: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_failed_batch_is_written_when_it_succeeds(spark: SparkSession, tmp_pat
     assert not (data / "out-0").exists()
     run(spark, tmp_path, "value", "cast(cast(value as string) as int) % 2 partition", numPartitions="2")
     assert written(data, 2) == [b"0", b"1", b"9"]
-    assert left_over(data) == ["lock", "queries"]
+    assert left_over(data) == ["completed", "lock", "queries"]
 
 
 def test_complete_mode_appends_its_rows(spark: SparkSession, tmp_path: Path, data: Path) -> None:
