@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from kreplog import Log, errors
 from kreplog.bulk_append import BulkAppend, atomic_write, murmur2, partition_for
-from pyspark_kreplog import commit
+from pyspark_kreplog import commit, commit_record
 from pyspark_kreplog.commit import SinkDirectory
 from pyspark_kreplog.commit_record import CommitRecord
 from pyspark_kreplog.shared_path import PREFIX
@@ -365,7 +365,7 @@ def test_a_commit_record_that_cannot_be_made_durable(
         raise errors.StorageError("the directory cannot be synced")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "atomic_write", fails)
+        patch.setattr(commit_record, "atomic_write", fails)
         with pytest.raises(errors.StorageError, match="cannot be synced"):
             sink.commit([staged_job(data, f"job.{driver_identity()}")])
     sink.abort(f"job.{driver_identity()}")
