@@ -30,7 +30,7 @@ help:
 	@echo "make hostile    what outsiders may try: the tests of tests/hostile, which make test runs too"
 	@echo "make interop    tests against a real Apache Kafka, which Maven gets (needs Java 17 and 5 minutes)"
 	@echo "make docs       the documentation, into build/docs; a warning is an error"
-	@echo "make demo       336,776 real flights live through brokers and Spark; a driver and a broker are killed (2 minutes)"
+	@echo "make demo       336,776 real flights live through brokers and Spark; a driver and a broker are killed"
 	@echo "make spark-cluster   Spark on three workers that share no log directory, from the wheel (needs root and Java 17)"
 	@echo "make bench      kreplog against its ceiling and its peers"
 	@echo "make bench-cluster   three brokers against three of a real Apache Kafka (needs Java 17, Maven, 15 minutes)"
