@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 READERS = ("kafkarrow", "kafkars")
 WRITER = "arrow_kafka_pyo3"
-POLL_MS = 1000
-EMPTY_POLLS = 60
+POLL_MS = 100
+EMPTY_POLLS = 600
+BATCH_ROWS = 100_000
+"""Far above the readers' default, with which they wait longer for each poll."""
 FLUSH_MS = 60_000
 
 
@@ -31,7 +33,8 @@ def find(name: str) -> Any:
 
 def read(module: Any, bootstrap: str, topic: str, count: int) -> int:
     """Rows of the topic from its beginning, in batches as the client makes them."""
-    manager = module.ConsumerManager({"bootstrap.servers": bootstrap}, [module.SourceTopic.from_earliest(topic)])
+    topics = [module.SourceTopic.from_earliest(topic)]
+    manager = module.ConsumerManager({"bootstrap.servers": bootstrap}, topics, BATCH_ROWS)
     rows = empty = 0
     while rows < count and empty < EMPTY_POLLS:
         batch = manager.poll(POLL_MS)
