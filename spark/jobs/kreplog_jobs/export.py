@@ -1,6 +1,7 @@
 """Job `export`: topics to Parquet by topic and day, what is new since the last run, each record exactly once.
 
     python -m kreplog_jobs.export data --output lake
+    python -m kreplog_jobs.export broker-1:9092,broker-2:9092 --output lake
 
 Runs until it has what was committed at its start, and again from there the next time. The output directory is
 
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import pyarrow.parquet as pq
 import typer
+from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
 from kreplog.errors import StorageError, UsageError
@@ -42,7 +44,9 @@ _DAY = "date_add(DATE'1970-01-01', CAST(floor(unix_millis(timestamp) / 86400000)
 
 
 def main(
-    path: job.Source,
+    source: Annotated[
+        str, typer.Argument(help="A directory of <topic>-<partition> folders, or brokers as host:port,host:port.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write into; made if it is missing.")],
     subscribe: job.Topics = None,
     headers: Annotated[bool, typer.Option("--headers", help="Write the records' headers as well.")] = False,
@@ -52,17 +56,18 @@ def main(
     """Export new records of topics to Parquet, partitioned by topic and day, each record exactly once."""
     with Lake(output) as lake:
         before = lake.records()
-        _export(lake, path, subscribe, headers, max_bytes, master)
+        _export(lake, source, subscribe, headers, max_bytes, master)
         print(f"{output}: {lake.records() - before:,} records exported, {lake.records():,} in all")
 
 
-def _export(lake: Lake, path: Path, topics: str | None, headers: bool, max_bytes: int, master: str | None) -> None:
+def _export(lake: Lake, source: str, topics: str | None, headers: bool, max_bytes: int, master: str | None) -> None:
+    place = {"kafka.bootstrap.servers": source} if job.is_brokers(source) else {"path": source}
     with job.session("export", master) as spark:
         rows = (
             spark.readStream.format("kreplog")
             .schema(_SCHEMA + (_HEADERS if headers else ""))
-            .options(path=str(path), startingOffsets="earliest", maxBytesPerTrigger=str(max_bytes))
-            .options(**job.subscription(topics))
+            .options(startingOffsets="earliest", maxBytesPerTrigger=str(max_bytes))
+            .options(**place, **job.subscription(topics))
             .load()
         )
         query = rows.writeStream.foreachBatch(lake.write).option("checkpointLocation", str(lake.checkpoint))
@@ -154,15 +159,29 @@ class Lake:
             return
         staging = self._staging / str(batch)
         shutil.rmtree(staging, ignore_errors=True)
-        partitioned = rows.withColumn("day", sf.expr(_DAY)).write.partitionBy("topic", "day")
-        partitioned.parquet(str(staging))
-        files = [self._publish(file, batch, number) for number, file in enumerate(sorted(staging.rglob("*.parquet")))]
+        written = Observation()
+        rows = rows.withColumn("day", sf.expr(_DAY)).observe(written, sf.count(sf.lit(1)).alias("rows"))
+        rows.write.partitionBy("topic", "day").parquet(str(staging))
+        staged = sorted(staging.rglob("*.parquet"))
+        self._require_all(staged, written.get["rows"])
+        files = [self._publish(file, batch, number) for number, file in enumerate(staged)]
         for folder in sorted({(self._output / file["path"]).parent for file in files}):
             _sync(folder)
             _sync(folder.parent)
         _sync(self._output)
         _replace(manifest, json.dumps({"query": self._query(), "batch": batch, "files": files}, indent=1))
         shutil.rmtree(staging, ignore_errors=True)
+
+    def _require_all(self, staged: Sequence[Path], rows: int) -> None:
+        """Raise StorageError unless the rows that tasks have written are here: Spark itself does not notice where a
+        worker wrote to a disk of its own."""
+        found = sum(pq.read_metadata(file).num_rows for file in staged)
+        if found != rows:
+            raise StorageError(
+                f"{self._output} is not shared: tasks have written {rows:,} rows, and {found:,} of them are where this "
+                "process runs. Nothing is exported. The driver and all workers must have the same file system there",
+                path=str(self._output),
+            )
 
     def _publish(self, staged: Path, batch: int, number: int) -> dict[str, Any]:
         """Move a staged file to its place, durably; its entry in the manifest."""

@@ -43,6 +43,14 @@ class Codec(StrEnum):
     zstd = "zstd"
 
 
+_BROKERS = re.compile(r"[^/\s,]+:\d+(,[^/\s,]+:\d+)*")
+
+
+def is_brokers(text: str) -> bool:
+    """Whether it is host:port,host:port; a directory of such a name is written ./name."""
+    return _BROKERS.fullmatch(text) is not None
+
+
 def run(main: Callable[..., None]) -> None:
     """Run `main` as the whole command of this process; exits 1 with one line where it fails, 2 for wrong usage."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -50,7 +50,6 @@ CHUNK_BYTES = 16 << 20
 """About so much, as Arrow columns, is appended and recorded at a time."""
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-_BROKERS = re.compile(r"[^/\s,]+:\d+(,[^/\s,]+:\d+)*")
 _EPOCH = pa.scalar(0, pa.timestamp("us", "UTC"))
 
 
@@ -109,7 +108,7 @@ def main(
         raise UsageError("name SOURCE and TARGET: brokers as host:port, or a directory")
     destination: Target = (
         BrokersTarget(target, compression.value, replication_factor)
-        if is_brokers(target)
+        if job.is_brokers(target)
         else DirectoryTarget(os.path.abspath(target), compression.value)
     )
     options = source_options(source, subscribe, skip_lost, read_committed)
@@ -129,16 +128,11 @@ def main(
     print(f"{target}: {records:,} records of {len(partitions)} partitions mirrored; offsets are in {checkpoint}")
 
 
-def is_brokers(text: str) -> bool:
-    """Whether it is host:port,host:port; a directory of such a name is written ./name."""
-    return _BROKERS.fullmatch(text) is not None
-
-
 def source_options(source: str, topics: str | None, skip_lost: bool, read_committed: bool = False) -> ReadOptions:
     """Those of a batch read of the source. Raises UsageError."""
-    place = {"kafka.bootstrap.servers": source} if is_brokers(source) else {"path": os.path.abspath(source)}
+    place = {"kafka.bootstrap.servers": source} if job.is_brokers(source) else {"path": os.path.abspath(source)}
     if read_committed:
-        if not is_brokers(source):
+        if not job.is_brokers(source):
             raise UsageError(
                 "--read-committed needs brokers as source: files do not say which transactions are aborted"
             )

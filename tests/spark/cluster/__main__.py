@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,14 +28,14 @@ import pyarrow.parquet as pq
 from kreplog.errors import KreplogError, UsageError
 from pyspark_kreplog.session import java_home
 from tests.spark.cluster import brokers, hosts
-from tests.spark.cluster.driver import PARTITIONS, TOPIC, DifferenceError, Settings, check, table
+from tests.spark.cluster.driver import PARTITIONS, SENT, TOPIC, DifferenceError, Settings, check, table
 from tests.spark.cluster.standalone import Standalone
 
 ROOT = Path(__file__).parents[3]
 WORKERS = ("worker-1", "worker-2", "worker-3")
 BROKERS = {1: "worker-1", 2: "worker-2"}
 VICTIM = "worker-1"
-STAGES = ("read", "write", "stream")
+STAGES = ("read", "write", "stream", "send")
 ROWS = 120_000
 
 
@@ -139,8 +140,9 @@ class Run:
         self._cluster.start(timeout_s=120.0)
         self._spark.await_workers(workers)
         print(f"Started: Spark's master, {len(workers)} workers, {len(BROKERS)} brokers, each on its host", flush=True)
-        create = ("topic", "create", TOPIC, "--partitions", PARTITIONS, "--replication-factor", len(BROKERS))
-        self._command("-m", "kreplog", *create, "--bootstrap", self._cluster.bootstrap())
+        for topic in (TOPIC, SENT):
+            create = ("topic", "create", topic, "--partitions", PARTITIONS, "--replication-factor", len(BROKERS))
+            self._command("-m", "kreplog", *create, "--bootstrap", self._cluster.bootstrap())
         with self._killing():
             self._command(Path(__file__).with_name("driver.py"), json.dumps(dataclasses.asdict(self._settings())))
         self._check_disks()
@@ -149,7 +151,18 @@ class Run:
     def _settings(self) -> Settings:
         shared, local = str(self._network.shared), str(self._network.local)
         bootstrap, master = self._cluster.bootstrap(), self._spark.url
-        return Settings(bootstrap, master, self._rows, WORKERS, VICTIM, local, shared, str(self._installed))
+        return Settings(
+            bootstrap=bootstrap,
+            master=master,
+            rows=self._rows,
+            workers=WORKERS,
+            victim=VICTIM,
+            replica_hosts=tuple(BROKERS.values()),
+            log_dir=str(self._data),
+            local=local,
+            shared=shared,
+            installed=str(self._installed),
+        )
 
     def _command(self, *words: object, status: int = 0) -> str:
         """Run a command of the installed Python on the driver's host; what it prints is shown, and returned. Raises
@@ -200,13 +213,26 @@ class Run:
         check(not left, f"a write to a path that is not shared has left {', '.join(left)}")
 
     def _export(self) -> None:
-        shared = self._network.shared
-        job = ("-m", "kreplog_jobs.export", shared / "logs", "--subscribe", "streamed", "--master", self._spark.url)
+        local, shared = self._network.local, self._network.shared
+        job = (
+            "-m",
+            "kreplog_jobs.export",
+            self._cluster.bootstrap(),
+            "--subscribe",
+            TOPIC,
+            "--master",
+            self._spark.url,
+        )
         self._command(*job, "--output", shared / "lake")
         found = pq.read_table(shared / "lake", columns=["value"])["value"].to_pylist()
         wanted = table(self._rows)["value"].to_pylist()
         check(sorted(found) == sorted(wanted), f"export: {len(found)} rows, {len(set(found))} distinct")
-        print(f"Job export: {len(found):,} rows in Parquet in the shared path, each once")
+        print(f"Job export: {len(found):,} rows from brokers to Parquet in the shared path, each once", flush=True)
+        self._command(*job, "--output", local / "lake", status=1)
+        (error,) = re.findall("error: (.*is not shared.*)", (self._logs / "driver.log").read_text())
+        print(
+            f"Job export, an output that is not shared: nothing is exported, and the error is\n    {error}", flush=True
+        )
 
 
 def _java_home(python: Path) -> str | None:

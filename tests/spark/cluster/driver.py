@@ -14,12 +14,13 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import BarrierTaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -27,8 +28,12 @@ from pyspark.sql import functions as sf
 import kreplog
 import pyspark_kreplog
 from kreplog.client import Producer
+from pyspark_kreplog import short_circuit
+from pyspark_kreplog.options import parse_batch
+from pyspark_kreplog.plan import Task, plan
 
 TOPIC = "orders"
+SENT = "sent"
 PARTITIONS = 4
 WITHIN_S = 180.0
 
@@ -36,13 +41,15 @@ WITHIN_S = 180.0
 @dataclass(frozen=True)
 class Settings:
     """local: a directory that is another disk on each host. shared: one that all hosts share. victim: the host whose
-    Spark is killed whenever a task there says that it has arrived."""
+    Spark is killed whenever a task there says that it has arrived. log_dir: of the broker on each of replica_hosts."""
 
     bootstrap: str
     master: str
     rows: int
     workers: Sequence[str]
     victim: str
+    replica_hosts: Sequence[str]
+    log_dir: str
     local: str
     shared: str
     installed: str
@@ -74,7 +81,15 @@ def main() -> None:
         spark_cores_max=len(settings.workers),
     )
     try:
-        for step in (read_batch, read_while_killed, write_while_killed, stream_while_killed, write_to_no_shared_path):
+        for step in (
+            read_batch,
+            read_local_replicas,
+            read_while_killed,
+            write_while_killed,
+            stream_while_killed,
+            send_while_killed,
+            write_to_no_shared_path,
+        ):
             print(step(spark, settings), flush=True)
     finally:
         spark.stop()
@@ -114,8 +129,8 @@ def check_log(path: Path, topic: str, expected: int, name: str) -> None:
     check(len(found) == expected and set(found) == wanted, f"{name}: {len(found)} records, {len(set(found))} distinct")
 
 
-def from_brokers(spark: SparkSession, settings: Settings) -> DataFrame:
-    options = {"kafka.bootstrap.servers": settings.bootstrap, "subscribe": TOPIC}
+def from_brokers(spark: SparkSession, settings: Settings, topic: str = TOPIC, **more: str) -> DataFrame:
+    options = {"kafka.bootstrap.servers": settings.bootstrap, "subscribe": topic, **more}
     return spark.read.format("kreplog").options(**options, maxRecordsPerPartition=str(settings.rows // 12)).load()
 
 
@@ -167,6 +182,36 @@ def read_batch(spark: SparkSession, settings: Settings) -> str:
     return f"Network source, batch: {settings.rows:,} rows, each once; tasks ran on {', '.join(hosts)}"
 
 
+def read_local_replicas(spark: SparkSession, settings: Settings) -> str:
+    """What the files on each host alone serve of the planned records, and then the read as a whole."""
+    options = {"kafka.bootstrap.servers": settings.bootstrap, "subscribe": TOPIC, "localLogDirs": settings.log_dir}
+    tasks = plan(parse_batch(options), len(settings.workers))
+    workers = spark.sparkContext.parallelize(settings.workers, len(settings.workers)).barrier()
+    expected = settings.rows
+
+    def serve(_: Iterable[str]) -> Iterator[tuple[str, int]]:
+        BarrierTaskContext.get().barrier()
+        deadline = time.monotonic() + 30
+        found = rows_in_files(tasks)
+        while 0 < found < expected and time.monotonic() < deadline:
+            time.sleep(0.2)  # a follower hears of the high watermark with its next fetch
+            found = rows_in_files(tasks)
+        yield socket.gethostname(), found
+
+    found = dict(workers.mapPartitions(serve).collect())
+    wanted = {host: expected if host in settings.replica_hosts else 0 for host in settings.workers}
+    check(found == wanted, f"files on the hosts serve {found}, not {wanted}")
+    check_rows(from_brokers(spark, settings, localLogDirs=settings.log_dir), expected, "read with localLogDirs")
+    hosts = ", ".join(settings.replica_hosts)
+    return f"Network source, short-circuit: on {hosts} files serve all rows, elsewhere the leader; each row once"
+
+
+def rows_in_files(tasks: Sequence[Task]) -> int:
+    """Of the tasks' records, those that replicas on this host serve."""
+    pieces = (rows for task in tasks for rows, _ in short_circuit.read(task, ["offset"]))
+    return sum(rows.num_rows for rows in pieces if rows is not None)
+
+
 def read_while_killed(spark: SparkSession, settings: Settings) -> str:
     rows = from_brokers(spark, settings).select("value")
     check_rows(rows.mapInArrow(until_killed(settings, "read"), rows.schema), settings.rows, "read, a worker killed")
@@ -199,6 +244,18 @@ def stream_while_killed(spark: SparkSession, settings: Settings) -> str:
     count = len(query.recentProgress)
     killed = was_killed(settings, "stream")
     return f"Stream, network to path sink, {count} batches: {killed}; {settings.rows:,} rows, each once"
+
+
+def send_while_killed(spark: SparkSession, settings: Settings) -> str:
+    rows = from_brokers(spark, settings).select("key", "value")
+    rows = rows.mapInArrow(until_killed(settings, "send"), rows.schema)
+    options = {"kafka.bootstrap.servers": settings.bootstrap, "topic": SENT}
+    rows.write.format("kreplog").mode("append").options(**options).save()
+    found = from_brokers(spark, settings, SENT)
+    check_rows(found.select("value").distinct(), settings.rows, "write to brokers")
+    more = found.count() - settings.rows
+    killed = was_killed(settings, "send")
+    return f"Sink to brokers: {killed}; {settings.rows:,} rows, none lost, {more:,} sent twice by tasks that ran again"
 
 
 def write_to_no_shared_path(spark: SparkSession, settings: Settings) -> str:

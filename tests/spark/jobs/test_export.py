@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ def day(number: int) -> str:
 def test_every_flight_once(
     spark: SparkSession, topic: Path, flights: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    export.main(topic, tmp_path / "lake", max_bytes=400_000)
+    export.main(str(topic), tmp_path / "lake", max_bytes=400_000)
     assert f"{len(flights):,} records exported" in capsys.readouterr().out
     assert len(manifests(tmp_path / "lake")) > 1
     counts = [0] * 4
@@ -85,15 +86,15 @@ def test_the_next_run_takes_what_is_new(
     output = tmp_path / "lake"
     append(tmp_path / "data", 1, 1, 2)
     append(tmp_path / "data", 5, topic="u", partition=3)
-    export.main(tmp_path / "data", output, headers=True)
+    export.main(str(tmp_path / "data"), output, headers=True)
     (first,) = (file for file in manifests(output)[0]["files"] if file["offsets"] == {"0": [2, 3]})
     assert pq.read_table(output / first["path"], partitioning=None).column("headers").to_pylist() == [
         [{"key": "h", "value": b"2"}]
     ]
     append(tmp_path / "data", 2, 3)
-    export.main(tmp_path / "data", output, headers=True)
+    export.main(str(tmp_path / "data"), output, headers=True)
     assert "2 records exported, 6 in all" in capsys.readouterr().out
-    export.main(tmp_path / "data", output, headers=True)
+    export.main(str(tmp_path / "data"), output, headers=True)
     assert "0 records exported, 6 in all" in capsys.readouterr().out
     assert exported(output) == [
         *(("t", day(number), 0, offset, b"%d" % number) for offset, number in enumerate([1, 1, 2, 2, 3])),
@@ -126,33 +127,33 @@ def test_a_run_that_fails_at_a_step_is_made_up_for(
     with pytest.MonkeyPatch.context() as patch:
         fail_at(patch, owner, name, after)
         with pytest.raises(Exception, match="Killed"):
-            export.main(tmp_path / "data", output)
+            export.main(str(tmp_path / "data"), output)
     append(tmp_path / "data", 4)
-    export.main(tmp_path / "data", output)
+    export.main(str(tmp_path / "data"), output)
     assert exported(output) == [("t", day(number), 0, number - 1, b"%d" % number) for number in (1, 2, 3, 4)]
 
 
 def test_a_second_run_beside_the_first_is_refused(tmp_path: Path) -> None:
     with export.Lake(tmp_path / "lake"), pytest.raises(UsageError, match="another export writes there"):
-        export.main(tmp_path / "data", tmp_path / "lake")
+        export.main(str(tmp_path / "data"), tmp_path / "lake")
 
 
 def test_manifests_without_their_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path / "data", 1)
-    export.main(tmp_path / "data", tmp_path / "lake")
+    export.main(str(tmp_path / "data"), tmp_path / "lake")
     shutil.rmtree(tmp_path / "lake" / "_checkpoint")
     with pytest.raises(UsageError, match="_checkpoint is not that of the manifests"):
-        export.main(tmp_path / "data", tmp_path / "lake")
-    export.main(tmp_path / "data", tmp_path / "other")
+        export.main(str(tmp_path / "data"), tmp_path / "lake")
+    export.main(str(tmp_path / "data"), tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "_checkpoint", tmp_path / "lake" / "_checkpoint")
     with pytest.raises(UsageError, match="_checkpoint is not that of the manifests"):
-        export.main(tmp_path / "data", tmp_path / "lake")
+        export.main(str(tmp_path / "data"), tmp_path / "lake")
 
 
 def test_a_manifest_that_is_missing_deletes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     for number in (1, 2):
         append(tmp_path / "data", number)
-        export.main(tmp_path / "data", tmp_path / "lake")
+        export.main(str(tmp_path / "data"), tmp_path / "lake")
     files = sorted((tmp_path / "lake").glob("topic=*/day=*/*.parquet"))
     assert len(files) == 2
     for batch in (0, 1):
@@ -160,7 +161,7 @@ def test_a_manifest_that_is_missing_deletes_nothing(spark: SparkSession, tmp_pat
         text = manifest.read_text()
         manifest.unlink()
         with pytest.raises(StorageError, match=f"batches {batch} are missing"):
-            export.main(tmp_path / "data", tmp_path / "lake")
+            export.main(str(tmp_path / "data"), tmp_path / "lake")
         assert sorted((tmp_path / "lake").glob("topic=*/day=*/*.parquet")) == files
         manifest.write_text(text)
 
@@ -169,7 +170,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "lake" / "_manifests").mkdir(parents=True)
     (tmp_path / "lake" / "_manifests" / f"{0:020}.json").write_text("{")
     with pytest.raises(StorageError, match=r"0{20}\.json is no manifest"):
-        export.main(tmp_path / "data", tmp_path / "lake")
+        export.main(str(tmp_path / "data"), tmp_path / "lake")
 
 
 STEPS = (
@@ -210,3 +211,12 @@ def test_killed_runs_are_made_up_for(topic: Path, flights: Any, tmp_path: Path) 
     found = exported(output)
     assert len(found) == len(flights)
     assert len({(partition, offset) for _, _, partition, offset, _ in found}) == len(flights)
+
+
+def test_files_that_workers_wrote_elsewhere(tmp_path: Path) -> None:
+    """Spark's own commit succeeds then, without them."""
+    pq.write_table(pa.table({"value": [b"1", b"2"]}), tmp_path / "part.parquet")
+    with export.Lake(tmp_path / "lake") as lake:
+        lake._require_all([tmp_path / "part.parquet"], 2)
+        with pytest.raises(StorageError, match=r"lake is not shared: tasks have written 3 rows, and 2 of them"):
+            lake._require_all([tmp_path / "part.parquet"], 3)

@@ -22,7 +22,7 @@ from kreplog.client import Consumer, Producer
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition
-from kreplog_jobs import mirror, mirror_target
+from kreplog_jobs import job, mirror, mirror_target
 from kreplog_jobs.mirror_target import BrokersTarget, DirectoryTarget, Target
 from kreplog_jobs.offset_map import OffsetMap, map_path
 from pyspark_kreplog import read as reader
@@ -315,8 +315,8 @@ def test_wrong_usage(tmp_path: Path) -> None:
         mirror.main(data, data, checkpoint)
     with pytest.raises(UsageError, match="there is no topic u"):
         mirror.main(data, str(tmp_path / "copy"), checkpoint, subscribe="u")
-    assert mirror.is_brokers("[::1]:9092,kafka-1:9092")
-    assert not mirror.is_brokers("./kafka:9092") and not mirror.is_brokers("data")
+    assert job.is_brokers("[::1]:9092,kafka-1:9092")
+    assert not job.is_brokers("./kafka:9092") and not job.is_brokers("data")
 
 
 # Brokers
