@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
 from kreplog.errors import UsageError
 from pyspark_kreplog.shared_path import mark, require_mark
@@ -38,7 +38,7 @@ def test_a_task_with_another_directory_stages_nothing(
     path = tmp_path / "data"
     options = parse_sink({"path": str(path), "topic": "t"})
     assert isinstance(options, SinkOptions)
-    sent = pickle.dumps(kind(DirectorySink(options)))
+    sent = cloudpickle.dumps(kind(DirectorySink(options)))
     shutil.rmtree(path)
     if content != "nothing":
         path.mkdir()
@@ -47,7 +47,7 @@ def test_a_task_with_another_directory_stages_nothing(
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr("pyspark_kreplog.write._task", Task)
     with pytest.raises(UsageError, match=r"'path' = '.*/data' is not shared: on host .*Nothing is written"):
-        pickle.loads(sent).write(iter(()))
+        cloudpickle.loads(sent).write(iter(()))
     assert sorted(tmp_path.rglob("*")) == before
 
 
