@@ -22,8 +22,11 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import Flushed, RetentionDue, Tick
 from kreplog.core.messages import (
+    CONSUMER,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
+    FetchPartition,
+    FetchRequest,
     LeaderAndIsrResponse,
     ProducePartition,
     ProduceRequest,
@@ -166,6 +169,30 @@ def test_a_leader_whose_retention_or_deletion_found_no_descriptor_leads_on(error
     assert role(shell) is Role.LEADER and not is_interrupted(shell)
     assert produced(shell, "b").error is ErrorCode.NONE
     assert shell.content()[-1] == "b" and not any("offline" in line for line in shell.log_lines)
+
+
+def test_reads_of_records_that_an_interrupted_deletion_has_removed_are_refused_until_the_log_is_reopened() -> None:
+    """Where the log starts is not known before that (seed 2892)."""
+    brokers = Brokers(1, 2)
+    brokers.leader_and_isr(1, 1, (1, 2))
+    brokers.write(1, "a", "b")
+    brokers.fetch(2)
+    brokers.fetch(2)
+    brokers.write(1, "c")
+    leader = brokers[1]
+    leader.logs[TP].delete_records_before(2)
+    leader.fails[DeleteRecordsBefore] = interrupted()
+    leader.request(DeleteRecordsRequest(1000, (DeleteRecordsPartition(TP, 2),)))
+    assert is_interrupted(leader) and leader.log.log_start == 2 and leader.partition.log.log_start == 0
+    requested = FetchPartition(TP, leader.topic_ids[TP], 1, 1, 1, 0, 1 << 20)
+    for replica in (CONSUMER, 2):
+        read = leader.response_to(FetchRequest(replica, 1, 0, 0, 1 << 20, (requested,))).partitions[0]
+        assert read.error is ErrorCode.KAFKA_STORAGE_ERROR
+    leader.now_ms += 10**7
+    leader.step(Tick())
+    assert role(leader) is Role.LEADER and not is_interrupted(leader)
+    read = leader.response_to(FetchRequest(CONSUMER, -1, 0, 0, 1 << 20, (requested,))).partitions[0]
+    assert read.error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_leader_whose_reopened_log_lost_records_has_failed() -> None:

@@ -12,7 +12,7 @@ from kreplog.core.effects import SizeFrom, SubmitMulti
 from kreplog.core.events import StoreReplied, Tick
 from kreplog.core.messages import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from kreplog.core.replication import isr
-from kreplog.errors import BadVersionError, StorageError
+from kreplog.errors import BadVersionError, KreplogError, OffsetOutOfRangeError, StorageError
 from kreplog.types import Node, NodeStat, SetData
 from tests.core.shell import TP, Shell, batch
 
@@ -93,12 +93,13 @@ def test_a_fetch_that_shows_how_far_a_member_is_behind() -> None:
     assert proposals(shell) == [(1,), (1,)]
 
 
-def test_a_tick_judges_a_member_whose_lag_could_not_be_read_before() -> None:
+@pytest.mark.parametrize("error", [StorageError("no descriptor is left"), OffsetOutOfRangeError("just deleted")])
+def test_a_tick_judges_a_member_whose_lag_could_not_be_read_before(error: KreplogError) -> None:
     shell = leader(0)
-    shell.fails[SizeFrom] = StorageError("no descriptor is left")
+    shell.fails[SizeFrom] = error
     append(shell, "a")
     assert proposals(shell) == [(1, 2)], "3 is judged, 2 could not be"
-    shell.fails[SizeFrom] = StorageError("no descriptor is left")
+    shell.fails[SizeFrom] = error
     replied(shell, 1)
     assert proposals(shell) == [(1, 2)]
     shell.now_ms = HOURS_MS // 2

@@ -17,11 +17,12 @@ from kreplog.core.messages import (
 )
 from kreplog.core.replication.delayed import DelayedFetch, ParkedFetches
 from kreplog.core.replication.deletions import Deletions
+from kreplog.core.replication.local_replica import UNREADABLE
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.sessions import ACCOUNT as SESSIONS
 from kreplog.core.replication.sessions import FetchSessions
-from kreplog.errors import ErrorCode, StorageError
+from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
 ACCOUNT = "parked_fetches"
@@ -215,7 +216,7 @@ class FetchPurgatory:
             return refused
         try:
             return (yield from partition.read(requested, consumer, room))
-        except StorageError as error:
+        except UNREADABLE as error:
             yield StateChange("error", f"{requested.partition}: cannot be read at {requested.fetch_offset}: {error}")
             return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR, topic_id=requested.topic_id)
 

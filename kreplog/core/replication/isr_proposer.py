@@ -18,10 +18,9 @@ from kreplog.core.events import StoreReplied
 from kreplog.core.replication import isr
 from kreplog.core.replication.isr import RemoteReplica
 from kreplog.core.replication.isr_change import IsrChange, Outcome, isr_operations
-from kreplog.core.replication.local_replica import LocalReplica
+from kreplog.core.replication.local_replica import UNREADABLE, LocalReplica
 from kreplog.core.replication.partition_change import PartitionChange
 from kreplog.core.replication.role import Role
-from kreplog.errors import StorageError
 from kreplog.types import LeaderAndIsr, StoreOperation, TopicPartition
 
 
@@ -185,7 +184,7 @@ class IsrProposer(LocalReplica):
             return False
         try:
             behind: int = yield SizeFrom(self.topic_partition, max(replica.leo, self.log.log_start))
-        except StorageError:
+        except UNREADABLE:
             return False
         return isr.is_lagging_in_bytes(behind, max_bytes)
 

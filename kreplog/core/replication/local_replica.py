@@ -28,8 +28,12 @@ from kreplog.core.messages import FetchedPartition, FetchPartition
 from kreplog.core.replication import epochs
 from kreplog.core.replication.partition_change import PartitionChange
 from kreplog.core.replication.role import Role
-from kreplog.errors import ErrorCode, LogFailedError, StorageError, is_exhaustion
+from kreplog.errors import ErrorCode, LogFailedError, OffsetOutOfRangeError, StorageError, is_exhaustion
 from kreplog.types import NO_EPOCH, NO_LEADER, EpochEndOffset, TopicPartition
+
+UNREADABLE = (StorageError, OffsetOutOfRangeError)
+"""Errors of a read at an offset that was checked. An interrupted deletion may have moved the start of the log, which is
+known once the log is reopened."""
 
 
 class LocalReplica:
