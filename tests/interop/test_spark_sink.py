@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
+
 HEADERS = "array(named_struct('key', 'h', 'value', x'0102')) headers"
+
+
+@pytest.fixture(autouse=True)
+def _serves(broker: Broker) -> None:
+    """Other modules leave it stopped."""
+    broker.start()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
