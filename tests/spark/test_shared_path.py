@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 
 from kreplog.errors import UsageError
+from pyspark_kreplog import shipping
 from pyspark_kreplog.shared_path import mark, require_mark
 from pyspark_kreplog.sink import DirectorySink
 from pyspark_kreplog.sink_options import SinkOptions, parse_sink
@@ -38,7 +39,7 @@ def test_a_task_with_another_directory_stages_nothing(
     path = tmp_path / "data"
     options = parse_sink({"path": str(path), "topic": "t"})
     assert isinstance(options, SinkOptions)
-    sent = cloudpickle.dumps(kind(DirectorySink(options)))
+    sent = shipping.dumps(kind(DirectorySink(options)))
     shutil.rmtree(path)
     if content != "nothing":
         path.mkdir()
@@ -47,7 +48,7 @@ def test_a_task_with_another_directory_stages_nothing(
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr("pyspark_kreplog.write._task", Task)
     with pytest.raises(UsageError, match=r"'path' = '.*/data' is not shared: on host .*Nothing is written"):
-        cloudpickle.loads(sent).write(iter(()))
+        pickle.loads(sent).write(iter(()))
     assert sorted(tmp_path.rglob("*")) == before
 
 
