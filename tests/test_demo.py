@@ -130,7 +130,7 @@ def processes_below(directory: Path) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_whole_demo_in_small(tmp_path: Path) -> None:
     chart, directory = tmp_path / "chart.png", tmp_path / "files"

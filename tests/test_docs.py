@@ -31,6 +31,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "ben
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 WITHIN_S = 300
 FIRST_PORT = 9092
+FIRST_READ = ("README.md", "docs/tutorial-spark.md")
+"""Of the pages that start Spark, those whose blocks every run of the tests runs; the others' are long tests."""
 
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]*) -->\n)?^```(?P<kind>\S*)[^\n]*\n(?P<code>.*?)^```", re.M | re.S
@@ -104,7 +106,8 @@ def runnable(name: str) -> list[Block]:
 def _marked(name: str) -> object:
     found = [block.code for block in runnable(name) if block.reason is None]
     starts_spark = any("pyspark_kreplog" in code or "kreplog_jobs" in code for code in found)
-    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.spark] if starts_spark else [])
+    duration = pytest.mark.slow if name in FIRST_READ else pytest.mark.long
+    return pytest.param(name, marks=[duration, pytest.mark.spark] if starts_spark else [])
 
 
 def test_every_block_has_a_language() -> None:

@@ -24,6 +24,7 @@ from pyspark_kreplog.shared_path import PREFIX
 from pyspark_kreplog.sink_options import parse_path_sink
 from pyspark_kreplog.staging import FOLDER, Staged, driver_identity, is_abandoned, stage
 from tests.faults.shim import build, run_driver
+from tests.integration.clusters import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -288,7 +289,7 @@ spark.range(100000).mapInArrow(slow, "id bigint").selectExpr("cast(id as string)
         os.killpg(driver.pid, signal.SIGKILL)
     assert staged
     (job,) = left_over(data)
-    assert is_abandoned(data / FOLDER / job)
+    eventually(lambda: is_abandoned(data / FOLDER / job), "the killed driver does not end")
     assert not (data / "t-0").exists()
     save(spark.range(3).selectExpr("'v' value"), topic="t")
     assert values(data / "t-0") == [b"v"] * 3 and left_over(data) == []

@@ -6,15 +6,15 @@ import copy
 import gc
 import pickle
 import weakref
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Any
 
 import pytest
 
 from kreplog._native.wire import Slots, topic_id_bytes, topic_id_of
 from kreplog.core.messages import FetchedPartition
-from kreplog.errors import ArgumentTypeError, ErrorCode, InvariantError, UsageError
-from kreplog.types import EpochEndOffset, TopicPartition
+from kreplog.errors import ArgumentTypeError, InvariantError, UsageError
+from kreplog.types import EpochEndOffset
 
 
 def test_what_is_made_is_what_init_makes() -> None:
@@ -34,21 +34,11 @@ def test_what_is_made_is_freed_with_what_it_holds() -> None:
     class Held:
         pass
 
-    names = (
-        "partition",
-        "error",
-        "high_watermark",
-        "log_start_offset",
-        "diverging",
-        "leader",
-        "leader_epoch",
-        "records",
-        "topic_id",
-    )
+    names = [field.name for field in fields(FetchedPartition)]
     make = Slots(FetchedPartition, *names).make
     held = Held()
     gone = weakref.ref(held)
-    made = make(TopicPartition("a", 0), ErrorCode.NONE, 0, 0, None, 0, 0, held, "id")
+    made = make(*(held if name == "records" else None for name in names))
     assert gc.is_tracked(made)
     del held
     assert gone() is not None
