@@ -94,7 +94,7 @@ def simplified(value: Any) -> Any:
 def test_the_tables_agree_with_the_library() -> None:
     for key, kinds in generic._MESSAGES.items():
         for kind in kinds:
-            first, last = BETWEEN_BROKERS.get(key) or SUPPORTED[key]
+            first, last = BETWEEN_BROKERS.get(key) or SUPPORTED[ApiKey(key)]
             assert key == kind.API_KEY
             assert kind._flexible_versions[0] == FLEXIBLE_FROM[key]
             assert kind._valid_versions[0] <= last <= kind._valid_versions[1]
