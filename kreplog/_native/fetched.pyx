@@ -36,8 +36,8 @@ from kreplog.errors import KreplogError, UsageError
 cdef class FetchedBatches:
     """`records`: a partition's bytes in the response to a fetch from offset `start`. Rows from `stop` on are left out.
 
-    aborted: (producer id, first offset) of aborted transactions, whose records are left out, as Kafka's consumer does under
-    read_committed.
+    aborted: (producer id, first offset) of aborted transactions, whose records are left out, as Kafka's consumer does
+    under read_committed.
 
     next_offset: of the next row to add. end_offset: behind the last whole batch, where the next fetch begins; `start`
     where no batch is whole. last_epoch: the leader epoch of the last whole batch, -1 where there is none. exhausted: no
@@ -118,7 +118,6 @@ cdef class FetchedBatches:
             self.next_offset = behind
         if self.failure is not None and not builder._columns.rows:
             raise self.failure
-
 
     cdef Py_ssize_t next_batch(self, int64_t* behind) except -1:
         """Bytes of the next batch alone; `behind` is the offset after it."""

@@ -149,8 +149,8 @@ cdef uint32_t _crc(bytes data) except? 0:
 
 
 def latest_append(directory, writer):
-    """(sequence, first offset, end offset) of the writer's latest committed append in a partition directory that another
-    process may write; None for an unknown writer. Raises CorruptCheckpointError, StorageError."""
+    """(sequence, first offset, end offset) of the writer's latest committed append in a partition directory that
+    another process may write; None for an unknown writer. Raises CorruptCheckpointError, StorageError."""
     return WriterLedger(ledger_path(directory)).committed(writer)
 
 

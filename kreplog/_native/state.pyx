@@ -141,8 +141,8 @@ cdef class StateFile:
 def raise_deleted(str partition, str path, bint recreated):
     """Raise PartitionDeletedError for the directory `path`."""
     raise PartitionDeletedError(
-        f"{partition}: {path} was deleted{' and created again' if recreated else ''} since this log was opened: open it "
-        "again", partition=partition, path=path,
+        f"{partition}: {path} was deleted{' and created again' if recreated else ''} since this log was opened: open "
+        "it again", partition=partition, path=path,
     )
 
 

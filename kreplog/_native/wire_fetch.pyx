@@ -17,7 +17,8 @@
       tags      0: diverging epoch int32, end_offset int64; 1: leader int32, leader_epoch int32 (both 12+, KIP-595)
 
 Version 12 is flexible. A broker of kreplog has no transactions, so that the last stable offset is the high watermark;
-that of another broker is not decoded, since the records end there. The records are never copied: those of a decoded response are slices of its frame, those of an encoded one its own objects.
+that of another broker is not decoded, since the records end there. The records are never copied: those of a decoded
+response are slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Fetch; KIP-227, KIP-320, KIP-482, KIP-516.
 """
 
