@@ -9,7 +9,7 @@ from kreplog._native.batch cimport wall_clock_ms
 from kreplog._native.columns cimport integer
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
-from kreplog._native.truncation cimport check_descriptors
+from kreplog._native.truncation cimport check_descriptors, publish_durably
 
 import os
 
@@ -30,12 +30,7 @@ def delete_records_before(SegmentedLog log, offset):
         if start > log.position.log_start_offset:
             check_descriptors(log)
             log.position.log_start_offset = start
-            log.state.publish(&log.position)
-            try:
-                log.state.sync()
-                log.checkpoint()
-            except BaseException as error:
-                log.fail(error)
+            publish_durably(log)
             while log.segment_end(log._segments, count) <= start and count < len(log._segments) - 1:
                 count += 1
             drop_segments(log, count)
@@ -78,7 +73,7 @@ def enforce_retention(SegmentedLog log, now_ms=None):
 
 
 cdef int64_t newest_of(Segment segment) except? -1:
-    """The largest timestamp of a segment; when it was last written where its records tell none that can be trusted."""
+    """The largest timestamp of a segment; if no record has one or a batch is damaged, its file's modification time."""
     segment.learn_timestamps()
     if segment.max_timestamp >= 0 and not segment.suspect:
         return segment.max_timestamp

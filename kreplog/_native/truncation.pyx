@@ -134,6 +134,12 @@ cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
     log.position.log_start_offset = min(log.position.log_start_offset, end)
     log.position.dense_from = min(log.position.dense_from, end)
     log.position.active_size = -1
+    publish_durably(log)
+    return 0
+
+
+cdef int publish_durably(SegmentedLog log) except -1:
+    """Before files change: readers see the new bounds, and so does recovery after a crash. Raises LogFailedError."""
     log.state.publish(&log.position)
     try:
         log.state.sync()

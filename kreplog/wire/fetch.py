@@ -39,8 +39,7 @@ def decode_request(
     """The request, and (topic id, partition) of each requested topic id that has no name.
 
     The unknown ids are for encode_response; no session can hold them, so such a request is served without a session. A
-    follower's broker epoch comes with versions from 15 on. budget: of topics and
-    partitions. Raises PeerProtocolError.
+    follower's broker epoch comes with versions from 15 on. budget: of topics and partitions. Raises PeerProtocolError.
     """
     request, unknown = _CODEC.decode_request(frame, header.body, header.api_version, name_of, budget)
     return request, unknown

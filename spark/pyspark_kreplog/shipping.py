@@ -36,7 +36,7 @@ def _unpack(version: str, content: bytes) -> Any:
     )
     try:
         import kreplog
-        import pyspark_kreplog  # noqa: F401
+        import pyspark_kreplog  # noqa: F401  # unused: whether it can be imported is the question
     except ImportError as error:
         raise ImportError(f"kreplog cannot be imported by this Spark worker ({error}): {remedy}") from None
     if kreplog.__version__ != version:

@@ -152,7 +152,7 @@ def _addresses(servers: str) -> str:
 
 
 def _check_acks(options: Mapping[str, str]) -> None:
-    """Other producers may wait for fewer replicas; a job that asks for less still runs, and gets more."""
+    """Settings weaker than acks=all and idempotence are accepted with a warning, and not applied. Raises UsageError."""
     acks = options.get("kafka.acks", "all").strip().lower()
     if acks not in (*_ALL_IN_SYNC, "0", "1"):
         raise UsageError(f"option 'kafka.acks' = {options['kafka.acks']!r} must be all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,6 +16,9 @@ from kreplog.client.cluster_metadata import ClusterMetadata, PartitionMetadata
 from kreplog.types import EpochEndOffset, TopicPartition
 from tests.client.brokers import Topic
 from tests.integration.clusters import eventually, kill
+
+if TYPE_CHECKING:
+    from kreplog.client.cluster_connections import ClusterConnections
 
 AT = TopicPartition("t", 0)
 DEADLINE = 1e18
@@ -35,6 +38,9 @@ class Leader:
         self.epochs.assign(epoch, self.end)
         self.metadata = ClusterMetadata({}, {AT: PartitionMetadata(0, epoch, topic_id)})
 
+    def history(self) -> epoch_history.EpochHistory:
+        return epoch_history.EpochHistory(cast("ClusterConnections", self))
+
     def require(self, partitions: Any, deadline: float) -> ClusterMetadata:
         return self.metadata
 
@@ -49,7 +55,7 @@ class Leader:
 def test_a_history_is_that_of_the_log(seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     chance = random.Random(seed)
     leader = Leader(monkeypatch, tmp_path)
-    history: Any = epoch_history.EpochHistory(leader)  # type: ignore[arg-type]
+    history = leader.history()
     epoch, start = chance.choice([0, 3]), 0
     leader.elect(epoch)
     for _ in range(12):
@@ -79,7 +85,7 @@ def _epoch_before(entries: Any, offset: int) -> int | None:
 
 def test_what_is_known_is_not_requested_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     leader = Leader(monkeypatch, tmp_path)
-    history: Any = epoch_history.EpochHistory(leader)  # type: ignore[arg-type]
+    history = leader.history()
     for epoch in range(50):
         leader.elect(epoch)
         leader.end += 10
@@ -110,7 +116,7 @@ def test_a_change_of_the_leader_while_its_epochs_are_read(monkeypatch: pytest.Mo
         return answer(cluster, wanted, deadline)
 
     monkeypatch.setattr(epoch_history, "epoch_end_offsets", change)
-    history: Any = epoch_history.EpochHistory(leader)  # type: ignore[arg-type]
+    history = leader.history()
     assert history.entries([AT], DEADLINE)[AT] == ((0, 0), (1, 10), (9, 15))
 
 

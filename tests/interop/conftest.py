@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
-from tests.interop.jvm import Broker, Kafka, Unavailable
+from tests.interop.jvm import NEWEST, Broker, Kafka, Unavailable
 from tests.spark.conftest import spark
 
 __all__ = ["spark"]
@@ -43,6 +43,21 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
 def broker(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker that serves; killed at the end if it still runs."""
     made = Broker(kafka, tmp_path_factory.mktemp("broker"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="module", params=[None, NEWEST], ids=["pom", NEWEST])
+def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of each release, of the module's own; killed at the end."""
+    folder = tmp_path_factory.mktemp("either")
+    try:
+        made = Broker(Kafka(folder, request.param), folder)
+    except Unavailable as error:
+        pytest.skip(str(error))
     try:
         made.start()
         yield made

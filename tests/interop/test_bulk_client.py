@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -14,27 +14,12 @@ from kreplog.errors import OffsetOutOfRangeError
 from kreplog.types import TopicPartition
 from tests.integration.clusters import admin_of, eventually
 from tests.interop.clients import Message, create, messages, send, served
-from tests.interop.jvm import NEWEST, Broker, Kafka, Unavailable
+from tests.interop.jvm import Broker
 
 pytestmark = pytest.mark.interop
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S = 20.0
-
-
-@pytest.fixture(scope="module", params=[None, NEWEST], ids=["pom", NEWEST])
-def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of its own of each release."""
-    folder = tmp_path_factory.mktemp("bulk")
-    try:
-        made = Broker(Kafka(folder, request.param), folder)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
-        made.start()
-        yield made
-    finally:
-        made.kill()
 
 
 def to_table(sent: Sequence[Message]) -> pa.Table:

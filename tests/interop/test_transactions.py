@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,28 +17,13 @@ from pyspark_kreplog.options import parse_stream
 from pyspark_kreplog.stream_planner import StreamPlanner
 from tests.integration.clusters import eventually
 from tests.interop.clients import create
-from tests.interop.jvm import NEWEST, Broker, Kafka, Unavailable
+from tests.interop.jvm import Broker
 
 pytestmark = pytest.mark.interop
 
 TIMEOUT_S = 30.0
 _PATIENT = {"linger.ms": 0, "transaction.timeout.ms": 600_000}
 """A transaction stays open as long as a slow machine needs to start Spark."""
-
-
-@pytest.fixture(scope="module", params=[None, NEWEST], ids=["pom", NEWEST])
-def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of its own of each release."""
-    folder = tmp_path_factory.mktemp("transactions")
-    try:
-        made = Broker(Kafka(folder, request.param), folder)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
-        made.start()
-        yield made
-    finally:
-        made.kill()
 
 
 def transactional(broker: Broker, name: str) -> TransactionalProducer:

@@ -189,7 +189,7 @@ def _wait_until(true: Callable[[], bool], failed: str) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not true():
         check(time.monotonic() < deadline, failed)
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # the protocol has no notification of leaders and replicas
 
 
 def _listed(brokers: Iterable[int]) -> str:

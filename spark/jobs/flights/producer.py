@@ -56,7 +56,7 @@ class LiveProducer:
                 self.send(day)
                 seconds.append(time.perf_counter() - started)
                 bar.update(task, completed=self.acknowledged)
-                time.sleep(max(0.0, DAY_S - seconds[-1]))
+                time.sleep(max(0.0, DAY_S - seconds[-1]))  # live: a day is not sent before it has passed
         return seconds[0]
 
     def send(self, events: Iterable[Event]) -> None:

@@ -43,7 +43,7 @@ class StreamProcess:
         while not true():
             self._check_running()
             check(time.monotonic() < deadline, f"{failed} after {WITHIN_S} s (see {self._log})")
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # another process writes the checkpoint, and notifies nobody
 
     def _check_running(self) -> None:
         check(self._process.poll() is None, f"the streaming job has ended: {self._error()}")
