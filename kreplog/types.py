@@ -161,7 +161,8 @@ class LeaderAndIsr(NamedTuple):
     leader: broker id or NO_LEADER. leader_epoch: rises with every write by a controller. isr: in-sync replicas, sorted.
     elr: eligible leader replicas, which left while the ISR was below min.insync.replicas and so still hold all that is
     committed; sorted, disjoint from isr (KIP-966). controller_epoch: of the controller that last wrote it.
-    partition_epoch: the node's version, for compare-and-set; not part of the content.
+    partition_epoch: the node's version, for compare-and-set; not part of the content. flush_every_record: whether
+    flush.messages is 1 in this leader epoch, so that a fetch offset promises fsynced records; fixed for the epoch.
     """
 
     leader: int
@@ -170,6 +171,7 @@ class LeaderAndIsr(NamedTuple):
     elr: tuple[int, ...] = ()
     controller_epoch: int = 0
     partition_epoch: int = 0
+    flush_every_record: bool = False
 
 
 @dataclass(frozen=True, slots=True)

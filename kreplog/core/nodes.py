@@ -143,12 +143,14 @@ def encode_leader_and_isr(state: LeaderAndIsr) -> bytes:
             "isr": list(state.isr),
             "eligible": list(state.elr),
             "controller_epoch": state.controller_epoch,
+            "flush_every_record": state.flush_every_record,
         }
     )
 
 
 def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
-    """Raises CoordinationError with `path` if the node has other content, here and below."""
+    """Raises CoordinationError with `path` if the node has other content, here and below. Nodes of versions before
+    flush_every_record count as without it."""
     try:
         content = _parsed(node.data)
         return LeaderAndIsr(
@@ -158,6 +160,7 @@ def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
             tuple(content["eligible"]),
             int(content["controller_epoch"]),
             node.stat.version,
+            bool(content.get("flush_every_record", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(path, node.data) from error

@@ -223,7 +223,7 @@ class Checkers:
                 self.violate("two leaders", text, model, start)
         if end > model.end:
             model.end = end
-            if model.config.flush_messages == 1 and (replica is None or replica.config.flush_messages == 1):
+            if model.config.flushes_every_record and (replica is None or replica.flush_every_record):
                 model.durable_end = end
             self._check_holders(model, broker, replica)
             self._check_members(model)

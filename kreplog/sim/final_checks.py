@@ -116,6 +116,9 @@ def _check_replicas(
     if sorted(state.isr) != sorted(replicas):
         text = f"the ISR is {list(state.isr)} of {list(replicas)}"
         checkers.violate("not converged", text, model)
+    if state.flush_every_record != model.config.flushes_every_record:
+        text = f"flush.messages is {model.config.flush_messages}, but leader epoch {state.leader_epoch} has another"
+        checkers.violate("not converged", text, model)
     for broker in replicas:
         if broker not in logs:
             checkers.violate("not converged", f"broker {broker} has no log of it", model)

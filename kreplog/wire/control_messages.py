@@ -111,11 +111,17 @@ def _write_leader_and_isr(request: LeaderAndIsrRequest) -> dict[str, Any]:
             if partition_state.state.elr
         ],
         "topic_configs": _topic_configs(request.partitions),
+        "flush_every_record": [
+            position
+            for position, partition_state in enumerate(request.partitions)
+            if partition_state.state.flush_every_record
+        ],
     }
 
 
 def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
     elrs = {extra.position: tuple(extra.replicas) for extra in message.eligible_replicas}
+    flushing = frozenset(message.flush_every_record)
     partitions = [
         _partition_state(
             topic,
@@ -125,10 +131,12 @@ def _read_leader_and_isr(message: Any) -> LeaderAndIsrRequest:
             state.adding_replicas,
             state.removing_replicas,
             state.is_new,
+            position in flushing,
         )
         for position, (topic, state) in enumerate(_states(message))
     ]
     _check_positions(elrs, partitions)
+    _check_positions(flushing, partitions)
     return LeaderAndIsrRequest(
         *_read_controller(message), tuple(partitions), message.extent == _ALL_PARTITIONS, message.sequence
     )
@@ -140,9 +148,11 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
         "topic_states": _topic_states(request.partitions, _update_metadata_state),
         "live_brokers": [(broker.id, list(_endpoints(broker)), broker.rack) for broker in request.brokers],
         "partition_extras": [
-            (position, added.state.elr, added.adding, added.removing, added.is_new)
+            (position, *extra)
             for position, added in enumerate(request.partitions)
-            if added.state.elr or added.adding or added.removing or added.is_new
+            if any(
+                extra := (added.state.elr, added.adding, added.removing, added.is_new, added.state.flush_every_record)
+            )
         ],
         "topic_configs": _topic_configs(request.partitions),
         "registrations": [(broker.epoch, broker.stopping, broker.unclean) for broker in request.brokers],
@@ -170,6 +180,7 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
                     extra.adding_replicas,
                     extra.removing_replicas,
                     extra.is_new,
+                    extra.flush_every_record,
                 )
             )
     _check_positions(extras, partitions)
@@ -225,12 +236,19 @@ def _partition_state(
     adding: Iterable[int] = (),
     removing: Iterable[int] = (),
     is_new: bool = False,
+    flush_every_record: bool = False,
 ) -> PartitionState:
     return PartitionState(
         TopicPartition(topic.name, state.partition_index),
         topic.id,
         LeaderAndIsr(
-            state.leader, state.leader_epoch, tuple(state.isr), tuple(elr), state.controller_epoch, partition_epoch
+            state.leader,
+            state.leader_epoch,
+            tuple(state.isr),
+            tuple(elr),
+            state.controller_epoch,
+            partition_epoch,
+            flush_every_record,
         ),
         tuple(state.replicas),
         tuple(adding),

@@ -200,7 +200,7 @@ class FakeBroker:
         assert self.session is not None
         path = nodes.leader_and_isr(partition)
         state = nodes.decode_leader_and_isr(path, self.session.get(path))
-        new = LeaderAndIsr(state.leader, state.leader_epoch, tuple(isr), (), state.controller_epoch)
+        new = state._replace(isr=tuple(isr), elr=())
         self.session.multi(
             [
                 SetData(path, nodes.encode_leader_and_isr(new), state.partition_epoch),
@@ -546,6 +546,8 @@ class Cluster:
                 held = broker.replicas[partition].state
                 state = context.states[partition]
                 assert (held.leader, held.leader_epoch) == (state.leader, state.leader_epoch), (broker.id, partition)
+                flushes = context.config(partition.topic).flushes_every_record
+                assert (held.flush_every_record, state.flush_every_record) == (flushes, flushes), (broker.id, partition)
             assert set(broker.metadata) == set(context.active_partitions())
             for partition, seen in broker.metadata.items():
                 assert seen.state.leader == context.states[partition].leader

@@ -233,15 +233,19 @@ class Shell:
         broker_epoch: int | None = None,
         topic_id: str = "id",
         is_init: bool = False,
+        flush_every_record: bool | None = None,
     ) -> Any:
-        """Send a LeaderAndIsr of TP; return the response."""
+        """Send a LeaderAndIsr of TP; return the response. flush_every_record: of the epoch, by default as `config`."""
+        config = config or TopicConfig()
+        if flush_every_record is None:
+            flush_every_record = config.flushes_every_record
         partition_state = PartitionState(
             TP,
             topic_id,
-            LeaderAndIsr(leader, leader_epoch, isr, (), 1, version),
+            LeaderAndIsr(leader, leader_epoch, isr, (), 1, version, flush_every_record),
             replicas,
             is_new=self.topic_ids.get(TP) != topic_id,
-            config=config or TopicConfig(),
+            config=config,
         )
         epoch = self.epoch if broker_epoch is None else broker_epoch
         return self.response_to(LeaderAndIsrRequest(9, controller_epoch, epoch, (partition_state,), is_init))

@@ -11,6 +11,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import admin_operations
 from kreplog.core.controller.assignment import assign
 from kreplog.core.controller.context import PartitionAndReplica
+from kreplog.core.controller.controller import WRITE_RETRY_MS
 from kreplog.core.controller.store_reader import STRICTEST
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import Effect, Multi
@@ -144,6 +145,76 @@ def test_new_settings_are_sent_under_the_same_leader_epoch() -> None:
     cluster.write(*admin_operations.set_config_operations("t", TopicConfig(min_insync_replicas=2)))
     cluster.run()
     assert cluster.sent == []
+
+
+FLUSHED = TopicConfig(flush_messages=1)
+
+
+def states_sent(cluster: Cluster, broker: int) -> list[tuple[int, bool, TopicConfig]]:
+    """Leader epoch, flush_every_record and settings of T0 in each LeaderAndIsr that the broker got."""
+    return [
+        (partition_state.state.leader_epoch, partition_state.state.flush_every_record, partition_state.config)
+        for sent in cluster.sent
+        if sent.broker == broker and isinstance(sent.request, LeaderAndIsrRequest)
+        for partition_state in sent.request.partitions
+        if partition_state.partition == T0
+    ]
+
+
+@pytest.mark.parametrize(("before", "after"), [(TopicConfig(), FLUSHED), (FLUSHED, TopicConfig())])
+def test_flush_messages_takes_effect_with_a_new_leader_epoch(before: TopicConfig, after: TopicConfig) -> None:
+    """It changes what fetch offsets promise, so leader and followers must agree on it for each of them."""
+    cluster = running()
+    cluster.create_topic("t", {0: (1, 2)}, before)
+    cluster.run()
+    assert cluster.state(T0)[1::5] == (0, before == FLUSHED)
+    cluster.sent.clear()
+    cluster.write(*admin_operations.set_config_operations("t", after))
+    cluster.run()
+    assert cluster.state(T0)[1::5] == (1, after == FLUSHED)
+    for broker in (1, 2):
+        assert states_sent(cluster, broker) == [(1, after == FLUSHED, after)]
+    cluster.check()
+
+
+def test_flush_messages_takes_effect_after_a_failover_of_the_controller() -> None:
+    cluster = running()
+    cluster.create_topic("t", {0: (1, 2)})
+    cluster.create_topic("other", {0: (1, 2)})
+    cluster.run()
+    cluster.controllers[0].die()
+    cluster.write(*admin_operations.set_config_operations("t", FLUSHED))
+    cluster.start_controller()
+    cluster.run()
+    assert cluster.state(T0)[1::5] == (1, True)
+    assert cluster.state(TopicPartition("other", 0)).leader_epoch == 0
+    cluster.check()
+
+
+def test_flush_messages_takes_effect_once_other_writers_let_it() -> None:
+    """A leader that changes its ISR wins every race for the node: the controller tries again at a later tick."""
+    cluster = running()
+    cluster.create_topic("t", {0: (1, 2)})
+    cluster.run()
+    writes = 0
+
+    def leader_first(box: Box, effect: Effect) -> bool:
+        nonlocal writes
+        path = nodes.leader_and_isr(T0)
+        if isinstance(effect, Multi) and any(operation.path == path for operation in effect.operations) and writes < 50:
+            writes += 1
+            cluster.brokers[1].write_isr(T0, (1, 2))
+        return False
+
+    cluster.before = leader_first
+    cluster.write(*admin_operations.set_config_operations("t", FLUSHED))
+    cluster.run()
+    assert cluster.controller.context.to_retry and not cluster.state(T0).flush_every_record
+    writes = 50
+    cluster.tick(WRITE_RETRY_MS)
+    cluster.run()
+    assert cluster.state(T0).flush_every_record
+    cluster.check()
 
 
 def test_unreadable_settings_are_the_strictest() -> None:

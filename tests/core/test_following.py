@@ -615,17 +615,41 @@ def test_a_broker_on_its_first_registration_has_lost_nothing() -> None:
 
 
 def test_flush_messages_1_counts_from_a_new_leader_epoch_on() -> None:
-    """Fetches made before a follower had the setting promise no fsync; the controller has to bump the epoch."""
+    """Fetches made before a follower had the setting promise no fsync: the epoch says which it is, whatever setting a
+    LeaderAndIsr brings."""
     brokers = Brokers(1, 2)
     brokers.leader_and_isr(1, 1, (1, 2))
     brokers.write(1, "a")
     durable = TopicConfig(flush_messages=1)
-    assert brokers[1].leader_and_isr(1, 1, (1, 2), replicas=(1, 2), config=durable).partitions[0][1] is (
-        ErrorCode.FENCED_LEADER_EPOCH
-    )
-    assert brokers[1].partition.config.flush_messages > 1
+    brokers.leader_and_isr(1, 1, (1, 2), config=durable, flush_every_record=False)
+    assert brokers[1].partition.config == durable
+    brokers.fetch(2)
+    brokers.fetch(2)
+    assert brokers[1].partition.high_watermark == 1
     brokers.leader_and_isr(1, 2, (1, 2), config=durable)
-    assert brokers[1].partition.config == durable and brokers[1].partition.high_watermark == 0
+    brokers.write(1, "b")
+    brokers[2].step(Flushed(TP, 1))
+    brokers.fetch(2)  # of the former epoch, and refused
+    brokers.fetch(2)
+    assert brokers[1].partition.high_watermark == 1
+    brokers[1].step(Flushed(TP, 2))
+    brokers[2].step(Flushed(TP, 2))
+    brokers.fetch(2)
+    assert brokers[1].partition.high_watermark == 2
+
+
+def test_an_epoch_without_flush_messages_1_has_a_leader_count_no_fetch_as_fsynced() -> None:
+    """The setting changes while the epoch's LeaderAndIsr has reached the follower alone: the leader gets the epoch with
+    the new setting, and must not believe that its follower had it as well (seed 9514)."""
+    brokers = Brokers(1, 2)
+    brokers.leader_and_isr(1, 1, (1, 2), to=(2,))
+    durable = TopicConfig(flush_messages=1)
+    brokers.leader_and_isr(1, 1, (1, 2), to=(1,), config=durable, flush_every_record=False)
+    brokers.write(1, "a")
+    brokers.fetch(2)
+    assert [brokers[broker].partition.awaits_flush for broker in (1, 2)] == [False, False]
+    brokers.leader_and_isr(1, 2, (1, 2), config=durable)
+    assert [brokers[broker].partition.awaits_flush for broker in (1, 2)] == [True, True]
 
 
 def test_a_follower_that_gets_flush_messages_1_within_an_epoch_fsyncs_and_goes_on() -> None:
@@ -634,26 +658,22 @@ def test_a_follower_that_gets_flush_messages_1_within_an_epoch_fsyncs_and_goes_o
     brokers.write(1, "a")
     brokers.fetch(2)
     brokers[2].effects.clear()
-    brokers.leader_and_isr(1, 1, (1, 2), to=(2,), config=TopicConfig(flush_messages=1))
+    brokers.leader_and_isr(1, 1, (1, 2), to=(2,), config=TopicConfig(flush_messages=1), flush_every_record=False)
     assert [effect for effect in brokers[2].effects if isinstance(effect, Flush)]
 
 
-def test_flush_messages_1_ends_for_a_follower_with_the_leader_epoch() -> None:
-    """Its leader may not have the weaker setting yet, and counts fetch offsets as fsynced; whichever leads by
-    the weaker one already will not have the epoch raised for it."""
+def test_flush_messages_1_ends_with_the_leader_epoch() -> None:
+    """A leader counts fetch offsets as fsynced until then, so followers fsync before they fetch."""
     brokers = Brokers(1, 2)
     durable, weaker = TopicConfig(flush_messages=1), TopicConfig(retention_ms=1000)
     brokers.leader_and_isr(1, 1, (1, 2), config=durable)
-    refused = brokers[2].leader_and_isr(1, 1, (1, 2), replicas=(1, 2), config=weaker)
-    assert refused.partitions == ((TP, ErrorCode.FENCED_LEADER_EPOCH),)
-    assert brokers[2].partition.config == durable
+    brokers.leader_and_isr(1, 1, (1, 2), to=(2,), config=weaker, flush_every_record=True)
+    assert brokers[2].partition.config == weaker
     brokers.write(1, "a")
     brokers.fetch(2)
     assert brokers[2].partition.awaits_flush
-    brokers.fetch(2)
-    assert brokers[1].partition.high_watermark == 0
+    assert [effect for effect in brokers[2].effects if isinstance(effect, Flush)]
     brokers.leader_and_isr(1, 2, (1, 2), config=weaker)
-    assert brokers[2].partition.config == weaker
     brokers.fetch(2)
     assert brokers[1].partition.high_watermark == 1
 

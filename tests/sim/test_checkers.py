@@ -383,7 +383,7 @@ def test_records_committed_unflushed_need_not_be_flushed_later(world: World) -> 
     world.append(2, 2)
     world.commit(3)
     assert world.kinds == []
-    core.config = flushed
+    core.config, core.flush_every_record = flushed, True
     world.append(3, 3)
     world.commit(4)
     assert world.kinds == ["not fsynced"]

@@ -51,6 +51,10 @@ def leave_a_stray(world: World) -> None:
 BREAKS: dict[str, tuple[str, Callable[[World], None]]] = {
     "a leader is missing": ("not converged", lambda world: world.write_state(LeaderAndIsr(-1, 5, BROKERS))),
     "somebody is not in sync": ("not converged", lambda world: world.write_state(LeaderAndIsr(1, 5, (1, 2)))),
+    "an epoch has another flush.messages": (
+        "not converged",
+        lambda world: world.write_state(LeaderAndIsr(1, 5, BROKERS, flush_every_record=True)),
+    ),
     "a log is missing": ("not converged", lambda world: world.disks.disk(3).delete(TP)),
     "a log is longer": ("not converged", lambda world: world.append(2, 2, (3,))),
     "a watermark lags": ("not converged", lag),

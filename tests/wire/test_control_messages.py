@@ -43,7 +43,7 @@ states = st.builds(
     PartitionState,
     partition=partitions,
     topic_id=topic_ids,
-    state=st.builds(LeaderAndIsr, int32s, int32s, replicas, replicas, int32s, int32s),
+    state=st.builds(LeaderAndIsr, int32s, int32s, replicas, replicas, int32s, int32s, st.booleans()),
     replicas=replicas,
     adding=replicas,
     removing=replicas,
@@ -199,10 +199,13 @@ def sent(key: ApiKey, **fields: Any) -> bytes:
             live_leaders=[],
             topic_configs=[([], 1, False, 1, [("retention_ms", "x")])],
         ),
+        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], flush_every_record=[0]),
         sent(ApiKey.STOP_REPLICA, topic_states=[("a", [])]),
         sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[(1, [], None)], registrations=[(1, False, False)]),
         sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[(1, [], None)]),
-        sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[], partition_extras=[(-1, [], [], [], True)]),
+        sent(
+            ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[], partition_extras=[(-1, [], [], [], True, False)]
+        ),
     ],
 )
 def test_a_request_that_contradicts_itself(frame: bytes) -> None:

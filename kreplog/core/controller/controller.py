@@ -21,7 +21,7 @@ from kreplog.core.controller import fencing, store_reader
 from kreplog.core.controller.broker_changes import BrokerChanges
 from kreplog.core.controller.context import ControllerContext, Observer, PartitionAndReplica
 from kreplog.core.controller.deletion import Deletion
-from kreplog.core.controller.election_policies import bump_leader_epoch, elect_offline
+from kreplog.core.controller.election_policies import apply_flush_setting, bump_leader_epoch, elect_offline
 from kreplog.core.controller.fencing import DeposedError
 from kreplog.core.controller.preferred_elections import PreferredElections
 from kreplog.core.controller.reassignment import Reassignment
@@ -208,6 +208,7 @@ class Controller:
         yield from term.brokers.on_failover(registrations, events)
         yield from term.reassignment.on_failover(reassigned)
         yield from term.machines.leader_and_isr.clear_obsolete_elr(context.active_partitions())
+        yield from term.machines.leader_and_isr.update(list(context.active_partitions()), apply_flush_setting)
         yield from term.machines.batch.send()
         yield from term.brokers.resume_controlled_shutdowns()
         yield from self._delete_notifications(notifications)
@@ -312,7 +313,7 @@ class Controller:
     def _bump_refused_epochs(self, request: LeaderAndIsrRequest, response: LeaderAndIsrResponse) -> Steps[None]:
         """Bump the leader epoch of partitions that a broker refused with FENCED_LEADER_EPOCH.
 
-        A broker leads only once in an epoch, and flush.messages is fixed for a leader until its epoch ends.
+        A broker leads only once in an epoch.
         """
         context, machines = self.context, self._term.machines
         epochs = {
@@ -364,6 +365,7 @@ class Controller:
         yield from term.machines.leader_and_isr.refresh(partitions)
         staying = [partition for partition in partitions if not context.is_pending_deletion(partition)]
         yield from term.machines.partitions.handle_state_changes(staying, PartitionStatus.ONLINE, elect_offline)
+        yield from term.machines.leader_and_isr.update(staying, apply_flush_setting)
         yield from term.machines.batch.send()
         yield from term.reassignment.advance(partitions)
         yield from term.deletion.resume()

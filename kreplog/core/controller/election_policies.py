@@ -76,6 +76,17 @@ def clear_elr(context: ControllerContext, _: TopicPartition, current: LeaderAndI
     return Election(next_epoch(context, current)._replace(elr=())) if current.elr else None
 
 
+def apply_flush_setting(
+    context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr
+) -> Election | None:
+    """Begin another leader epoch where flush.messages has become 1, or is 1 no more. Within one epoch leader and
+    followers must agree on it, and their requests arrive at different times."""
+    flush_every_record = context.config(partition.topic).flushes_every_record
+    if current.flush_every_record == flush_every_record:
+        return None
+    return Election(next_epoch(context, current)._replace(flush_every_record=flush_every_record))
+
+
 def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:
     """Every write of a controller raises the leader epoch, so that older requests are recognised (F26, KIP-570)."""
     return current._replace(leader_epoch=current.leader_epoch + 1, controller_epoch=context.epoch)

@@ -157,4 +157,6 @@ def _elected(
 def _next(
     current: LeaderAndIsr, controller_epoch: int, *, leader: int, isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> LeaderAndIsr:
-    return LeaderAndIsr(leader, current.leader_epoch + 1, isr, elr, controller_epoch, current.partition_epoch)
+    return current._replace(
+        leader=leader, leader_epoch=current.leader_epoch + 1, isr=isr, elr=elr, controller_epoch=controller_epoch
+    )

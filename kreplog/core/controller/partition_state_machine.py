@@ -136,7 +136,13 @@ class PartitionStateMachine:
 
     def _first_state(self, partition: TopicPartition, leader_epoch: int) -> LeaderAndIsr:
         live = self._context.can_lead(partition)
-        return LeaderAndIsr(live[0], leader_epoch, tuple(sorted(live)), (), self._context.epoch)
+        return LeaderAndIsr(
+            live[0],
+            leader_epoch,
+            tuple(sorted(live)),
+            controller_epoch=self._context.epoch,
+            flush_every_record=self._context.config(partition.topic).flushes_every_record,
+        )
 
 
 def _creation(partition: TopicPartition, state: LeaderAndIsr, has_directory: bool) -> list[Create]:

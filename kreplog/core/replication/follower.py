@@ -70,7 +70,7 @@ class FollowerRole(LocalReplica):
     def pipelined_fetch_position(self, request: FetchPartition, data: FetchedPartition) -> Steps[FetchPosition | None]:
         """fetch_position as of the end of `data`; None where the records must be appended before the next fetch: see
         _may_pipeline, and with flush.messages=1 a fetch says that everything below it is on disk."""
-        if self.role is not Role.FOLLOWER or self._is_late(request) or self.config.flushes_every_record:
+        if self.role is not Role.FOLLOWER or self._is_late(request) or self.flush_every_record:
             return None
         end: EpochEndOffset | None = yield EndOfRecords(self.topic_partition, data.records)
         if (

@@ -126,6 +126,7 @@ class IsrProposer(LocalReplica):
         self.elr = state.elr
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
+        self.flush_every_record = state.flush_every_record
         self.pending = None
 
     def _recheck(self) -> Steps[None]:
@@ -251,6 +252,7 @@ class IsrProposer(LocalReplica):
             elr.elr_after(self.isr, self.elr, members, min_isr),
             self.controller_epoch,
             self.partition_epoch,
+            self.flush_every_record,
         )
         path = nodes.leader_and_isr(self.topic_partition)
         yield from self._submit(IsrChange(proposed, path, self._isr_operations(proposed, joiner), None))

@@ -41,6 +41,8 @@ class LocalReplica:
 
     topic_id: of the topic it belongs to; messages for another topic of the same name do not concern it (KIP-516).
     changed: the manager's queue of replicas that have `changes`. flushed: everything below has been fsynced.
+    flush_every_record: flush.messages is 1 in the present leader epoch. The setting itself may have changed since; then
+    the controller begins another epoch, in which all replicas count alike.
     epoch_start: where the epoch begins that this replica led last.
     """
 
@@ -56,6 +58,7 @@ class LocalReplica:
         self.high_watermark = 0
         self.epoch_start = 0
         self.flushed = 0
+        self.flush_every_record = False
         self.interrupted = False
         self.changes: set[PartitionChange] = set()
         self._changed = changed
@@ -204,14 +207,14 @@ class LocalReplica:
         yield AdvanceHighWatermark(self.topic_partition, offset)
 
     def _flush_tail(self) -> Steps[None]:
-        if self.log.leo - self.flushed >= self.config.flush_messages:
+        if self.log.leo - self.flushed >= self.config.flush_messages or self.awaits_flush:
             yield Flush(self.topic_partition)
 
     @property
     def awaits_flush(self) -> bool:
         """With flush.messages=1 a fetch offset promises that everything below it is on disk."""
-        return self.config.flushes_every_record and self.flushed < self.log.leo
+        return self.flush_every_record and self.flushed < self.log.leo
 
     def _local_end(self) -> int:
         """The end of what counts as held here: with flush.messages=1 only what has been fsynced."""
-        return self.flushed if self.config.flushes_every_record else self.log.leo
+        return self.flushed if self.flush_every_record else self.log.leo

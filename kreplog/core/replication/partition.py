@@ -45,15 +45,15 @@ class Partition(LeaderRole, FollowerRole):
     # LeaderAndIsr
 
     def apply(self, partition_state: PartitionState, now_ms: int) -> Steps[ErrorCode]:
-        """Apply one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than the state here, or requires a
-        new leader epoch. Raises StorageError; after an exhaustion it can be applied again."""
+        """Apply one partition of a LeaderAndIsr. FENCED_LEADER_EPOCH: it is older than the state here, or this replica
+        has led in that epoch before. Raises StorageError; after an exhaustion it can be applied again."""
         state = partition_state.state
         if self.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._is_stale(state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
         role = self._role_in(state)
-        if self._needs_new_epoch(partition_state) or (role is Role.LEADER and self._has_led(state.leader_epoch)):
+        if role is Role.LEADER and self._has_led(state.leader_epoch):
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition_state.config is not self.config and partition_state.config != self.config:
             self.config = partition_state.config
@@ -87,16 +87,6 @@ class Partition(LeaderRole, FollowerRole):
         """Whether it led in this epoch, and then stepped down or died. It must not lead in it again, since what it
         wrote or proposed then may be lost, or still in flight: the controller has to bump the epoch."""
         return self.role is not Role.LEADER and bool(self.log.epochs) and self.log.epochs[-1][0] >= leader_epoch
-
-    def _needs_new_epoch(self, partition_state: PartitionState) -> bool:
-        """Another flush.messages changes what a follower's fetch offset promises. A leader must not count fetches made
-        earlier in this epoch for it; a follower that fsyncs before it fetches goes on to do so, since its leader may
-        apply the weaker setting later."""
-        return (
-            partition_state.state.leader_epoch == self.leader_epoch
-            and partition_state.config.flush_messages != self.config.flush_messages
-            and (self.role is Role.LEADER or self.config.flushes_every_record)
-        )
 
     def _role_in(self, state: LeaderAndIsr) -> Role:
         if state.leader == self.broker_id:

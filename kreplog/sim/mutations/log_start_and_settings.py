@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from kreplog.core.controller import controller, topic_changes
+from kreplog.core.controller.context import ControllerContext
+from kreplog.core.controller.election_policies import apply_flush_setting
+from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.effects import Steps
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication import epochs
@@ -12,7 +16,7 @@ from kreplog.core.replication.replica_fetcher import FetchOutcome
 from kreplog.errors import ErrorCode
 from kreplog.sim.model_log import ModelLog
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
-from kreplog.types import EpochEndOffset
+from kreplog.types import EpochEndOffset, LeaderAndIsr, TopicPartition
 
 MUTATIONS = MutationGroup()
 
@@ -62,8 +66,25 @@ def _settings_never_applied() -> list[Patch]:
 
 @MUTATIONS.add("flush-messages-within-an-epoch")
 def _flush_messages_within_an_epoch() -> list[Patch]:
-    """Fetches sent under another flush.messages count as fsynced."""
-    return [(Partition, "_needs_new_epoch", lambda self, partition_state: False)]
+    """flush.messages changes within a leader epoch, so that fetches sent under another value count as fsynced."""
+
+    def same_epoch(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+        election = apply_flush_setting(context, partition, current)
+        if election is None:
+            return None
+        return Election(election.state._replace(leader_epoch=current.leader_epoch))
+
+    return [(module, "apply_flush_setting", same_epoch) for module in (topic_changes, controller)]
+
+
+@MUTATIONS.add("flush-messages-not-applied")
+def _flush_messages_not_applied() -> list[Patch]:
+    """The controller begins no leader epoch where flush.messages has changed, so that it never takes effect."""
+
+    def unchanged(context: ControllerContext, partition: TopicPartition, current: LeaderAndIsr) -> Election | None:
+        return None
+
+    return [(module, "apply_flush_setting", unchanged) for module in (topic_changes, controller)]
 
 
 @MUTATIONS.add("forgotten-epochs-trusted")
