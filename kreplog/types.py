@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from kreplog.errors import InvalidTopicError
@@ -44,6 +45,16 @@ def check_partition(partition: TopicPartition) -> TopicPartition:
     check_topic(partition.topic)
     check_partition_number(partition.partition)
     return partition
+
+
+class Codec(StrEnum):
+    """Compression of record batches."""
+
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
 
 
 class TopicPartition(NamedTuple):

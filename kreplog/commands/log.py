@@ -28,10 +28,10 @@ from kreplog.batches import CODEC_NAMES, BatchInfo, decode, leader_epochs, read_
 from kreplog.commands.interruption import EXIT_CODE as INTERRUPTED
 from kreplog.commands.interruption import Interruption
 from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
-from kreplog.commands.options import App, AsJson, Codec, counted, print_json
+from kreplog.commands.options import App, AsJson, counted, print_json
 from kreplog.commands.records import Encoding, record_printer, time_text
 from kreplog.errors import StorageError, UsageError
-from kreplog.types import TopicPartition
+from kreplog.types import Codec, TopicPartition
 
 logger = logging.getLogger("kreplog")
 

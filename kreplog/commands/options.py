@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,16 +53,6 @@ OptionalDir = Annotated[
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers to connect to, as in host1:9092,host2:9092.")
 ]
-
-
-class Codec(StrEnum):
-    """Compression of record batches."""
-
-    none = "none"
-    gzip = "gzip"
-    snappy = "snappy"
-    lz4 = "lz4"
-    zstd = "zstd"
 
 
 def ids(text: str) -> list[int]:

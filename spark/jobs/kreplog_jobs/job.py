@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,16 +30,6 @@ Topics = Annotated[str | None, typer.Option("--subscribe", "-t", help="Topics, w
 Master = Annotated[
     str | None, typer.Option(help="Spark's master, as in local[4] or spark://host:7077 [default: Spark's own setting].")
 ]
-
-
-class Codec(StrEnum):
-    """What record batches are compressed with."""
-
-    none = "none"
-    gzip = "gzip"
-    snappy = "snappy"
-    lz4 = "lz4"
-    zstd = "zstd"
 
 
 _BROKERS = re.compile(r"[^/\s,]+:\d+(,[^/\s,]+:\d+)*")

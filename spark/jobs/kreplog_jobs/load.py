@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType
 
 from kreplog.errors import UsageError
+from kreplog.types import Codec
 from kreplog_jobs import job
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def main(
         Format | None, typer.Option("--format", help="Of the files [default: by the name's ending].")
     ] = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="Of a topic that is created.")] = None,
-    compression: Annotated[job.Codec, typer.Option(help="What record batches are compressed with.")] = job.Codec.lz4,
+    compression: Annotated[Codec, typer.Option(help="What record batches are compressed with.")] = Codec.lz4,
     master: job.Master = None,
 ) -> None:
     """Load Parquet, CSV or JSON files into a topic, by key; all rows or none."""

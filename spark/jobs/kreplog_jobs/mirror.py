@@ -33,7 +33,7 @@ import typer
 import kreplog
 from kreplog.bulk_append import atomic_write
 from kreplog.errors import InvalidTopicError, KreplogError, OffsetOutOfRangeError, UsageError
-from kreplog.types import TopicPartition, check_partition
+from kreplog.types import Codec, TopicPartition, check_partition
 from kreplog_jobs import job
 from kreplog_jobs.mirror_target import BrokersTarget, DirectoryTarget, Target, TargetPartition
 from kreplog_jobs.offset_map import OffsetMap, map_path
@@ -73,7 +73,7 @@ def main(
         Path | None, typer.Option(help="Directory of the mirror's offsets; made if it is missing. Required.")
     ] = None,
     subscribe: job.Topics = None,
-    compression: Annotated[job.Codec, typer.Option(help="What record batches are compressed with.")] = job.Codec.lz4,
+    compression: Annotated[Codec, typer.Option(help="What record batches are compressed with.")] = Codec.lz4,
     replication_factor: Annotated[
         int, typer.Option(min=-1, help="Of topics that are created on brokers; -1: the brokers' default.")
     ] = -1,

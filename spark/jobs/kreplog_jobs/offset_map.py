@@ -163,7 +163,10 @@ class OffsetMap:
         if self._file is None:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         data = text.encode()
-        written = os.write(self._file, data)
+        try:
+            written = os.write(self._file, data)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written: {error.strerror}", path=str(self.path)) from error
         if written < len(data):
             raise StorageError(f"{self.path}: the disk is full", path=str(self.path))
         self._count += text.count("\n")

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import kreplog
 from flights.source import partition_of
 from kreplog.errors import UsageError
+from kreplog.types import Codec
 from kreplog_jobs import load
-from kreplog_jobs.job import Codec
 from kreplog_jobs.load import Format
 
 pytestmark = pytest.mark.spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,3 +101,14 @@ def test_damage_is_named_and_two_writers_are_refused(tmp_path: Path) -> None:
     first, second = OffsetMap.locked(tmp_path, PARTITION), OffsetMap.locked(tmp_path, PARTITION)
     with first, pytest.raises(UsageError, match="another task mirrors it"), second:
         pass
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with OffsetMap.locked(tmp_path, PARTITION) as found:
+        found.create("a", "b")
+        found._file = os.open("/dev/full", os.O_WRONLY)
+        with pytest.raises(StorageError, match=r"t-0.*cannot be written: No space left on device"):
+            found.append([Run(0, 0, 1)])
+        assert found.pending == []
+        found._file = None
+    assert written(tmp_path, ([Run(0, 5, 2)], 2)).translate(1) == 6
