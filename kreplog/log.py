@@ -450,8 +450,11 @@ class Log(SegmentedLog):
         """The topic id in partition.metadata, None without that file (KIP-516). Raises CorruptCheckpointError."""
         path = os.path.join(self.path, "partition.metadata")
         try:
-            with open(path, "rb", buffering=0) as file:
-                lines = file.read().decode("ascii").splitlines()
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                lines = os.read(file, 4096).decode("ascii").splitlines()
+            finally:
+                os.close(file)
             fields = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
             return uuid.UUID(bytes=urlsafe_b64decode(fields["topic_id"] + "=="))
         except FileNotFoundError:

@@ -102,11 +102,12 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed)
         if read_only:
             raise StorageError(f"{log.path} does not exist", partition=log.name, path=log.path)
         make_directory(log.path, config.directory_group)
-    log.checkpoints = tuple([
-        OffsetCheckpoint(os.path.join(os.path.dirname(log.path), name + "-offset-checkpoint"))
-        for name in ("recovery-point", "replication", "log-start")
-    ])
     if not read_only:
+        parent = os.path.dirname(log.path)
+        log.checkpoints = tuple([
+            OffsetCheckpoint(os.path.join(parent, name + "-offset-checkpoint"))
+            for name in ("recovery-point", "replication", "log-start")
+        ])
         _lock(log)
 
 

@@ -208,6 +208,8 @@ cdef class BatchReader:
         cdef int _attempt
         if h.leader_epoch == self.epoch and h.base_offset < self.epoch_until:
             return True
+        if self.log.read_only and not self.log.epochs_loaded:
+            self.log.load_epochs()
         for _attempt in range(2):
             if self.log.epochs is None or self.log.epochs.latest_epoch < 0:
                 return True

@@ -436,7 +436,6 @@ def attach(SegmentedLog log):
         log.state = None
     log.relist()
     log.closed = False
-    log.load_epochs()
     if log.state is not None:
         log.position = position
         return

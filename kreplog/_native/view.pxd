@@ -20,6 +20,7 @@ cdef class LogView:
     cdef StateFile state
     cdef int32_t current_epoch  # that records are appended in
     cdef object epochs
+    cdef bint epochs_loaded  # a reader looks at them when it first needs one
     cdef int64_t listed_generation  # when the segments were listed
     cdef object watermark_source  # read-only without a state file: where the high watermark comes from
 

@@ -157,6 +157,7 @@ cdef class LogView:
     cdef int load_epochs(self) except -1:
         """A reader's view of the epoch entries; None, so that epochs go unchecked, while their file is in doubt."""
         cdef Position position
+        self.epochs_loaded = True
         try:
             self.epochs = EpochCache(os.path.join(self.path, "leader-epoch-checkpoint"))
         except CorruptCheckpointError:
