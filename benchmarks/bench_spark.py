@@ -80,7 +80,7 @@ def main(
     if unknown := set(parts) - set(PARTS):
         raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(PARTS)}", param_hint="--only")
     scale = Scale(20_000, 1, seed) if quick else Scale(records, repetitions, seed)
-    console = Console(width=None if sys.stdout.isatty() else 170)
+    console = Console(width=None if sys.stdout.isatty() else 220)
     memory = Path("/dev/shm")
     parent = directory or (memory if memory.is_dir() else None)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "spark"), str(ROOT)])
