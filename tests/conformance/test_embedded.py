@@ -287,7 +287,7 @@ def test_an_idle_session_costs_next_to_nothing(store: EmbeddedStore) -> None:
 def test_files_and_threads_of_ended_sessions_are_let_go(store: EmbeddedStore, directory: Path) -> None:
     store.connect(10_000).create("/a")
     # While one connection lives SQLite keeps the files of the others open, and uses them again: as many as were there
-    # at one time. Below that is two sessions and a connection where the end of one overlaps with the next.
+    # at one time, which on a slow machine are more than the four below, since the end of one overlaps with the next.
     at_one_time = [store.connect(10_000) for _ in range(4)]
     for number, session in enumerate(at_one_time):
         session.create(f"/e{number}", ephemeral=True)
@@ -295,7 +295,8 @@ def test_files_and_threads_of_ended_sessions_are_let_go(store: EmbeddedStore, di
         session.close()
     files = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     threads = threading.active_count()
-    for _ in range(20):
+    sessions = 20
+    for _ in range(sessions):
         session = store.connect(10_000)
         session.create("/e", ephemeral=True)
         session.close()
@@ -306,7 +307,7 @@ def test_files_and_threads_of_ended_sessions_are_let_go(store: EmbeddedStore, di
         expired.get("/a")
     until(lambda: threading.active_count() <= threads, "threads", 10)
     if files:
-        until(lambda: len(os.listdir("/proc/self/fd")) <= files, "files", 10)
+        until(lambda: len(os.listdir("/proc/self/fd")) <= files + sessions // 2, "files", 10)  # a leak is one a session
 
 
 def test_threads_share_a_session(store: EmbeddedStore) -> None:
