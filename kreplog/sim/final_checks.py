@@ -3,7 +3,7 @@
 lost             a record acknowledged under acks=all is missing, or another one has its offset
 logs differ      two replicas of a partition are not equal byte for byte
 not converged    no leader, a replica out of sync, a log not committed to its end, a pending request of an operator,
-                 files of an unassigned replica
+                 files of an unassigned replica, a leader epoch with another flush.messages than its topic
 context          the controller's context differs from the store, or has a replica or partition that is not online
 """
 

@@ -673,6 +673,7 @@ def test_flush_messages_1_ends_with_the_leader_epoch() -> None:
     brokers.fetch(2)
     assert brokers[2].partition.awaits_flush
     assert [effect for effect in brokers[2].effects if isinstance(effect, Flush)]
+    assert brokers[1].partition.high_watermark == 0
     brokers.leader_and_isr(1, 2, (1, 2), config=weaker)
     brokers.fetch(2)
     assert brokers[1].partition.high_watermark == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,31 +11,25 @@ from pyspark.errors import PySparkException
 
 from kreplog import Log
 from pyspark_kreplog.staging import FOLDER
+from tests.integration.faults import cannot_mount, small_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted, which root alone may do"),
-]
-DISK_BYTES = 16 << 20
+CANNOT_MOUNT = cannot_mount()
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(bool(CANNOT_MOUNT), reason=CANNOT_MOUNT)]
+DISK_MB = 16
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of DISK_BYTES."""
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", mounted], check=True)
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", "--lazy", mounted], check=True)
+    """A file system of DISK_MB."""
+    with small_disk(tmp_path / "disk", DISK_MB):
+        yield tmp_path / "disk"
 
 
 def rows(spark: SparkSession, megabytes: int) -> DataFrame:
-    """Records that do not compress, of 1 KiB each, in two partitions of topic "t"."""
+    """Records of 1 KiB in two partitions of topic "t"."""
     return spark.range(megabytes * 1024, numPartitions=2).selectExpr(
         "'t' topic",
         "cast(id % 2 as int) partition",

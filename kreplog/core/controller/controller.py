@@ -208,7 +208,7 @@ class Controller:
         yield from term.brokers.on_failover(registrations, events)
         yield from term.reassignment.on_failover(reassigned)
         yield from term.machines.leader_and_isr.clear_obsolete_elr(context.active_partitions())
-        yield from term.machines.leader_and_isr.update(list(context.active_partitions()), apply_flush_setting)
+        yield from term.machines.leader_and_isr.update(context.active_partitions(), apply_flush_setting)
         yield from term.machines.batch.send()
         yield from term.brokers.resume_controlled_shutdowns()
         yield from self._delete_notifications(notifications)
