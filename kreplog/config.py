@@ -146,8 +146,8 @@ class ReplicationConfig:
     replica_lag_max_bytes: or one whose position is more bytes of the log behind the leader's end; -1, the default,
         for no such bound (MAX_BYTES_LAG). A single request of more bytes than this removes every follower.
     replica_fetch_*: a follower's fetches: how long the leader may wait for min_bytes, bytes per partition and in all,
-        and the pause after an error. Of a partition it is four times what Kafka's followers ask for: who is far
-        behind catches up with less CPU on either side.
+        and the pause after an error. Of a partition it is four times what Kafka's followers request: one that
+        is far behind catches up with less CPU on either side.
     num_replica_fetchers: fetchers for each source broker.
     max_incremental_fetch_session_cache_slots: incremental fetch sessions that a leader remembers (KIP-227).
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage: whether

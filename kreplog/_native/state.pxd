@@ -42,7 +42,7 @@ cdef struct Position:
 
 cdef class StateFile:
     cdef str path
-    cdef uint8_t* data  # mapped; the file itself is open only while something is asked of it
+    cdef uint8_t* data  # mapped; the file itself is open only while it is used
     cdef uint64_t seen  # the highest sequence read
     cdef uint64_t device  # with `inode`: which file is mapped
     cdef uint64_t inode

@@ -196,8 +196,7 @@ class Injector:
 
     def _refuse(self, action: Action) -> bool:
         """A host resets the connections of another host, or of all others, and refuses new ones, although its process
-        is
-        alive: false evidence of its failure."""
+        is alive: false evidence of its failure."""
         network = self._cluster.network
         machine = self._machine(action.draws[0], action.draws[1])
         others = [other for other in self._cluster.machines.values() if other is not machine]
@@ -218,8 +217,7 @@ class Injector:
 
     def _forge(self, action: Action) -> bool:
         """A broker gets a forged request from the future: of a controller epoch without an election, or of a follower
-        under
-        a broker epoch that it does not have."""
+        under a broker epoch that it does not have."""
         cluster, machine = self._cluster, self._machine(action.draws[0], action.draws[1])
         partition, process = self._partition(action.draws[2]), machine.process
         if partition is None or process is None:
@@ -313,8 +311,7 @@ class Injector:
 
     def _rejoin(self, action: Action) -> bool:
         """A follower that returns from a crash loses power while its leader, which proposes it for the ISR, waits for
-        the
-        store: the proposal is about a registration that is over (F16)."""
+        the store: the proposal is about a registration that is over (F16)."""
         cluster = self._cluster
         partition = self._partition(action.draws[0])
         leader = cluster.machines.get(-1 if partition is None else cluster.leader_of(partition))

@@ -111,11 +111,7 @@ def _write_leader_and_isr(request: LeaderAndIsrRequest) -> dict[str, Any]:
             if partition_state.state.elr
         ],
         "topic_configs": _topic_configs(request.partitions),
-        "flush_every_record": [
-            position
-            for position, partition_state in enumerate(request.partitions)
-            if partition_state.state.flush_every_record
-        ],
+        "flush_every_record": _flushing(request.partitions),
     }
 
 
@@ -148,13 +144,12 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
         "topic_states": _topic_states(request.partitions, _update_metadata_state),
         "live_brokers": [(broker.id, list(_endpoints(broker)), broker.rack) for broker in request.brokers],
         "partition_extras": [
-            (position, *extra)
+            (position, added.state.elr, added.adding, added.removing, added.is_new)
             for position, added in enumerate(request.partitions)
-            if any(
-                extra := (added.state.elr, added.adding, added.removing, added.is_new, added.state.flush_every_record)
-            )
+            if added.state.elr or added.adding or added.removing or added.is_new
         ],
         "topic_configs": _topic_configs(request.partitions),
+        "flush_every_record": _flushing(request.partitions),
         "registrations": [(broker.epoch, broker.stopping, broker.unclean) for broker in request.brokers],
         "deleted_topics": [
             (topic, [partition.partition for partition in group])
@@ -165,11 +160,12 @@ def _write_update_metadata(request: UpdateMetadataRequest) -> dict[str, Any]:
 
 def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
     extras = {extra.position: extra for extra in message.partition_extras}
+    flushing = frozenset(message.flush_every_record)
     partitions = []
     for position, (topic, state) in enumerate(_states(message)):
         extra = extras.get(position)
         if extra is None:
-            partitions.append(_partition_state(topic, state, state.zk_version))
+            partitions.append(_partition_state(topic, state, state.zk_version, flush_every_record=position in flushing))
         else:
             partitions.append(
                 _partition_state(
@@ -180,10 +176,11 @@ def _read_update_metadata(message: Any) -> UpdateMetadataRequest:
                     extra.adding_replicas,
                     extra.removing_replicas,
                     extra.is_new,
-                    extra.flush_every_record,
+                    position in flushing,
                 )
             )
     _check_positions(extras, partitions)
+    _check_positions(flushing, partitions)
     deleted = (
         TopicPartition(topic.topic_name, number) for topic in message.deleted_topics for number in topic.partitions
     )
@@ -269,6 +266,11 @@ def _topic_states(
         (topic, generic.topic_uuid(topic_id), [state_of(partition_state) for partition_state in group])
         for (topic, topic_id, _), group in groupby(partitions, _topic_of)
     ]
+
+
+def _flushing(partitions: Iterable[PartitionState]) -> list[int]:
+    """Positions of the partitions whose leader epoch has flush.messages=1."""
+    return [position for position, partition_state in enumerate(partitions) if partition_state.state.flush_every_record]
 
 
 def _topic_configs(partitions: Iterable[PartitionState]) -> list[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -188,6 +189,31 @@ def test_flush_messages_takes_effect_after_a_failover_of_the_controller() -> Non
     cluster.run()
     assert cluster.state(T0)[1::5] == (1, True)
     assert cluster.state(TopicPartition("other", 0)).leader_epoch == 0
+    cluster.check()
+
+
+@pytest.mark.parametrize("old_version", [False, True])
+def test_an_election_has_the_flush_messages_of_now(old_version: bool) -> None:
+    """The controller elects before it does anything else, and leaders serve from then on: the first epoch that it
+    writes must have the setting already. old_version: leaderAndISR was written before it was part of the node."""
+    cluster = running()
+    cluster.create_topic("t", {0: (1, 2)}, FLUSHED if old_version else TopicConfig())
+    cluster.run()
+    cluster.controllers[0].die()
+    if old_version:
+        content = json.loads(nodes.encode_leader_and_isr(cluster.state(T0)))
+        del content["flush_every_record"]
+        cluster.write(SetData(nodes.leader_and_isr(T0), json.dumps(content).encode()))
+        assert not cluster.state(T0).flush_every_record
+    else:
+        cluster.write(*admin_operations.set_config_operations("t", FLUSHED))
+    cluster.brokers[1].stop()
+    cluster.sent.clear()
+    cluster.start_controller()
+    cluster.run()
+    states = states_sent(cluster, 2)
+    assert states and all(flushes for epoch, flushes, _ in states if epoch > 0)
+    assert cluster.state(T0)[:2] == (2, 1)
     cluster.check()
 
 

@@ -203,9 +203,8 @@ def sent(key: ApiKey, **fields: Any) -> bytes:
         sent(ApiKey.STOP_REPLICA, topic_states=[("a", [])]),
         sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[(1, [], None)], registrations=[(1, False, False)]),
         sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[(1, [], None)]),
-        sent(
-            ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[], partition_extras=[(-1, [], [], [], True, False)]
-        ),
+        sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[], partition_extras=[(-1, [], [], [], True)]),
+        sent(ApiKey.UPDATE_METADATA, topic_states=[], live_brokers=[], flush_every_record=[0]),
     ],
 )
 def test_a_request_that_contradicts_itself(frame: bytes) -> None:

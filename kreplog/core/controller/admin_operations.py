@@ -97,8 +97,7 @@ def remove_partitions_operations(
     name: str, current: Topic, numbers: Iterable[int], *, directory: bool = True
 ) -> tuple[StoreOperation, ...]:
     """Delete single partitions with their records. Raises InvalidPartitionsError for a partition that does not exist,
-    and
-    if none would be left."""
+    and if none would be left."""
     numbers = sorted(set(numbers))
     unknown = [number for number in numbers if number not in current.partitions]
     if unknown or not numbers or len(numbers) == len(current.partitions):

@@ -217,8 +217,7 @@ class BrokerChanges:
 
     def _on_replicas_offline(self, replicas: Collection[PartitionAndReplica]) -> Steps[None]:
         """Replicas went offline, with their broker or its disk. New leaders are sent as soon as they are written,
-        before
-        the ISRs of other partitions shrink."""
+        before the ISRs of other partitions shrink."""
         context = self._context
         staying = [replica for replica in replicas if not context.is_pending_deletion(replica.partition)]
         led = [partition for partition, broker in staying if self._leads(broker, partition)]

@@ -81,10 +81,19 @@ def apply_flush_setting(
 ) -> Election | None:
     """Begin another leader epoch where flush.messages has become 1, or is 1 no more. Within one epoch leader and
     followers must agree on it, and their requests arrive at different times."""
+    following = with_flush_setting(context, partition, next_epoch(context, current))
+    return None if following.flush_every_record == current.flush_every_record else Election(following)
+
+
+def with_flush_setting(context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
+    """A state that begins a leader epoch, with the value that flush.messages has now: an election at a failover of the
+    controller may be the first write since it changed."""
     flush_every_record = context.config(partition.topic).flushes_every_record
-    if current.flush_every_record == flush_every_record:
-        return None
-    return Election(next_epoch(context, current)._replace(flush_every_record=flush_every_record))
+    return (
+        state
+        if state.flush_every_record == flush_every_record
+        else state._replace(flush_every_record=flush_every_record)
+    )
 
 
 def next_epoch(context: ControllerContext, current: LeaderAndIsr) -> LeaderAndIsr:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kreplog.core import nodes
 from kreplog.core.controller import fencing
 from kreplog.core.controller.context import ControllerContext, named
-from kreplog.core.controller.election_policies import ElectionPolicy, clear_elr
+from kreplog.core.controller.election_policies import ElectionPolicy, clear_elr, with_flush_setting
 from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.request_batch import ControllerBrokerRequestBatch
 from kreplog.core.effects import GetNodes, Nodes, StateChange, Steps, UncleanElection
@@ -59,7 +59,11 @@ class LeaderAndIsrWriter:
         """One attempt; returns the partitions of refused multis."""
         context = self._context
         elections = [(partition, policy(context, partition, context.states[partition])) for partition in partitions]
-        chosen = [(partition, election) for partition, election in elections if election is not None]
+        chosen = [
+            (partition, Election(with_flush_setting(context, partition, election.state), election.unclean))
+            for partition, election in elections
+            if election is not None
+        ]
         refused: list[TopicPartition] = []
         for chunk in fencing.chunks(chosen, fencing.MAX_OPERATIONS - 1):
             try:
@@ -95,8 +99,8 @@ class LeaderAndIsrWriter:
 
     def clear_obsolete_elr(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Clear the eligible leader replicas of partitions whose ISR is large enough for a lowered min.insync.replicas,
-        before
-        their leaders receive it: they then commit without the eligible replicas, which must not be elected (KIP-966).
+        before their leaders receive it: they then commit without the eligible replicas, which must not be elected
+        (KIP-966).
 
         Raises CoordinationError when that cannot be written: then no leader may receive the setting.
         """

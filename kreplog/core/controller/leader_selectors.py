@@ -47,8 +47,7 @@ def offline(
     - else eligible, so it still holds all committed records: it alone is the ISR (KIP-966);
     - else, with unclean_allowed, any: it alone is the ISR, none is eligible, and the election is unclean (KIP-106).
     Without such a replica the partition has NO_LEADER, and keeps ISR and eligible, the brokers whose return restores
-    it:
-    when A fails and then B, the ISR is B under any controller. None: it has NO_LEADER already.
+    it: when A fails and then B, the ISR is B under any controller. None: it has NO_LEADER already.
     Source: the v3 design's on_broker_change, its last resort off by default.
     """
     leader = _first(assigned, live, current.isr)

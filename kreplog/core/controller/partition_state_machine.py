@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kreplog.core import nodes
 from kreplog.core.controller import election_policies, fencing
 from kreplog.core.controller.context import ControllerContext, named
-from kreplog.core.controller.election_policies import ElectionPolicy
+from kreplog.core.controller.election_policies import ElectionPolicy, with_flush_setting
 from kreplog.core.controller.leader_and_isr_writer import LeaderAndIsrWriter
 from kreplog.core.controller.request_batch import FIRST_LEADER_EPOCH, ControllerBrokerRequestBatch
 from kreplog.core.controller.transitions import PARTITION_TRANSITIONS, PartitionStatus
@@ -136,13 +136,8 @@ class PartitionStateMachine:
 
     def _first_state(self, partition: TopicPartition, leader_epoch: int) -> LeaderAndIsr:
         live = self._context.can_lead(partition)
-        return LeaderAndIsr(
-            live[0],
-            leader_epoch,
-            tuple(sorted(live)),
-            controller_epoch=self._context.epoch,
-            flush_every_record=self._context.config(partition.topic).flushes_every_record,
-        )
+        state = LeaderAndIsr(live[0], leader_epoch, tuple(sorted(live)), (), self._context.epoch)
+        return with_flush_setting(self._context, partition, state)
 
 
 def _creation(partition: TopicPartition, state: LeaderAndIsr, has_directory: bool) -> list[Create]:

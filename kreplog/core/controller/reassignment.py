@@ -2,8 +2,7 @@
 
     requested  /admin/partitions_reassigned/[topic]/[partition] names the target
     joining    the topic's node lists adding and removing; the assigned replicas are the old ones, then the new ones;
-    the
-               leader gets a new epoch with them, and adds the new ones to the ISR as they catch up
+               the leader gets a new epoch with them, and adds the new ones to the ISR as they catch up
     complete   when the whole target is in the ISR: one of the target leads, the ISR and the assigned replicas are the
                target, and the request is deleted; then the old replicas get StopReplica with delete
 
@@ -26,7 +25,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import fencing, leader_selectors
 from kreplog.core.controller.assignment import check_replicas
 from kreplog.core.controller.context import PartitionAndReplica
-from kreplog.core.controller.election_policies import bump_leader_epoch, next_epoch
+from kreplog.core.controller.election_policies import bump_leader_epoch, next_epoch, with_flush_setting
 from kreplog.core.controller.leader_and_isr_writer import write_of
 from kreplog.core.controller.leader_selectors import Election
 from kreplog.core.controller.state_machines import StateMachines
@@ -159,7 +158,7 @@ class Reassignment:
             state = next_epoch(context, current) if staying else None
         if state is None or (state.isr != current.isr and len(state.isr) < min_isr):
             return None
-        return ReassignmentStep(assignment, state, last)
+        return ReassignmentStep(assignment, with_flush_setting(context, partition, state), last)
 
     def _write(self, name: str, steps: dict[TopicPartition, ReassignmentStep]) -> Steps[None]:
         """Write the steps of one topic; if another writer was first, only read again."""

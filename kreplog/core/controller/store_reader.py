@@ -65,8 +65,7 @@ def brokers() -> Steps[dict[int, RegisteredBroker]]:
 
 def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
     """Those of `names` that exist, with watches on all of them and their settings. An illegal topic name is reported
-    and
-    skipped: no disk can hold a replica of it."""
+    and skipped: no disk can hold a replica of it."""
     names = yield from _legal(names)
     if not names:
         return {}
