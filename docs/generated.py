@@ -81,6 +81,7 @@ LOG_TAKES_EFFECT = {
     "compression_type": "next append; for an `Appender`, the next one made",
     "producer_id_expiration_ms": "next roll of a segment or `expire_producers`",
     "max_producer_ids": "next batch of a new producer",
+    "cleanup_policy": "next `append_as_follower`",
     "directory_group": "when `Log.open` creates the directory",
 }
 """When a field of the LogConfig that Log.configure takes counts for a log that is open."""

@@ -8,6 +8,7 @@ from kreplog.errors import ArgumentTypeError, UsageError
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 RANGES = {
     "min_insync_replicas": (1, 2**31 - 1),
@@ -60,6 +61,8 @@ class LogConfig:
         and by a broker when it looks for such.
     max_producer_ids: idempotent producers that a log remembers; more are refused until one has been idle for ten
         minutes.
+    cleanup_policy: "delete", "compact" or both, separated by a comma. With "compact", `append_as_follower` accepts the
+        gaps that compaction by the leader has left.
     directory_group: name or number of a group that may read the directory, where that is made by this: a reader under
         another user needs it, such as Spark. By default all files are for their owner alone, whatever the umask.
     """
@@ -78,6 +81,7 @@ class LogConfig:
     compression_type: str = "none"
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 10_000
+    cleanup_policy: str = "delete"
     directory_group: str | None = None
 
     def __post_init__(self) -> None:
@@ -88,6 +92,12 @@ class LogConfig:
             )
         _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
         _one_of("compression_type", self.compression_type, COMPRESSION_TYPES)
+        _one_of("cleanup_policy", self.cleanup_policy, CLEANUP_POLICIES)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the cleanup policy has "compact" in it."""
+        return "compact" in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,8 @@ class Log(SegmentedLog):
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append a leader's batches unchanged, with their offsets and epochs; return AppendInfo.
 
-        The first must begin at the log end offset, and each at the next offset of the batch before.
+        The first must begin at the log end offset, and each at the next offset of the batch before; in a log that is
+        compacted, there or later.
         Raises CorruptBatchError, OffsetOutOfRangeError (not contiguous), FencedLeaderEpochError (an epoch that falls),
         RecordTooLargeError (nothing written), LogFailedError, LogClosedError.
         """
@@ -356,8 +357,9 @@ class Log(SegmentedLog):
     def truncate_to(self, offset: int) -> int:
         """Drop every batch whose last offset is >= `offset`; return the log end offset reached.
 
-        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10. The log start offset
-        never moves back: truncation within the batch that contains it leaves an empty log at the log start offset.
+        Batches are never split: with [0,9] [10,19], truncate_to(15) leaves [0,9] and returns 10, as it does if there is
+        a gap from 10 on. The log start offset never moves back: truncation within the batch that contains it leaves an
+        empty log at the log start offset.
         log_start_offset <= offset <= log_end_offset, else OffsetOutOfRangeError (nothing changed). To readers it is
         atomic; a high watermark above the new end is lowered to it. Raises LogFailedError.
         Source: Kafka LogSegment.truncateTo; KIP-101 for choosing `offset`.

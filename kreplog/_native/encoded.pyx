@@ -9,7 +9,7 @@ bytes an append: its leader has checked the rest, and the CRC shows that they ar
 """
 
 cimport cython
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from kreplog._native.batch cimport (
@@ -122,6 +122,7 @@ cdef struct Totals:
     int64_t next_offset
     int64_t records
     int64_t max_timestamp
+    bint gaps  # of a leader's batches: whether offsets are missing, which compaction has removed
 
 
 def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True):
@@ -251,6 +252,8 @@ def append_as_follower(SegmentedLog log, buffer):
             data = log.builder.buffer
         first = totals.next_offset = log.position.leo
         check_follows(log, data, length, new_epochs, &totals)
+        if totals.gaps:
+            expect_gaps(log)
         try:
             for epoch, start in new_epochs:
                 log.epochs.assign(epoch, start)
@@ -269,7 +272,8 @@ def append_as_follower(SegmentedLog log, buffer):
 cdef int check_follows(
     SegmentedLog log, const uint8_t* data, Py_ssize_t length, list new_epochs, Totals* totals
 ) except -1:
-    """Check a leader's batches: sound, next to each other from the log end on, in epochs that do not fall.
+    """Check a leader's batches: sound, next to each other from the log end on, in epochs that do not fall. In a log
+    that is compacted offsets may be missing between two batches.
 
     new_epochs: gets (epoch, start offset) of each that the log has no entry of. totals: as for assign_offsets.
     Raises CorruptBatchError, OffsetOutOfRangeError, FencedLeaderEpochError.
@@ -283,6 +287,7 @@ cdef int check_follows(
     cdef int code
     totals.records = 0
     totals.max_timestamp = -1
+    totals.gaps = False
     while at < length:
         code = check(log, data + at, length - at, &h)
         if code == BATCH_OK:
@@ -292,7 +297,9 @@ cdef int check_follows(
                 code = check_records(data + at, &h, False, &ignored)
         if code != BATCH_OK:
             raise_corrupt(code, log.name, -1, None, at)
-        if h.base_offset != totals.next_offset:
+        if h.base_offset != totals.next_offset and log.compacts and 0 < h.base_offset - totals.next_offset < INT32_MAX:
+            totals.gaps = True
+        elif h.base_offset != totals.next_offset:
             raise OffsetOutOfRangeError(
                 f"{log.name}: the leader's batch begins at offset {h.base_offset}, the log ends at "
                 f"{totals.next_offset}; nothing written: truncate, or fetch from {log.position.leo}",
@@ -311,6 +318,19 @@ cdef int check_follows(
         totals.next_offset = next_offset_of(&h)
         totals.records += h.record_count
         at += batch_size(&h)
+    return 0
+
+
+cdef int expect_gaps(SegmentedLog log) except -1:
+    """Before the first append with a gap: it is no damage, to readers as to recovery. Raises LogFailedError."""
+    if log.position.dense_from == INT64_MAX:
+        return 0
+    log.position.dense_from = INT64_MAX
+    log.state.publish(&log.position)
+    try:
+        log.state.sync()
+    except BaseException as error:
+        log.fail(error)
     return 0
 
 

@@ -206,15 +206,15 @@ def offset_ranges(LogView log, start, stop, max_bytes):
         segment_stop = min(last, log.segment_end(listed, i))
         if offset > segment.base_offset:
             at = segment.locate(offset, log.position.dense_from, &h)
-            next_compressed = codec_of(&h) != 0
         else:
             at = 0
-            next_compressed = segment.header_at(at, &h) == BATCH_OK and codec_of(&h) != 0
+        next_compressed = segment.header_at(at, &h) == BATCH_OK and codec_of(&h) != 0
         if segment_stop == log.segment_end(listed, i):
             end = segment.byte_size()
         else:
             end = segment.locate(segment_stop - 1, log.position.dense_from, &h)
-            end += batch_size(&h)
+            if end < segment.byte_size() and h.base_offset < segment_stop:  # else it lies in a gap
+                end += batch_size(&h)
         while at < end:
             if piece_bytes >= limit:
                 out.append(OffsetRange(piece_start, offset, piece_bytes, compressed))

@@ -162,8 +162,8 @@ cdef class BatchReader:
         """Continue with the next segment; only a compacted log may have a gap there."""
         cdef list segments = self.log._segments
         cdef Py_ssize_t i = self.log.segment_index(segments, self.segment.base_offset) + 1
-        if i < len(segments) and self.expected < (<Segment> segments[i]).base_offset:
-            if self.expected >= self.log.position.dense_from and not self.moved():
+        if i < len(segments) and self.expected < (<Segment> segments[i]).base_offset and not self.moved():
+            if self.expected >= self.log.position.dense_from:
                 raise_corrupt(BATCH_SHORT, self.log.name, self.expected, self.segment.path, self.at)
             self.expected = (<Segment> segments[i]).base_offset
         self.segment = None
@@ -486,10 +486,12 @@ cdef int _take(LogView log, Fetched fetched, int64_t offset, int64_t bound, int6
         refuse_deleted(log, offset)
     segment.check_whole()
     at = segment.locate(offset, log.position.dense_from, &h)
-    if at >= segment.size and segment.sealed:  # a gap that compaction left at the segment's end
-        segment = log.segment_for(log.segment_end(log._segments, log.segment_index(log._segments, offset)))
-        at = 0
-        segment.locate(segment.base_offset, log.position.dense_from, &h)
+    while at >= segment.size and segment.sealed:  # a gap that compaction left at the segment's end
+        fetched.next_offset = log.segment_end(log._segments, log.segment_index(log._segments, segment.base_offset))
+        if fetched.next_offset >= bound:
+            return 0
+        segment = log.segment_for(fetched.next_offset)
+        at = segment.locate(segment.base_offset, log.position.dense_from, &h)
     if at >= segment.size or next_offset_of(&h) > bound:
         return 0
     limit = at + max(max_bytes, <int64_t> batch_size(&h))

@@ -385,10 +385,16 @@ cdef bint _epochs_fit(SegmentedLog log) except -1:
         segment = log._segments[max(log.segment_index(log._segments, max(start, first)), 0)]
         try:
             if segment.locate(max(start, first), log.position.dense_from, &h) >= segment.size:
+                if start < log.position.dense_from:
+                    continue  # compaction has left nothing of it in this segment
                 return False
         except CorruptBatchError:
             continue  # damage below the recovery point is for readers to report
-        if h.leader_epoch != epoch or (start > first and h.base_offset != start):
+        if h.base_offset > start and start < log.position.dense_from:
+            epoch = log.epochs.epoch_for_offset(h.base_offset)[0]  # its first batch, or all of them, may be gone
+        elif start > first and h.base_offset != start:
+            return False
+        if h.leader_epoch != epoch:
             return False
     return _last_epoch(log) <= log.epochs.latest_epoch
 

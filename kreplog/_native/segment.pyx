@@ -455,9 +455,9 @@ cdef class Segment:
             return False
         if next_offset_of(&h) == last + 1:
             return True
-        return (  # Kafka's followers make one entry for several batches, with the offset of the last of them
+        return (  # Kafka's followers and its cleaner make one entry for several batches, with the offset of the last
             next_offset_of(&h) <= last and self.header_at(position + batch_size(&h), &after) == BATCH_OK
-            and after.base_offset == next_offset_of(&h)
+            and next_offset_of(&h) <= after.base_offset <= last
         )
 
     cdef bint entry_is_wrong(self, Py_ssize_t fit, Py_ssize_t i) except -1:

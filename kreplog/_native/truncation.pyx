@@ -7,7 +7,7 @@ readers wait and recovery completes a change that a crash interrupted.
 from libc.stdint cimport int64_t
 from posix.fcntl cimport O_RDONLY
 
-from kreplog._native.batch cimport BatchHeader
+from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, next_offset_of
 from kreplog._native.columns cimport integer
 from kreplog._native.files cimport open_file, sync_directory
 from kreplog._native.log cimport SegmentedLog
@@ -35,7 +35,7 @@ cdef int64_t cut_at(SegmentedLog log, int64_t wanted) except -1:
     cdef Segment segment
     cdef BatchHeader h
     cdef int64_t at
-    cdef int64_t end = wanted
+    cdef int64_t end
     log._check_range(wanted)
     if wanted == log.position.leo:
         drop_empty_epochs(log)
@@ -43,8 +43,7 @@ cdef int64_t cut_at(SegmentedLog log, int64_t wanted) except -1:
     i = log.segment_index(log._segments, wanted)
     segment = log._segments[i]
     at = segment.locate(wanted, log.position.dense_from, &h)
-    if at < segment.size:
-        end = h.base_offset
+    end = h.base_offset if at < segment.size and h.base_offset > log.position.dense_from else end_before(segment, at)
     if end < log.position.log_start_offset:  # what was deleted does not come back
         end = log.position.log_start_offset
         start_anew(log, end)
@@ -60,6 +59,18 @@ cdef int64_t cut_at(SegmentedLog log, int64_t wanted) except -1:
         end_cut(log)
     except BaseException as error:
         log.fail(error)
+    return end
+
+
+cdef int64_t end_before(Segment segment, int64_t at) except -1:
+    """The offset after the batch before byte `at`: where a log ends that is cut in a gap that compaction left."""
+    cdef BatchHeader h
+    cdef int64_t end = segment.base_offset
+    cdef Py_ssize_t i = segment.offsets.floor_position(at - 1)
+    cdef int64_t position = segment.offsets.position_at(i) if i >= 0 else 0
+    while position < at and segment.header_at(position, &h) == BATCH_OK:
+        end = next_offset_of(&h)
+        position += batch_size(&h)
     return end
 
 
