@@ -10,7 +10,6 @@ import os
 import threading
 import uuid
 import weakref
-from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -23,10 +22,12 @@ from kreplog._native import (
     encoded,
     fixed_width,
     lookup,
+    partition_metadata,
     reader,
     recovery,
     retention,
     truncation,
+    writable,
 )
 from kreplog._native import verify as verification
 from kreplog._native.appender import BufferedAppender
@@ -36,7 +37,7 @@ from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
-from kreplog.types import AppendInfo, VerifyReport
+from kreplog.types import AppendInfo, VerifyReport, topic_uuid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -449,26 +450,22 @@ class Log(SegmentedLog):
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The topic id in partition.metadata, None without that file (KIP-516). Raises CorruptCheckpointError."""
-        path = os.path.join(self.path, "partition.metadata")
+        """The topic id in partition.metadata, None without that file (KIP-516).
+
+        Raises CorruptCheckpointError, StorageError."""
+        text = partition_metadata.read_topic_id(self.path)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                lines = os.read(file, 4096).decode("ascii").splitlines()
-            finally:
-                os.close(file)
-            fields = dict(line.strip().split(": ", 1) for line in lines if ": " in line)
-            return uuid.UUID(bytes=urlsafe_b64decode(fields["topic_id"] + "=="))
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError) as error:
-            raise CorruptCheckpointError(f"{path} names no topic id: {error}", path=path) from error
+            return None if text is None else topic_uuid(text)
+        except ValueError as error:
+            raise CorruptCheckpointError(
+                f"{self.topic_partition}: {text} in partition.metadata is no topic id of 16 bytes",
+                path=os.path.join(self.path, partition_metadata.METADATA_NAME),
+            ) from error
 
 
 def _abandon_in_child() -> None:
     for log in list(_writers):
-        abandon: Any = log._abandon
-        abandon()
+        writable.abandon(log)
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)

@@ -6,22 +6,28 @@ and directories, open files and freed memory, and batches as clients send them.
 
 from __future__ import annotations
 
-from kreplog._native.batch import end_of
+from kreplog._native import writable
+from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
 from kreplog._native.encoded import InspectedBatches, inflated_sizes
 from kreplog._native.files import error_of, group_number, make_directory
 from kreplog._native.heap import keep_freed
+from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.segment import close_idle_files, keep_open
+from kreplog._native.state import STATE_NAME
 from kreplog.log import Log
 
 __all__ = [
     "OWNER_LOCK",
+    "STATE_NAME",
     "InspectedBatches",
     "ManagedLog",
     "OffsetCheckpoint",
     "atomic_write",
+    "build",
     "close_idle_files",
+    "decode_values",
     "end_of",
     "error_of",
     "group_number",
@@ -29,6 +35,8 @@ __all__ = [
     "keep_freed",
     "keep_open",
     "make_directory",
+    "read_topic_id",
+    "write_topic_id",
 ]
 
 
@@ -46,22 +54,22 @@ class ManagedLog(Log):
     @property
     def has_unflushed_segments(self) -> bool:
         """Whether a segment was sealed, or an epoch begun, that no flush has covered."""
-        return self._has_unflushed_segments
+        return writable.has_unflushed_segments(self)
 
     def flush_sealed(self) -> None:
         """Make durable what lies before the newest sealed segment, and the epochs that records have. Raises
         LogFailedError."""
-        self._flush_sealed()
+        writable.flush_sealed(self)
 
     def sync_files(self) -> None:
         """Make durable what was made or dropped without records; others may use the log meanwhile. Raises
         LogFailedError."""
-        self._sync_files()
+        writable.sync_files(self)
 
     def expect_failure(self) -> None:
         """Its directory is about to be moved or deleted: what threads still do with it may fail, and is not logged."""
-        self._given_up = True
+        writable.expect_failure(self)
 
     def abandon(self) -> None:
         """Forget the log without a last write, and let go of its files."""
-        self._abandon()
+        writable.abandon(self)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -30,6 +32,16 @@ def check_topic_id(topic_id: str) -> str:
     if not _LEGAL_TOPIC_ID.fullmatch(topic_id):
         raise InvalidTopicError(f"{topic_id!r} is no legal topic id: use 1 to 64 of [a-zA-Z0-9_-]")
     return topic_id
+
+
+def topic_id_text(topic_id: uuid.UUID) -> str:
+    """A topic id as Kafka writes it: 22 characters of URL-safe base64 (KIP-516)."""
+    return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def topic_uuid(text: str) -> uuid.UUID:
+    """The topic id of which `text` is Kafka's form. Raises ValueError."""
+    return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
 def check_partition_number(number: int) -> int:

@@ -261,7 +261,7 @@ cdef class SegmentedLog(WritableLog):
         """
         cdef bint changed = self.epochs.flush(not self.managed)
         if changed and self.managed:
-            self.epochs_unsynced = self._has_unflushed_segments = True
+            self.epochs_unsynced = self.segments_unflushed = True
         return changed
 
     cdef int publish_epochs(self) except -1:
@@ -276,7 +276,7 @@ cdef class SegmentedLog(WritableLog):
     cdef int write_epochs(self) except -1:
         """Replace the file of the epochs, for nothing that is in the log yet. Raises StorageError.
 
-        In a managed log it is not durable before `_sync_files`, or the first record: who follows in thousands of
+        In a managed log it is not durable before `sync_files`, or the first record: who follows in thousands of
         partitions would wait for thousands of fsyncs before it follows the first of them.
         """
         if self.managed and self.epochs.flush(False):
@@ -350,7 +350,7 @@ cdef class SegmentedLog(WritableLog):
         self._segments = self._segments + [new]
         self.active = new
         self.directory_changed = True
-        self._has_unflushed_segments = True
+        self.segments_unflushed = True
         self.position.active_base = new.base_offset
         self.position.active_size = 0
         self.state.publish(&self.position)

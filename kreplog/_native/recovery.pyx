@@ -25,17 +25,17 @@ import logging
 import os
 import time
 import uuid
-from base64 import urlsafe_b64encode
 
-from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint, atomic_write
+from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
 from kreplog._native.directory import is_brokers_directory
 from kreplog._native.ledger import WriterLedger, ledger_path
+from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
 from kreplog._native.state import STATE_NAME, raise_deleted
 from kreplog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
+from kreplog.types import topic_id_text
 
 _logger = logging.getLogger("kreplog")
 
-METADATA_NAME = "partition.metadata"
 
 cdef enum:
     CONTRADICTIONS = 50  # looks before a checkpoint ahead of the state file is put down to another program
@@ -218,7 +218,7 @@ cdef class Recovery:
         _settle_epochs(log, self.known, self.trusted, position.leo == self.seen)
         if position.recovery_point < position.leo:  # a killed writer may not have flushed it
             log.epochs_unsynced = log.directory_changed = True
-            log._has_unflushed_segments = log.managed
+            log.segments_unflushed = log.managed
         log.load_producers()
         for segment in log._segments:
             segment.file = None  # of thousands of logs most are not read for a long time
@@ -247,7 +247,7 @@ cdef class Recovery:
             log.parent_unsynced = True
             log.unsynced += 1
             if not log.managed:
-                log._sync_files()
+                log.sync_files()
         return 0
 
 
@@ -309,20 +309,19 @@ cdef int _drop_deleted(SegmentedLog log) except -1:
 
 def _write_topic_id(SegmentedLog log):
     """Assign a topic id to a new partition: that of another partition of the topic in this directory, or a new one."""
-    parent = os.path.dirname(log.path)
-    path = os.path.join(log.path, METADATA_NAME)
-    if os.path.exists(path):
+    if os.path.exists(os.path.join(log.path, METADATA_NAME)):
         return
-    content = f"version: 0\ntopic_id: {urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}\n".encode()
+    topic_id = None
+    parent = os.path.dirname(log.path)
     for name in os.listdir(parent):
         if name.rpartition("-")[0] == log.topic_partition.topic:
             try:
-                with open(os.path.join(parent, name, METADATA_NAME), "rb") as file:
-                    content = file.read()
-                break
-            except OSError:
+                topic_id = read_topic_id(f"{parent}/{name}")
+            except StorageError:
                 continue
-    atomic_write(path, content)
+            if topic_id is not None:
+                break
+    write_topic_id(log.path, topic_id_text(uuid.uuid4()) if topic_id is None else topic_id)
 
 
 def _remove_leftovers(SegmentedLog log):

@@ -19,7 +19,7 @@ cdef class LockHolder:
 
 cdef class WritableLog(LogView):
     cdef bint replicated
-    cdef bint managed  # a manager owns the data directory: its checkpoints, and when _sync_files runs
+    cdef bint managed  # a manager owns the data directory: its checkpoints, and when sync_files runs
     cdef int64_t flush_messages
 
     cdef PyThread_type_lock mutex
@@ -29,13 +29,13 @@ cdef class WritableLog(LogView):
     cdef LockHolder bulk_append  # of the BulkAppend under way, whose records stay above the high watermark
     cdef str failure
     cdef readonly object cause  # the error it comes from
-    cdef public bint _given_up  # its owner moves its folder away: failures of threads that still use it are not logged
+    cdef bint failure_expected  # its owner moves its folder away: failures of threads that still use it are not logged
 
     cdef CommitGate sync_gate  # one thread fsyncs for all
     cdef bint directory_changed
     cdef bint parent_unsynced  # neither the state file nor the names in the directory and its parent are durable
     cdef int64_t unsynced  # files replaced without an fsync since all of them were last synced
-    cdef readonly bint _has_unflushed_segments  # or epochs: their files are to be synced
+    cdef bint segments_unflushed  # or epochs: their files are to be synced
     cdef bint epochs_unsynced  # records exist, or after a kill may exist, of epochs whose file is not durable yet
     cdef str unsynced_snapshot  # path of a managed log's newest producer snapshot, until a flush syncs it
     cdef list old_tails  # mappings of a managed log's sealed segments, until a flush drops them
@@ -53,6 +53,9 @@ cdef class WritableLog(LogView):
     cdef int sync_due(self, bint sealed_only) except -1
     cdef list take_due(self, bint sealed_only, str snapshot, int64_t* target)
     cdef list open_for_sync(self, str snapshot, list segments)
+    cdef int flush_sealed(self) except -1
+    cdef int sync_files(self) except -1
+    cdef int forget(self) except -1
     cdef int check_flushable(self) except -1
     cdef int sync_snapshot(self) except -1
     cdef int sync_unsynced(self, object state) except -1

@@ -147,7 +147,7 @@ cdef class WritableLog(LogView):
             if self.position.generation & 1:  # what was to be cut stays out of sight
                 self.position.generation += 1
                 self.state.publish(&self.position)
-            if not self._given_up:
+            if not self.failure_expected:
                 _logger.error("%s: %r; the log refuses further writes until it is reopened", self.name, error)
         if not isinstance(error, StorageError):
             raise error
@@ -163,8 +163,8 @@ cdef class WritableLog(LogView):
             raise error
         return self.fail(error)
 
-    def _abandon(self):
-        """In a forked child: forget the parent's log, touching none of its files, whoever held its locks."""
+    cdef int forget(self) except -1:
+        """As `abandon`, whoever held its locks."""
         self.mutex = PyThread_allocate_lock()
         gate_init(&self.sync_gate)
         self.closed = True
@@ -174,6 +174,7 @@ cdef class WritableLog(LogView):
             self.bulk_append = None
         self.writer_lock = None
         self.broker_lock = None
+        return 0
 
     # Durability
 
@@ -186,14 +187,12 @@ cdef class WritableLog(LogView):
         self.unlock()
         self.flush_to(target, False)
 
-    def _flush_sealed(self):
-        """Make durable what lies before the newest sealed segment, and the epochs that records have, and unmap what was
-        sealed. Raises LogFailedError."""
-        self.flush_to(INT64_MAX, True)
+    cdef int flush_sealed(self) except -1:
+        return self.flush_to(INT64_MAX, True)
 
     cdef int flush_due(self, int64_t offset) except -1:
         """After an append, without the lock: the fsyncs that are due. Sealed segments are left to an owner."""
-        if self._has_unflushed_segments and not self.managed:
+        if self.segments_unflushed and not self.managed:
             try:
                 self.flush_to(offset, True)
             except ResourceExhaustedError:
@@ -280,7 +279,7 @@ cdef class WritableLog(LogView):
         files = self.open_for_sync(snapshot, dirty)
         for segment in dirty:
             segment.synced = True
-        self._has_unflushed_segments = self.epochs_unsynced = self.directory_changed = False
+        self.segments_unflushed = self.epochs_unsynced = self.directory_changed = False
         return files
 
     cdef list open_for_sync(self, str snapshot, list segments):
@@ -326,8 +325,7 @@ cdef class WritableLog(LogView):
         self.unsynced_snapshot = None
         return 0
 
-    def _sync_files(self):
-        """Make durable what a managed log has left so; others may use the log meanwhile. Raises LogFailedError."""
+    cdef int sync_files(self) except -1:
         cdef int64_t unsynced
         with nogil:
             gate_enter(&self.sync_gate, &self.position.recovery_point, INT64_MAX)
@@ -337,7 +335,7 @@ cdef class WritableLog(LogView):
             ended = self.closed or self.failure is not None
             self.unlock()
             if ended or not unsynced:
-                return
+                return 0
             try:
                 self.sync_unsynced(state)
             except BaseException as error:
@@ -348,6 +346,7 @@ cdef class WritableLog(LogView):
             self.unlock()
         finally:
             gate_leave(&self.sync_gate)
+        return 0
 
     cdef int sync_unsynced(self, object state) except -1:
         """fsync what was replaced, and the names of it. Raises StorageError."""
@@ -369,3 +368,32 @@ cdef class WritableLog(LogView):
         if self.position.unsettled and not self.parent_unsynced and not self.position.generation & 1:
             self.position.unsettled = 0
             self.state.publish(&self.position)
+
+
+# What only the manager of a log calls
+
+
+def has_unflushed_segments(WritableLog log not None):
+    """Whether a segment was sealed, or an epoch begun, that no flush has covered."""
+    return bool(log.segments_unflushed)
+
+
+def flush_sealed(WritableLog log not None):
+    """Make durable what lies before the newest sealed segment, and the epochs that records have, and unmap what was
+    sealed. Raises LogFailedError."""
+    log.flush_sealed()
+
+
+def sync_files(WritableLog log not None):
+    """Make durable what a managed log has made or dropped; others may use the log meanwhile. Raises LogFailedError."""
+    log.sync_files()
+
+
+def expect_failure(WritableLog log not None):
+    """What threads still do with the log may fail, and is not logged: its directory is moved or deleted."""
+    log.failure_expected = True
+
+
+def abandon(WritableLog log not None):
+    """Forget the log without a last write, touching none of its files: in a forked child, or as if it were killed."""
+    log.forget()

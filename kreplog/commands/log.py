@@ -6,7 +6,6 @@ nothing. Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
-import base64
 import logging
 import sys
 import time
@@ -31,7 +30,7 @@ from kreplog.commands.lines import append_lines, check_first_line, line_parser, 
 from kreplog.commands.options import App, AsJson, counted, print_json
 from kreplog.commands.records import Encoding, record_printer, time_text
 from kreplog.errors import StorageError, UsageError
-from kreplog.types import Codec, TopicPartition
+from kreplog.types import Codec, TopicPartition, topic_id_text
 
 logger = logging.getLogger("kreplog")
 
@@ -353,7 +352,7 @@ def _facts(log: kreplog.Log) -> dict[str, Any]:
 
 def _topic_id(log: kreplog.Log) -> str | None:
     """The topic id as Kafka writes it."""
-    return None if log.topic_id is None else base64.urlsafe_b64encode(log.topic_id.bytes).decode().rstrip("=")
+    return None if log.topic_id is None else topic_id_text(log.topic_id)
 
 
 def _first_timestamp(log: kreplog.Log) -> int:

@@ -12,11 +12,9 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from kreplog._native.checkpoint import OffsetCheckpoint
-from kreplog._native.recovery import STATE_NAME
 from kreplog.config import LogConfig
 from kreplog.errors import LogClosedError, StorageError
-from kreplog.log import Log
+from kreplog.managed_log import STATE_NAME, ManagedLog, write_topic_id
 from kreplog.sim.records import HEADER, batches, next_offset
 from kreplog.types import AppendInfo, TopicPartition
 
@@ -35,13 +33,12 @@ class NativeLog:
         )
         self._page = b""
         os.mkdir(self.path)
-        with open(os.path.join(self.path, "partition.metadata"), "w", encoding="ascii") as file:
-            file.write(f"version: 0\ntopic_id: {topic_id}\n")
-        self._log: Log | None = Log.open(self.path, self._config)
+        write_topic_id(self.path, topic_id, durable=False)
+        self._log: ManagedLog | None = ManagedLog.open(self.path, self._config)
         self.write_back()
 
     @property
-    def log(self) -> Log:
+    def log(self) -> ManagedLog:
         if self._log is None:
             raise LogClosedError(f"{self._partition}: the log is closed", partition=str(self._partition))
         return self._log
@@ -128,7 +125,7 @@ class NativeLog:
     # Its files
 
     def open(self) -> None:
-        self._log = Log.open(self.path, self._config)
+        self._log = ManagedLog.open(self.path, self._config)
 
     def close(self) -> None:
         log, self._log = self.log, None
@@ -137,7 +134,7 @@ class NativeLog:
     def crash(self) -> None:
         log, self._log = self._log, None
         if log is not None:
-            log._abandon()
+            log.abandon()
 
     def write_back(self) -> None:
         """Make the present state page the one that a power failure leaves."""
@@ -178,10 +175,7 @@ class NativeLog:
             file.write(self._page)
 
     def discard(self) -> None:
-        """Move the directory aside and remove it from the data directory's checkpoints. Raises StorageError.
-
-        A real broker must do the same: a log created again in its place would use them.
-        """
+        """Move the directory aside. Raises StorageError."""
         self.crash()
         folder = os.path.dirname(self.path)
         aside = f"{self.path}.{len(os.listdir(folder))}.aside"
@@ -192,10 +186,6 @@ class NativeLog:
         except OSError as error:
             raise StorageError(f"cannot move {self.path} to {aside}: {error.strerror}", path=self.path) from error
         self.path = aside
-        for name in ("recovery-point", "replication", "log-start"):
-            path = os.path.join(folder, f"{name}-offset-checkpoint")
-            if os.path.exists(path):
-                OffsetCheckpoint(path).update(self._partition, None)
 
     def restore(self) -> None:
         """Move the discarded directory back; it is not open. Raises StorageError."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-from kreplog._native import batch as native
 from kreplog.errors import CorruptBatchError
+from kreplog.managed_log import build, decode_values, end_of
 from kreplog.types import EpochEndOffset
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -153,7 +153,7 @@ class NativeCodec:
         base_offset: int = 0,
         leader_epoch: int = 0,
     ) -> bytes:
-        return native.build(
+        return build(
             list(values),
             timestamps_ms=[timestamp_ms] * len(values),
             base_offset=base_offset,
@@ -167,13 +167,13 @@ class NativeCodec:
         found = []
         for start, stop, header in batches(records):
             base, _, epoch, _, _, _, _, _, _, producer, _, first, _ = header
-            for index, value in enumerate(native.decode_values(records[start:stop])):
+            for index, value in enumerate(decode_values(records[start:stop])):
                 sequence = first + index if first >= 0 else -1
                 found.append(Record(base + index, epoch, producer, sequence, value or b""))
         return found
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
-        return native.end_of(records)
+        return end_of(records)
 
     def size(self, records: Any) -> int:
         return len(records)

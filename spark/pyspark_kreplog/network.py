@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import kreplog
 from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
-from kreplog.types import TopicPartition
+from kreplog.types import TopicPartition, topic_id_text, topic_uuid
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import Entries
 from pyspark_kreplog.log_directory import PartitionSnapshot, require_subscribed, select_subscribed, topic_id_of
@@ -181,7 +180,7 @@ class Cluster:
         epochs = self._leader_epochs(existing)
         return {
             partition: LeaderLog(
-                self, partition, topic_uuid(known[partition].topic_id), offsets[partition], epochs.get(partition, ())
+                self, partition, uuid_of(known[partition].topic_id), offsets[partition], epochs.get(partition, ())
             )
             for partition in existing
         }
@@ -218,9 +217,9 @@ class Cluster:
         return None if found is None else found.offset
 
 
-def topic_uuid(topic_id: str) -> uuid.UUID | None:
-    """A topic id as Kafka's clients write it, in URL-safe base64; "" for none."""
-    return uuid.UUID(bytes=urlsafe_b64decode(topic_id + "==")) if topic_id else None
+def uuid_of(topic_id: str) -> uuid.UUID | None:
+    """A topic id as Kafka writes it; "" for none."""
+    return topic_uuid(topic_id) if topic_id else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +259,7 @@ def fetch(
     """The records of [start, stop) from the partition's leader, in pieces of a few MiB, each with the next offset."""
     ids = {}
     if topic_id is not None:
-        ids[partition.topic] = urlsafe_b64encode(uuid.UUID(topic_id).bytes).rstrip(b"=").decode()
+        ids[partition.topic] = topic_id_text(uuid.UUID(topic_id))
     with connect(bootstrap, columns, settings) as consumer:
         for piece in consumer.read_arrow({partition: (start, stop)}, topic_ids=ids):
             yield piece.to_arrow(), piece.next_offset

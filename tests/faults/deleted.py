@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from kreplog import Log, LogConfig
+from kreplog._native.writable import abandon
 from tests.faults.shim import Shim
 
 
@@ -15,7 +16,7 @@ def main(path: Path) -> None:
     log.append_many([bytes(100)] * 20)
     log.roll()
     log.append(b"value")
-    log._abandon()
+    abandon(log)
 
     shim = Shim()
     gone: list[int] = []

@@ -126,7 +126,7 @@ def begin_epochs(root: Path) -> None:
 
     killed = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True))
     killed.append_batches(build([b"5"]), 7)
-    killed._abandon()
+    killed.abandon()
     shim.on_sync(note)
     log = ManagedLog.open(root / "data" / "topic-0", LogConfig(replicated=True))
     assert log.has_unflushed_segments

@@ -25,7 +25,7 @@ from kreplog.core.messages import (
 from kreplog.errors import CoordinationError, ErrorCode, InvalidTopicError, LogLockedError, StorageError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.broker import Broker
-from kreplog.server.storage.directories import DataDirectory, read_topic_id
+from kreplog.server.storage.directories import DataDirectory, known_topic_id
 from kreplog.types import BrokerRegistration, Create, LeaderAndIsr, Node, NodeStat, TopicPartition, check_partition
 from tests.server.brokers import eventually, serving, until_controlled
 
@@ -206,7 +206,7 @@ def test_a_checkpoint_file_names_no_path(tmp_path: Path) -> None:
     directory.make(TopicPartition("topic", 0), ID)
     directory.write_checkpoints(dict)
     assert "victim" not in (tmp_path / "data" / "replication-offset-checkpoint").read_text()
-    assert read_topic_id(tmp_path / "data" / "topic-0") == ID
+    assert known_topic_id(tmp_path / "data" / "topic-0") == ID
     directory.close(clean=False)
 
 

@@ -16,7 +16,7 @@ from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.core.effects import LogState
 from kreplog.errors import KreplogError
 from kreplog.log import Log
-from kreplog.server.storage.directories import read_topic_id
+from kreplog.server.storage.directories import known_topic_id
 from kreplog.sim import final_checks
 from kreplog.sim.checkers import Checkers
 from kreplog.sim.history import Event, Fail, History, Ok, Unknown
@@ -43,7 +43,7 @@ class ReadLog:
     """One replica's log, all of it as it was when this was made."""
 
     def __init__(self, folder: Path) -> None:
-        self.topic_id = read_topic_id(folder) or ""
+        self.topic_id = known_topic_id(folder) or ""
         with Log.open(folder, read_only=True) as log:
             self.high_watermark = log.high_watermark
             self._state = LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))

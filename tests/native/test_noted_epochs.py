@@ -12,6 +12,7 @@ import pytest
 
 from kreplog import Log, LogConfig
 from kreplog._native import batch
+from kreplog._native.writable import abandon
 from kreplog.errors import FencedLeaderEpochError
 from kreplog.managed_log import ManagedLog
 from kreplog.types import EpochEndOffset
@@ -89,7 +90,7 @@ def test_survives_the_process_any_number_of_times(log: Log) -> None:
         with ManagedLog.open(path, REPLICATED) as again:
             assert again.leader_epochs == [(1, 0), (2, 3)] and again.leader_epoch == 2
             assert epochs_file(path) == ["1 0"]
-            again._abandon()
+            abandon(again)
     with Log.open(path, REPLICATED) as again:
         again.append(b"d")
     assert epochs_file(path) == ["1 0", "2 3"]

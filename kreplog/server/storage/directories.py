@@ -33,9 +33,16 @@ from kreplog.errors import (
     ResourceExhaustedError,
     StorageError,
     UsageError,
-    is_exhaustion,
 )
-from kreplog.managed_log import OWNER_LOCK, OffsetCheckpoint, atomic_write, group_number, make_directory
+from kreplog.managed_log import (
+    OWNER_LOCK,
+    OffsetCheckpoint,
+    atomic_write,
+    group_number,
+    make_directory,
+    read_topic_id,
+    write_topic_id,
+)
 from kreplog.types import TopicPartition, check_partition, check_topic_id
 
 _log = logging.getLogger("kreplog.server")
@@ -179,7 +186,7 @@ class DataDirectory:
                 continue
             if not (self.path / name).is_dir():
                 continue
-            found[partition] = read_topic_id(self.path / name)
+            found[partition] = known_topic_id(self.path / name)
         return found
 
     def folder(self, partition: TopicPartition) -> Path:
@@ -195,7 +202,7 @@ class DataDirectory:
         check_topic_id(topic_id)
         self.forget(partition)
         make_directory(str(folder))
-        atomic_write(str(folder / "partition.metadata"), f"version: 0\ntopic_id: {topic_id}\n".encode(), False)
+        write_topic_id(str(folder), topic_id, durable=False)
         return folder
 
     def set_aside(self, partition: TopicPartition) -> Path:
@@ -214,7 +221,7 @@ class DataDirectory:
         found = []
         for name in os.listdir(self.path):
             strayed, path = _STRAYED.fullmatch(name), self.path / name
-            if strayed is None or path.is_symlink() or (topic_id := read_topic_id(path)) is None:
+            if strayed is None or path.is_symlink() or (topic_id := known_topic_id(path)) is None:
                 continue
             found.append(Stray(path, topic_id, int(strayed[1]), path.stat().st_mtime_ns // 1_000_000))
         return sorted(found, key=lambda stray: stray.since_ms)
@@ -306,17 +313,14 @@ class DataDirectory:
         os.close(self._file)
 
 
-def read_topic_id(folder: Path) -> str | None:
-    """The topic id in a partition directory, None if it cannot be read. Raises StorageError if the process is out of
-    descriptors."""
+def known_topic_id(folder: Path) -> str | None:
+    """The topic id in a partition directory, None if it cannot be read. Raises ResourceExhaustedError."""
     try:
-        lines = (folder / "partition.metadata").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        if is_exhaustion(error):
-            raise ResourceExhaustedError(f"cannot read partition.metadata in {folder}: {error}") from error
+        return read_topic_id(str(folder))
+    except ResourceExhaustedError:
+        raise
+    except StorageError:
         return None
-    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-    return fields.get("topic_id", "").strip() or None
 
 
 def _suffixed(partition: TopicPartition, suffix: str) -> str:

@@ -23,7 +23,7 @@ from kreplog.types import TopicPartition
 from kreplog_jobs.offset_map import OffsetMap, runs_of
 from pyspark_kreplog.commit import check_no_broker
 from pyspark_kreplog.log_directory import discover, topic_id_of
-from pyspark_kreplog.network import connect, topic_uuid
+from pyspark_kreplog.network import connect, uuid_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -236,7 +236,7 @@ class _MirroredPartition:
 
 def _text(topic_id: str) -> str | None:
     """A topic id of the brokers in the form of the source's."""
-    found = topic_uuid(topic_id)
+    found = uuid_of(topic_id)
     return None if found is None else str(found)
 
 

@@ -57,7 +57,7 @@ class Life:
     def crash(self) -> None:
         for directory in self.logs.hosted.directories:
             for _, log in self.logs.hosted.in_directory(directory):
-                log._abandon()
+                log.abandon()
             directory.close(clean=False)
 
 

@@ -7,6 +7,7 @@ import os
 import pytest
 
 import kreplog
+from kreplog._native.writable import abandon
 from kreplog.config import LogConfig
 from kreplog.core import effects
 from kreplog.errors import StorageError
@@ -36,7 +37,7 @@ def test_a_checkpoint_never_drops_a_replica_that_is_on_disk(life: Life, batch: b
     with pytest.raises(StorageError):
         opened(life.logs)
     life.crash()
-    held._abandon()
+    abandon(held)
 
 
 def test_the_end_writes_the_checkpoints_of_a_directory_once(

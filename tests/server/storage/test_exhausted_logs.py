@@ -18,7 +18,7 @@ from kreplog.core import effects, events
 from kreplog.errors import LogFailedError, ReplicaRefusedError, ResourceExhaustedError, StorageError, is_exhaustion
 from kreplog.managed_log import ManagedLog
 from kreplog.server.storage import flusher
-from kreplog.server.storage.directories import DataDirectory, read_topic_id
+from kreplog.server.storage.directories import DataDirectory, known_topic_id
 from kreplog.server.storage.open_files import UNLIMITED, OpenFiles
 from kreplog.types import TopicPartition
 from tests.server.loop import run, until
@@ -196,15 +196,15 @@ def test_a_log_that_a_change_was_interrupted_in_is_opened_anew(life: Life, batch
 
 def test_exhaustion_is_not_taken_for_a_missing_topic_id(tmp_path: Path) -> None:
     """One that cannot be read for want of a descriptor would make the replica one of no topic."""
-    assert read_topic_id(tmp_path) is None
+    assert known_topic_id(tmp_path) is None
     (tmp_path / "partition.metadata").write_text(f"version: 0\ntopic_id: {ID}\n")
-    assert read_topic_id(tmp_path) == ID
+    assert known_topic_id(tmp_path) == ID
 
     def refuse(*_: Any, **_settings: Any) -> Any:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
     with refusing(Path, "read_text", refuse), pytest.raises(ResourceExhaustedError, match=r"metadata"):
-        read_topic_id(tmp_path)
+        known_topic_id(tmp_path)
 
 
 def test_replicas_that_do_not_fit_are_refused(life: Life, batch: bytes) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kreplog.core import effects
 from kreplog.errors import StorageError
-from kreplog.server.storage.directories import read_topic_id
+from kreplog.server.storage.directories import known_topic_id
 from tests.server.loop import run, until
 from tests.server.storage.life import ID, OTHER_ID, TP, Life, opened
 
@@ -28,9 +28,9 @@ def test_a_replica_of_another_topic_is_set_aside_and_its_checkpoints_forgotten(l
 
     run(work)
     (stray,) = (life.root / "data").glob("topic-0.*-stray")
-    assert read_topic_id(stray) == ID
+    assert known_topic_id(stray) == ID
     assert logs.hosted.strays.keys() == [(ID, 0)]
-    assert read_topic_id(life.root / "data" / "topic-0") == OTHER_ID
+    assert known_topic_id(life.root / "data" / "topic-0") == OTHER_ID
     life.crash()
 
 

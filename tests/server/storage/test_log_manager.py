@@ -159,7 +159,7 @@ def test_a_failed_log_keeps_its_settings(life: Life) -> None:
     logs = life.open()
     opened(logs)
     ((_, log),) = logs.hosted.in_directory(logs.hosted.directories[0])
-    log._abandon()
+    log.abandon()
     logs.execute(effects.ConfigureLog(TP, TopicConfig(retention_ms=5)))
     assert log.config.retention_ms == -1
     life.crash()

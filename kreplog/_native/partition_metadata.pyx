@@ -1,0 +1,48 @@
+"""partition.metadata: the topic id of a partition directory, as Kafka writes it (KIP-516).
+
+    version: 0
+    topic_id: 9hB4ZVdbQ9uIPXAdzGhMrA        16 bytes in URL-safe base64, without padding
+
+Written once, when the directory is made.
+"""
+
+from posix.fcntl cimport O_RDONLY
+
+import os
+
+from kreplog._native.checkpoint import atomic_write
+from kreplog._native.files import error_of
+from kreplog.errors import CorruptCheckpointError, InvalidTopicError
+from kreplog.types import check_topic_id
+
+METADATA_NAME = "partition.metadata"
+
+cdef int _MAX_BYTES = 4096
+
+
+def read_topic_id(str directory):
+    """The topic id in `directory`, as text; None without the file.
+
+    Raises CorruptCheckpointError (the file names no topic id), ResourceExhaustedError, StorageError."""
+    cdef str path = f"{directory}/{METADATA_NAME}"
+    try:
+        file = os.open(path, O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(file, _MAX_BYTES)
+        finally:
+            os.close(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise error_of("cannot read", path, error) from error
+    try:
+        fields = dict(line.split(": ", 1) for line in content.decode("ascii").splitlines() if ": " in line)
+        return check_topic_id(fields["topic_id"].strip())
+    except (ValueError, KeyError, InvalidTopicError) as error:
+        raise CorruptCheckpointError(f"{path} names no topic id: {error}", path=path) from error
+
+
+def write_topic_id(str directory, str topic_id, bint durable=True):
+    """Give `directory` its topic id. durable: as in atomic_write. Raises InvalidTopicError, StorageError."""
+    check_topic_id(topic_id)
+    atomic_write(f"{directory}/{METADATA_NAME}", f"version: 0\ntopic_id: {topic_id}\n".encode(), durable)
