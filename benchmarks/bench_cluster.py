@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_cluster [--repetitions N] [--quick] [--idle-partitions N] [--directory DIR] [--out FILE]
 
-In each repetition either cluster lives one life, alone on the machine: started, idle, loaded, read, asked for its
+In each repetition either cluster lives one life, alone on the machine: started, idle, loaded, read, queried for its
 latency, its leader killed, a follower left behind and brought back, stopped. Numbers are medians over the repetitions;
 a ratio is that of kreplog's number to Kafka's in the same repetition, so what is good is more than 1 for rates and less
 than 1 for times and memory. Needs Java 17 or newer and Maven, which gets Kafka. What was sent is counted when read.
@@ -166,8 +166,8 @@ class Life:
         return taken
 
     def _consume(self, topic: str, count: int) -> float:
-        """Seconds until all are read, from the first on. Neither the half second after which librdkafka asks where to
-        begin, nor the whole one for which it stops to fetch when its queue is full, is any broker's."""
+        """Seconds until all are read, from the first on. Neither the half second after which librdkafka looks up where
+        to begin, nor the whole one for which it stops to fetch when its queue is full, is any broker's."""
         settings = {"bootstrap.servers": self.cluster.bootstrap, "group.id": "bench", "enable.auto.commit": False}
         room = {"queued.min.messages": 2 * count, "queued.max.messages.kbytes": 2_000_000}
         consumer = Consumer({**settings, **room, **QUIET})
@@ -277,7 +277,7 @@ class Life:
         while _bytes(where) <= before:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{self.cluster.name}: broker {follower} fetches nothing in {clusters.READY_S} s")
-            time.sleep(clusters.POLL_S)  # another process's file grows, and nobody tells
+            time.sleep(clusters.POLL_S)  # another process's file grows, which no event reports
         began, before = time.perf_counter(), _bytes(where)
         memory.close()
         clusters.wait_in_sync(self.cluster, "behind")
@@ -308,7 +308,7 @@ def _bytes(partition: Path) -> int:
 def _memory_at_hand(size: int) -> mmap.mmap:
     """Memory that whoever writes next gets when this is closed.
 
-    A virtual machine may have to ask its host for what it has not used lately, which takes several times as long as to
+    A virtual machine may have to get from its host what it has not used lately, which takes several times as long as to
     write it, and gives it back again within seconds."""
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without large pages takes longer to free it

@@ -1,6 +1,6 @@
 """Opening: after SIGKILL, with all or only the tail of the log unflushed, and cleanly with many segments.
 
-For each sample a child process appends, tells how far it got, and kills itself with SIGKILL. Then the time of
+For each sample a child process appends, reports how far it got, and kills itself with SIGKILL. Then the time of
 `Log.open` alone is measured; afterwards every record that the child was promised must be there.
 """
 

@@ -172,7 +172,7 @@ def kill(cluster: Cluster, broker: int) -> None:
     while Path(f"/proc/{pid}").exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} of broker {broker} outlives SIGKILL")
-        time.sleep(POLL_S)  # it need not be a child of ours, whose end we would be told
+        time.sleep(POLL_S)  # it need not be a child, whose end the kernel would report
 
 
 def resident_mb(cluster: Cluster) -> float:
@@ -210,11 +210,11 @@ def create_topic(cluster: Cluster, topic: str, partitions: int) -> None:
                 return
             if time.monotonic() > deadline:
                 raise
-            time.sleep(POLL_S)  # brokers that start tell nobody when they have all found one another
+            time.sleep(POLL_S)  # brokers report to nobody when they have all found one another
 
 
 def _in_sync(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
-    """Leader and ISR by partition, as a broker tells."""
+    """Leader and ISR by partition, as a broker reports them."""
     found = admin.list_topics(topic, timeout=READY_S).topics[topic].partitions
     return {number: (topic.leader, sorted(topic.isrs)) for number, topic in found.items()}
 
@@ -229,4 +229,4 @@ def wait_in_sync(cluster: Cluster, topic: str) -> dict[int, tuple[int, list[int]
             return found
         if time.monotonic() > deadline:
             raise TimeoutError(f"{topic} on {cluster.name} is not all in sync: {found}")
-        time.sleep(POLL_S)  # brokers tell nobody
+        time.sleep(POLL_S)  # no broker reports it

@@ -1,6 +1,6 @@
 """The records that every benchmark writes: JSON-like events of one exact size, made once from a seed.
 
-A Pool repeats its distinct records as often as asked for, in chunks of 1,000, so that a million records cost the memory
+A Pool repeats its distinct records as often as needed, in chunks of 1,000, so that a million records cost the memory
 of a few; and it knows the digest that reading back any number of them must give.
 """
 

@@ -218,7 +218,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def run(workload: Workload, bench: Bench, step: Callable[[str], None]) -> Outcome:
-    """Measure every contestant in every repetition, in an order that rotates; `step` is told who is next.
+    """Measure every contestant in every repetition, in an order that rotates; `step` gets the next one's name.
 
     A warm-up repetition, not counted, comes first where there is more than one. Raises whatever a contestant raises:
     none is dropped silently.

@@ -1,7 +1,7 @@
 """Words: identifiers that say what they hold, and no name for two things.
 
 Read through the syntax tree of each .py and .pyi, and token by token of .pyx and .pxd, which Python cannot parse. Names
-of test functions are sentences, and not looked at. What may be named twice stands in SHARED_CLASSES and SHARED_MODULES,
+of test functions are sentences, and not looked at. SHARED_MODULES has the names that modules of several packages share,
 each with its reason.
 """
 
@@ -31,20 +31,13 @@ WHOLE = frozenset({"one", "ones", "who", "whom", "what", "some", "kept", "there"
 """No identifier is one of these: a variable is named by what it holds, such as replica, broker_id or frame."""
 
 PROSE = re.compile(
-    r"\b(told|obey(?:s|ed)?|heirs?|unborn|condemned|departed|happenings?|reign(?:s|ed)?)\b", re.IGNORECASE
+    r"\b(told|tells?|telling|ask(?:s|ed|ing)?|obey(?:s|ed)?|heirs?|unborn|condemned|departed|happenings?|reign(?:s|ed)?)\b",
+    re.IGNORECASE,
 )
-"""In docstrings, comments and messages of the package: the field has words for these."""
+"""In docstrings, comments and messages, and in the Markdown of the docs: the field has words for these."""
 
 _SIMULATED = "the simulator's counterpart of what a broker has"
 _COMMAND = "commands are named by the nouns of `kreplog --help`"
-
-SHARED_CLASSES = {
-    "Cluster": "as the Spark source reaches one, and " + _SIMULATED,
-    "Fetched": "of `Log.fetch` to users, and the event of the cores that carries it",
-    "Producer": "the bulk client's, and " + _SIMULATED,
-    "Record": "a record of a log, and as the simulator's clients see it",
-}
-"""Classes of one name in several modules, and why."""
 
 SHARED_MODULES = {
     "broker": "the cores of a broker, the process, and " + _SIMULATED,
@@ -110,8 +103,11 @@ def names_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of comments and strings."""
+    """(line, text) of comments and strings, or of all that Markdown says."""
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield 1, text
+        return
     if path.suffix in (".pyx", ".pxd"):
         for found in _CYTHON_TEXT.finditer(text):
             yield text.count("\n", 0, found.start()) + 1, found[0]
@@ -135,11 +131,11 @@ def test_no_identifier_is_a_word_of_daily_talk() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_prose_of_the_package_uses_the_words_of_the_field() -> None:
+def test_prose_uses_the_words_of_the_field() -> None:
+    sources = [path for path in files(".py", ".pyi", ".pyx", ".pxd", ".md") if not path.is_relative_to(ROOT / "tests")]
     wrong = [
         f"{place(path, line + text.count(chr(10), 0, found.start()))}: {found[0]}"
-        for path in files(".py", ".pyi", ".pyx", ".pxd")
-        if path.is_relative_to(ROOT / "kreplog") or path.is_relative_to(ROOT / "spark")
+        for path in [*ROOT.glob("*.md"), *sources]
         for line, text in prose_of(path)
         for found in PROSE.finditer(text)
     ]
@@ -172,7 +168,7 @@ def modules() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("named", "shared"), [(classes, SHARED_CLASSES), (modules, SHARED_MODULES)])
+@pytest.mark.parametrize(("named", "shared"), [(classes, {}), (modules, SHARED_MODULES)])
 def test_no_name_stands_for_two(named: object, shared: dict[str, str]) -> None:
     assert callable(named)
     twice = {name: where for name, where in named().items() if len(where) > 1}

@@ -265,7 +265,7 @@ class GetChildren:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a follower's fetch to a leader; a Fetched event with `correlation` has the response."""
+    """Send a follower's fetch to a leader; a FetchReplied event with `correlation` has the response."""
 
     leader: int
     correlation: int

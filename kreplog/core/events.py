@@ -26,7 +26,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchReplied:
     """The response to a Send; None if the connection was lost or the request timed out."""
 
     leader: int
@@ -169,7 +169,7 @@ class PeerUnreachable:
 
 Event = (
     Received
-    | Fetched
+    | FetchReplied
     | Flushed
     | LogFailed
     | OffsetFound

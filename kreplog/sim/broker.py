@@ -526,7 +526,7 @@ class BrokerProcess:
 
     def _send(self, _runner: CoreRunner, effect: effects.Send) -> None:
         def answered(response: m.FetchResponse | None) -> None:
-            self.replicas.put(events.Fetched(effect.leader, effect.correlation, response))
+            self.replicas.put(events.FetchReplied(effect.leader, effect.correlation, response))
 
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)

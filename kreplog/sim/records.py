@@ -21,7 +21,7 @@ delta, first and largest timestamp, producer id, producer epoch, base sequence, 
 _LENGTH_FROM = 12
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record with the fields of its batch. sequence: of this record; -1, as the producer id, for none."""
 
     offset: int
@@ -47,7 +47,7 @@ class RecordCodec(Protocol):
     ) -> Any:
         """One batch of at least one record. A leader sets offset and epoch anew, a follower keeps them."""
 
-    def decode(self, records: Any) -> list[Record]:
+    def decode(self, records: Any) -> list[StoredRecord]:
         """All records of whole batches. Raises CorruptBatchError."""
 
     def end_of(self, records: Any) -> EpochEndOffset | None:
@@ -122,11 +122,11 @@ class ModelCodec:
         )
         return ModelRecords((batch,))
 
-    def decode(self, records: Any) -> list[Record]:
+    def decode(self, records: Any) -> list[StoredRecord]:
         if not records:
             return []
         return [
-            Record(offset, epoch, producer, first + offset - base if first >= 0 else -1, value)
+            StoredRecord(offset, epoch, producer, first + offset - base if first >= 0 else -1, value)
             for base, _, epoch, producer, _, first, _, _, values in records.batches
             for offset, value in enumerate(values, base)
         ]
@@ -163,13 +163,13 @@ class NativeCodec:
             base_sequence=base_sequence,
         )
 
-    def decode(self, records: Any) -> list[Record]:
+    def decode(self, records: Any) -> list[StoredRecord]:
         found = []
         for start, stop, header in batches(records):
             base, _, epoch, _, _, _, _, _, _, producer, _, first, _ = header
             for index, value in enumerate(decode_values(records[start:stop])):
                 sequence = first + index if first >= 0 else -1
-                found.append(Record(base + index, epoch, producer, sequence, value or b""))
+                found.append(StoredRecord(base + index, epoch, producer, sequence, value or b""))
         return found
 
     def end_of(self, records: Any) -> EpochEndOffset | None:

@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     sequence: int
 
 
-class Producer:
+class ScenarioProducer:
     """acked, refused: values acknowledged and errors received, in order; waiting: batches without a response."""
 
     def __init__(self, producer_id: int) -> None:
@@ -41,7 +41,7 @@ class Clients:
     """All clients of one scenario, by name. What they see goes into the history that the checkers judge."""
 
     def __init__(self, cluster: ScenarioCluster) -> None:
-        self.producers: dict[str, Producer] = {}
+        self.producers: dict[str, ScenarioProducer] = {}
         self.consumed: dict[str, list[str]] = {}
         self.cluster = cluster
 
@@ -50,7 +50,7 @@ class Clients:
         given = settings(words)
         name, where, *values = [word for word in words if "=" not in word]
         partition = TopicPartition.parse(where)
-        producer = self.producers.setdefault(name, Producer(1000 + len(self.producers)))
+        producer = self.producers.setdefault(name, ScenarioProducer(1000 + len(self.producers)))
         sequence = producer.sequences.get(partition, 0)
         producer.sequences[partition] = sequence + len(values)
         batch = Batch(partition, tuple(values), _ACKS[given.get("acks", "all")], sequence)
@@ -63,7 +63,7 @@ class Clients:
         producer = self.producers[words[0]]
         self._post(words[0], producer, producer.waiting[0], settings(words))
 
-    def _post(self, name: str, producer: Producer, batch: Batch, given: dict[str, str]) -> None:
+    def _post(self, name: str, producer: ScenarioProducer, batch: Batch, given: dict[str, str]) -> None:
         cluster = self.cluster
         values = [value.encode() for value in batch.values]
         records = cluster.disks.codec.encode(producer.id, 0, batch.sequence, values, cluster.scheduler.now_ms)
@@ -79,7 +79,9 @@ class Clients:
             cluster.network.call(name, f"b{leader}", "client", request, answered, (timeout_ms + 500) * MS)
         cluster.run_ms(STEP_MS)
 
-    def _produced(self, name: str, producer: Producer, batch: Batch, response: m.ProduceResponse | None) -> None:
+    def _produced(
+        self, name: str, producer: ScenarioProducer, batch: Batch, response: m.ProduceResponse | None
+    ) -> None:
         batch_text = f"{' '.join(batch.values)} for {batch.partition}"
         if response is None:
             self.cluster.report(f"{name} gets no response to {batch_text}")
@@ -98,7 +100,7 @@ class Clients:
             producer.acked.extend(batch.values)
             self.cluster.history.add(Ok(**self._event(name, producer, batch), base_offset=answer.base_offset))
 
-    def _event(self, name: str, producer: Producer, batch: Batch) -> dict[str, Any]:
+    def _event(self, name: str, producer: ScenarioProducer, batch: Batch) -> dict[str, Any]:
         return {
             "at_ms": self.cluster.scheduler.now_ms,
             "partition": batch.partition,

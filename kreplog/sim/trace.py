@@ -115,7 +115,7 @@ def partitions_of(message: Any) -> tuple[TopicPartition, ...]:
     """The partitions that an event, effect, request or response is about."""
     if isinstance(message, events.Received):
         return partitions_of(message.request)
-    if isinstance(message, events.Fetched | events.ControlReplied):
+    if isinstance(message, events.FetchReplied | events.ControlReplied):
         return () if message.response is None else partitions_of(message.response)
     if isinstance(message, effects.Send | effects.SendControl):
         return partitions_of(message.request)
@@ -153,9 +153,9 @@ def describe_event(event: events.Event) -> str:
     match event:
         case events.Received(request=request):
             return f"receives {describe(request)}"
-        case events.Fetched(leader=leader, response=None):
+        case events.FetchReplied(leader=leader, response=None):
             return f"gets no response to its fetch from broker {leader}"
-        case events.Fetched(leader=leader, response=response):
+        case events.FetchReplied(leader=leader, response=response):
             return f"gets from broker {leader}: {describe(response)}"
         case events.Flushed(partition=partition, recovery_point=point):
             return f"has fsynced {partition} below {point}"

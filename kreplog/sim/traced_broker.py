@@ -214,7 +214,7 @@ class TracedBroker(BrokerProcess):
 
 def _is_data(event: events.Event | None) -> bool:
     """Whether the event is a frequent one that changes no role."""
-    return isinstance(event, events.Fetched | events.Tick) or (
+    return isinstance(event, events.FetchReplied | events.Tick) or (
         isinstance(event, events.Received) and isinstance(event.request, m.FetchRequest)
     )
 

@@ -64,7 +64,7 @@ class LeaderLog:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterReader,
         partition: TopicPartition,
         topic_id: uuid.UUID | None,
         offsets: tuple[int, int],
@@ -104,7 +104,7 @@ class LeaderLog:
         ]
 
 
-class Cluster:
+class ClusterReader:
     """What plans have to know of a cluster; a context manager, which closes its connections. Not thread-safe.
 
     Connects when first used: before that it can be pickled."""

@@ -19,7 +19,7 @@ from pyspark_kreplog.bounds import is_offset, range_of, require_every_partition
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import epoch_before
 from pyspark_kreplog.log_directory import IdentifiedLog, partition_path, subscribed_partitions, topic_id_of
-from pyspark_kreplog.network import Cluster
+from pyspark_kreplog.network import ClusterReader
 from pyspark_kreplog.options import ReadOptions
 from pyspark_kreplog.whole_jobs import Ends, read_whole_jobs
 
@@ -101,7 +101,7 @@ def plan(options: ReadOptions, cores: int, pruning: Pruning | None = None) -> li
     """
     pruning = pruning or Pruning()
     with ExitStack() as stack:
-        cluster = None if options.bootstrap is None else stack.enter_context(Cluster(options))
+        cluster = None if options.bootstrap is None else stack.enter_context(ClusterReader(options))
         partitions = subscribed_partitions(options) if cluster is None else cluster.subscribed()
         for bound in (options.starting, options.ending):
             require_every_partition(bound, partitions)

@@ -27,7 +27,7 @@ from pyspark_kreplog.log_directory import (
     require_same_topic,
     topic_id_of,
 )
-from pyspark_kreplog.network import Cluster
+from pyspark_kreplog.network import ClusterReader
 from pyspark_kreplog.open_logs import OpenLogs
 from pyspark_kreplog.options import ReadOptions
 from pyspark_kreplog.plan import PartitionRange, RangedLog, Task, cut
@@ -55,7 +55,7 @@ class StreamPlanner:
 
     def __init__(self, options: ReadOptions, now_s: Callable[[], float] = time.monotonic) -> None:
         self._options = options
-        self._logs: OpenLogs | Cluster = OpenLogs(options) if options.bootstrap is None else Cluster(options)
+        self._logs = OpenLogs(options) if options.bootstrap is None else ClusterReader(options)
         self._now_s = now_s
         self._last_batch_s: float | None = None
         self._initial: StreamOffset | None = None
@@ -142,7 +142,7 @@ class StreamPlanner:
 
         The checkpoint alone decides where the query goes on: what fails here is reported, and the query goes on."""
         group = self._options.group
-        if not self._commits or group is None or not isinstance(self._logs, Cluster):
+        if not self._commits or group is None or not isinstance(self._logs, ClusterReader):
             return
         end = StreamOffset.from_json(end_json)
         positions = {partition: offset for partition, offset in end.offsets.items() if partition in self._latest}

@@ -10,7 +10,7 @@ import pytest
 
 from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Send, StateChange, Steps
-from kreplog.core.events import Fetched
+from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import epochs
 from kreplog.core.replication.replica_fetcher import FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
@@ -147,7 +147,7 @@ class World:
             sent, self.sent = self.sent, None
             lost = not calm and chance() < 0.1
             response = None if lost and chance() < 0.5 else self.leader.answer(sent.request, self.now_ms)
-            event = Fetched(LEADER, sent.correlation, None if lost else response)
+            event = FetchReplied(LEADER, sent.correlation, None if lost else response)
             if not calm and chance() < 0.2:
                 self.disturb()  # while the answer is under way
             self.run(self.fetcher.on_fetched(event, self.now_ms, BROKER_EPOCH))

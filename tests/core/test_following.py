@@ -12,7 +12,7 @@ import pytest
 from kreplog.config import ReplicationConfig, TopicConfig
 from kreplog.core import nodes
 from kreplog.core.effects import AppendAsFollower, EndOfRecords, Flush, Reply, Send, SubmitMulti
-from kreplog.core.events import Fetched, Flushed, Received, Registered, Tick
+from kreplog.core.events import FetchReplied, Flushed, Received, Registered, Tick
 from kreplog.core.messages import (
     DEBUGGING,
     EARLIEST,
@@ -64,7 +64,7 @@ class Brokers:
         shell = self[broker]
         send = [sent for sent in shell.effects if isinstance(sent, Send)][-1]
         response = self.response(send)
-        shell.step(Fetched(send.leader, send.correlation, response))
+        shell.step(FetchReplied(send.leader, send.correlation, response))
         return response.partitions[0] if response.partitions else None
 
     def response(self, send: Send) -> FetchResponse:
@@ -218,7 +218,7 @@ def test_f7_a_response_of_an_earlier_epoch_is_dropped() -> None:
     send = [sent for sent in brokers[3].effects if isinstance(sent, Send)][-1]
     response = brokers.response(send)
     brokers.leader_and_isr(2, 2, (2, 3), to=(2, 3))
-    brokers[3].step(Fetched(1, send.correlation, response))
+    brokers[3].step(FetchReplied(1, send.correlation, response))
     assert brokers[3].content() == []
     brokers.write(2, "b")
     brokers.catch_up(3)
@@ -239,7 +239,7 @@ def test_f8_a_diverging_response_does_not_move_the_watermark() -> None:
     follower = brokers[2]
     send = [sent for sent in follower.effects if isinstance(sent, Send)][-1]
     parted = FetchedPartition(TP, ErrorCode.NONE, 3, 0, EpochEndOffset(1, 1))
-    follower.step(Fetched(1, send.correlation, FetchResponse(ErrorCode.NONE, 0, (parted,))))
+    follower.step(FetchReplied(1, send.correlation, FetchResponse(ErrorCode.NONE, 0, (parted,))))
     assert follower.content() == ["a"] and follower.partition.high_watermark == 0
 
 
@@ -371,7 +371,7 @@ def test_a_lost_connection_is_retried_after_the_backoff() -> None:
     brokers.leader_and_isr(1, 1, (1,))
     brokers.write(1, "a")
     send = [sent for sent in brokers[2].effects if isinstance(sent, Send)][-1]
-    assert not [sent for sent in brokers[2].step(Fetched(1, send.correlation, None)) if isinstance(sent, Send)]
+    assert not [sent for sent in brokers[2].step(FetchReplied(1, send.correlation, None)) if isinstance(sent, Send)]
     assert brokers[2].manager.next_wakeup(brokers[2].now_ms) is not None
     brokers.catch_up(2, rounds=1)
     assert brokers[2].content() == ["a"]
@@ -383,7 +383,7 @@ def test_with_flush_messages_1_a_follower_fetches_again_once_it_has_fsynced() ->
     brokers.leader_and_isr(1, 1, (1, 2), config=TopicConfig(flush_messages=1))
     brokers.write(1, "a")
     send = [sent for sent in brokers[2].effects if isinstance(sent, Send)][-1]
-    effects = brokers[2].step(Fetched(1, send.correlation, brokers.response(send)))
+    effects = brokers[2].step(FetchReplied(1, send.correlation, brokers.response(send)))
     assert [type(effect) for effect in effects if isinstance(effect, Flush | Send)] == [Flush]
     effects = brokers[2].step(Flushed(TP, 1))
     assert [sent.request.partitions[0].fetch_offset for sent in effects if isinstance(sent, Send)] == [1]
@@ -548,7 +548,7 @@ def test_a_leader_that_is_not_ready_is_retried_soon() -> None:
     brokers.wait(2)
     send = [sent for sent in brokers[2].effects if isinstance(sent, Send)][-1]
     unknown = FetchResponse(ErrorCode.NONE, partitions=(FetchedPartition(TP, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),))
-    brokers[2].step(Fetched(send.leader, send.correlation, unknown))
+    brokers[2].step(FetchReplied(send.leader, send.correlation, unknown))
     assert 0 < pause_ms() <= NOT_READY_MAX_MS
     brokers.leader_and_isr(2, 0, (2,), to=(1,))
     brokers.wait(2)

@@ -18,7 +18,7 @@ from kreplog.core.effects import (
     Send,
     TruncateFullyAndStartAt,
 )
-from kreplog.core.events import Fetched, RetentionDue, Tick
+from kreplog.core.events import FetchReplied, RetentionDue, Tick
 from kreplog.core.messages import (
     CONSUMER,
     EARLIEST_LOCAL,
@@ -94,7 +94,7 @@ def test_a_fetch_that_waits_is_answered_at_once_when_somebody_waits_for_its_repl
     effects = shell.request(DeleteRecordsRequest(LONG_MS, (DeleteRecordsPartition(TP, 3),)))
     response = only([reply for reply in effects if isinstance(reply, Reply)], Reply).response
     assert isinstance(response, FetchResponse) and response.partitions[0].log_start_offset == 3
-    brokers[2].step(Fetched(1, send.correlation, response))
+    brokers[2].step(FetchReplied(1, send.correlation, response))
     assert brokers[2].content() == ["d"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Effect, Send, StateChange, Steps
-from kreplog.core.events import Fetched
+from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication.replica_fetcher import AFTER, FetchOutcome, FetchPosition, FetchState, ReplicaFetcher
 from kreplog.errors import ErrorCode, InvariantError, LogFailedError
@@ -105,7 +105,7 @@ class Shell:
             assert self.fetcher.in_flight is not None
             correlation = self.fetcher.in_flight
         response = None if lost else FetchResponse(error, session, answers)
-        return self.run(self.fetcher.on_fetched(Fetched(LEADER, correlation, response), self.now_ms, BROKER_EPOCH))
+        return self.run(self.fetcher.on_fetched(FetchReplied(LEADER, correlation, response), self.now_ms, BROKER_EPOCH))
 
     @property
     def wakeup(self) -> int | None:
@@ -360,7 +360,7 @@ def test_f7_a_response_to_another_request_is_dropped() -> None:
     shell.poll(1000 + BACK_OFF)
     now = shell.fetcher.in_flight
     assert shell.answer(data(0), correlation=late) is None
-    shell.run(shell.fetcher.on_fetched(Fetched(3, now or 0, FetchResponse(ErrorCode.NONE, 9)), 1100, BROKER_EPOCH))
+    shell.run(shell.fetcher.on_fetched(FetchReplied(3, now or 0, FetchResponse(ErrorCode.NONE, 9)), 1100, BROKER_EPOCH))
     assert (partition.taken, shell.fetcher.in_flight) == ([], now)
 
 
@@ -430,7 +430,7 @@ def test_a_broken_invariant_is_not_swallowed() -> None:
 def test_a_partition_removed_while_it_applies_its_response() -> None:
     shell = Shell(Scripted(0, [FetchOutcome.BACK_OFF]), Scripted(1))
     shell.poll()
-    event = Fetched(LEADER, shell.fetcher.in_flight or 0, FetchResponse(ErrorCode.NONE, 9, (data(0),)))
+    event = FetchReplied(LEADER, shell.fetcher.in_flight or 0, FetchResponse(ErrorCode.NONE, 9, (data(0),)))
     steps = shell.fetcher.on_fetched(event, shell.now_ms, BROKER_EPOCH)
     assert next(steps) == StateChange("info", "took 0")
     shell.fetcher.remove(tp(0))

@@ -20,7 +20,7 @@ from kreplog.server.storage.directories import known_topic_id
 from kreplog.sim import final_checks
 from kreplog.sim.checkers import Checkers
 from kreplog.sim.history import Event, Fail, History, Ok, Unknown
-from kreplog.sim.records import NativeCodec, Record, batches
+from kreplog.sim.records import NativeCodec, StoredRecord, batches
 from kreplog.types import TopicPartition
 from tests.integration.clusters import eventually
 from tests.integration.view import View, by_controller
@@ -30,13 +30,13 @@ from tests.integration.workload import UNKNOWN_OFFSET, Load, parse
 class _ByValue(NativeCodec):
     """Records under the names that their producers gave them."""
 
-    def decode(self, records: Any) -> list[Record]:
+    def decode(self, records: Any) -> list[StoredRecord]:
         return [_named(record) for record in super().decode(records)]
 
 
-def _named(record: Record) -> Record:
+def _named(record: StoredRecord) -> StoredRecord:
     producer, sequence = parse(record.value)
-    return Record(record.offset, record.leader_epoch, producer, sequence, record.value)
+    return StoredRecord(record.offset, record.leader_epoch, producer, sequence, record.value)
 
 
 class ReadLog:

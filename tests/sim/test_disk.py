@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kreplog.core.effects import LogState
 from kreplog.errors import InvariantError, KreplogError, LogClosedError, LogFailedError
 from kreplog.sim.disk import Disk, DiskLog, Disks, Loss
-from kreplog.sim.records import ModelCodec, NativeCodec, Record
+from kreplog.sim.records import ModelCodec, NativeCodec, StoredRecord
 from kreplog.types import TopicPartition
 
 TP = TopicPartition("topic", 0)
@@ -260,7 +260,7 @@ def test_both_codecs_agree(count: int, length: int) -> None:
     ]
     assert model.size(made[0]) == len(made[0]) == native.size(made[1]) == len(made[1])
     assert model.decode(made[0]) == native.decode(made[1])
-    assert native.decode(made[1])[-1] == Record(4 + count - 1, 2, 3, 5 + count - 1, b"v" * length)
+    assert native.decode(made[1])[-1] == StoredRecord(4 + count - 1, 2, 3, 5 + count - 1, b"v" * length)
     assert model.decode(b"") == native.decode(b"") == []
 
 

@@ -230,7 +230,7 @@ def test_records_that_were_truncated_after_a_stream_read_them(
     lost = {**second, "@kreplog": {**second["@kreplog"], "leaderEpochs": {"elected": epoch}}}
     with pytest.raises(OffsetOutOfRangeError, match="offsets 1 to 2, which were read, have been truncated"):
         planner.end_of_batch(lost, unlimited=True)
-    monkeypatch.setattr(network.Cluster, "_leader_epochs", lambda *_: {})
+    monkeypatch.setattr(network.ClusterReader, "_leader_epochs", lambda *_: {})
     unknown = planner.end_of_batch(first, unlimited=True)
     assert unknown["elected"] == {"0": 2} and unknown["@kreplog"]["leaderEpochs"] == {}
     planner.close()

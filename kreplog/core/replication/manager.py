@@ -26,7 +26,7 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import (
     Event,
-    Fetched,
+    FetchReplied,
     Flushed,
     LogFailed,
     OffsetFound,
@@ -162,7 +162,7 @@ class ReplicaManager:
         match event:
             case Received(reply_to, request):
                 yield from self._received(reply_to, request, now_ms)
-            case Fetched(leader, _, _):
+            case FetchReplied(leader, _, _):
                 for key in sorted(self.fetchers):
                     if key[0] == leader:
                         yield from self.fetchers[key].on_fetched(event, now_ms, self.broker_epoch)

@@ -37,7 +37,7 @@ from typing import Protocol
 
 from kreplog.config import ReplicationConfig
 from kreplog.core.effects import Send, StateChange, Steps
-from kreplog.core.events import Fetched
+from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from kreplog.core.replication import sessions
 from kreplog.errors import ErrorCode, InvariantError, KreplogError
@@ -228,7 +228,7 @@ class ReplicaFetcher:
         self._in_flight = next(self._correlations)
         yield Send(self.leader, self._in_flight, request)
 
-    def on_fetched(self, event: Fetched, now_ms: int, broker_epoch: int) -> Steps[None]:
+    def on_fetched(self, event: FetchReplied, now_ms: int, broker_epoch: int) -> Steps[None]:
         """Give each partition its response and send the next request. Drops responses to any but the request in
         flight."""
         if not self._is_awaited(event):
@@ -395,7 +395,7 @@ class ReplicaFetcher:
 
     # Responses
 
-    def _is_awaited(self, event: Fetched) -> bool:
+    def _is_awaited(self, event: FetchReplied) -> bool:
         """Whether it responds to the request in flight (F7)."""
         return event.leader == self.leader and event.correlation == self._in_flight
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing_extensions import Buffer
 
 from kreplog.core.effects import Send
-from kreplog.core.events import Fetched
+from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchResponse
 from kreplog.errors import CoordinationError, PeerProtocolError
 from kreplog.server.network.internal import Address
@@ -36,7 +36,7 @@ Resolve = Callable[[int], Awaitable[Address | None]]
 
 
 class ReplicaFetchClient:
-    """Carries out Send effects: each ends with a Fetched event, without a response if anything went wrong.
+    """Carries out Send effects: each ends with a FetchReplied event, without a response if anything went wrong.
 
     It pools the connections to a leader, as many as that has fetchers. on_closed: called with the id of a leader that
     has closed a connection.
@@ -49,7 +49,7 @@ class ReplicaFetchClient:
         known_address: KnownAddress,
         resolve: Resolve,
         name_of: fetch.NameOf,
-        put: Callable[[Fetched], None],
+        put: Callable[[FetchReplied], None],
         on_closed: Callable[[int], None],
         connect: Connect,
     ) -> None:
@@ -101,7 +101,7 @@ class ReplicaFetchClient:
             _log.info("fetch from broker %d failed: %s", effect.leader, str(error) or type(error).__name__)
             peer.close()
         self._idle[effect.leader].append(peer)
-        self._put(Fetched(effect.leader, effect.correlation, response))
+        self._put(FetchReplied(effect.leader, effect.correlation, response))
 
     def close(self) -> None:
         """Cancel the fetches, and close the connections."""

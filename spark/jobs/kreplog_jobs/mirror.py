@@ -39,7 +39,7 @@ from kreplog_jobs.mirror_target import BrokersTarget, DirectoryTarget, Target, T
 from kreplog_jobs.offset_map import OffsetMap, map_path
 from pyspark_kreplog import plan
 from pyspark_kreplog.log_directory import PartitionSnapshot, partition_path, subscribed_partitions, topic_id_of
-from pyspark_kreplog.network import Cluster
+from pyspark_kreplog.network import ClusterReader
 from pyspark_kreplog.options import ReadOptions, parse_batch
 from pyspark_kreplog.read import read
 
@@ -169,7 +169,7 @@ def locked(checkpoint: Path) -> Iterator[str]:
 def snapshots(options: ReadOptions) -> dict[TopicPartition, PartitionSnapshot]:
     """The partitions of the source, each with its committed offsets now. Raises UsageError for a missing topic."""
     if options.bootstrap is not None:
-        with Cluster(options) as cluster:
+        with ClusterReader(options) as cluster:
             return cluster.states(cluster.subscribed())
     found = {}
     for partition in subscribed_partitions(options):

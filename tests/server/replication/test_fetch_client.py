@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from kreplog.core.effects import Send
-from kreplog.core.events import Fetched
+from kreplog.core.events import FetchReplied
 from kreplog.core.messages import FetchPartition, FetchRequest, FetchResponse
 from kreplog.errors import ErrorCode
 from kreplog.server.network.internal import Address, connect
@@ -41,7 +41,7 @@ def answer(correlation: int) -> bytes:
 
 def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
     async def work() -> None:
-        put: list[Fetched] = []
+        put: list[FetchReplied] = []
         known: dict[int, Address] = {}
         with socket.create_server(("127.0.0.1", 0)) as server:
             address: Address = server.getsockname()
@@ -60,7 +60,7 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
                 assert sent == encoded(correlation)
                 theirs.send(answer(correlation))
                 await until(lambda: bool(put))
-                assert put.pop() == Fetched(LEADER, correlation, FetchResponse(ErrorCode.NONE, correlation))
+                assert put.pop() == FetchReplied(LEADER, correlation, FetchResponse(ErrorCode.NONE, correlation))
 
             with theirs:
                 theirs.setblocking(False)
@@ -71,7 +71,7 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
                 client.send(fetch_effect(9))
                 assert theirs.recv(1000) == encoded(9)
             await until(lambda: bool(put))
-            assert put == [Fetched(LEADER, 9, None)]
+            assert put == [FetchReplied(LEADER, 9, None)]
             client.close()
 
     run(work)
@@ -79,7 +79,7 @@ def test_a_fetch_on_an_open_connection_is_sent_before_send_returns() -> None:
 
 def test_closing_ends_a_fetch_that_has_only_begun() -> None:
     async def work() -> None:
-        put: list[Fetched] = []
+        put: list[FetchReplied] = []
         complaints: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, complaint: complaints.append(complaint))
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -203,7 +203,7 @@ def test_exhaustion_is_not_taken_for_a_missing_topic_id(tmp_path: Path) -> None:
     def refuse(*_: Any, **_settings: Any) -> Any:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    with refusing(Path, "read_text", refuse), pytest.raises(ResourceExhaustedError, match=r"metadata"):
+    with refusing(os, "open", refuse), pytest.raises(ResourceExhaustedError, match=r"metadata"):
         known_topic_id(tmp_path)
 
 
