@@ -99,7 +99,7 @@ def await_high_watermark(log: CommittedLog, offset: int) -> int:
 
 
 def partition_path(options: ReadOptions, partition: TopicPartition) -> str:
-    return os.path.join(os.path.abspath(options.path), str(partition))
+    return f"{options.path}/{partition}"
 
 
 def subscribed_partitions(options: ReadOptions) -> list[TopicPartition]:

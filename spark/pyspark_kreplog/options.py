@@ -73,8 +73,8 @@ class TriggerLimits:
 class ReadOptions:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
-    path: the directory to read, "" where bootstrap is given, host:port of brokers by comma. local_log_dirs: of brokers,
-    on their own hosts. consumer: how brokers are read. group: the consumer group to which a stream commits its
+    path: the directory to read, absolute, "" where bootstrap is given, host:port of brokers by comma. local_log_dirs:
+    of brokers, on their own hosts. consumer: how brokers are read. group: the consumer group to which a stream commits its
     positions, None for none. ending and pushdown are of batch reads, limits of streams.
     """
 
@@ -161,7 +161,9 @@ def _parse(given: Mapping[str, str], default_start: int, *, stream: bool) -> Rea
     consumer = DEFAULTS if bootstrap is None else kafka_options.consumer_settings(options)
     committed_alone = consumer.isolation_level == "read_committed"
     return ReadOptions(
-        path="" if bootstrap is not None else local_path(options, f", or to read from brokers {BOOTSTRAP}"),
+        path=""
+        if bootstrap is not None
+        else os.path.abspath(local_path(options, f", or to read from brokers {BOOTSTRAP}")),
         bootstrap=bootstrap,
         topics=topics,
         pattern=pattern,

@@ -20,33 +20,33 @@ HEADERS = "array(named_struct('key', 'h', 'value', x'0102')) headers"
 
 
 @pytest.fixture(autouse=True)
-def _serves(broker: Broker) -> None:
+def _serves(either: Broker) -> None:
     """Other modules leave it stopped."""
-    broker.start()
+    either.start()
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_kafkas_clients_read_what_the_sink_writes(spark: SparkSession, broker: Broker, codec: str) -> None:
+def test_kafkas_clients_read_what_the_sink_writes(spark: SparkSession, either: Broker, codec: str) -> None:
     topic = f"sink-{codec}"
-    create(broker.bootstrap, topic)
+    create(either.bootstrap, topic)
     frame = spark.range(3000).selectExpr(
         "cast(id as string) key", "nullif(concat('value ', id), 'value 7') value", HEADERS
     )
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic, "kafka.compression.type": codec}
+    options = {"kafka.bootstrap.servers": either.bootstrap, "topic": topic, "kafka.compression.type": codec}
     frame.write.format("kreplog").mode("append").options(**options).save()
-    found = served(broker.bootstrap, topic)
+    found = served(either.bootstrap, topic)
     assert sorted(int(record.key or b"") for record in found) == list(range(3000))
     for record in found:
         assert record.key is not None and record.headers == (("h", b"\x01\x02"),)
         assert record.value == (None if record.key == b"7" else b"value " + record.key)
 
 
-def test_what_kafka_refuses_is_named(spark: SparkSession, broker: Broker) -> None:
-    create(broker.bootstrap, "sink-small", max_message_bytes=2000)
+def test_what_kafka_refuses_is_named(spark: SparkSession, either: Broker) -> None:
+    create(either.bootstrap, "sink-small", max_message_bytes=2000)
     large = spark.range(1).selectExpr("repeat('v', 10000) value").write.format("kreplog").mode("append")
-    large.option("kafka.bootstrap.servers", broker.bootstrap)
+    large.option("kafka.bootstrap.servers", either.bootstrap)
     with pytest.raises(PySparkException, match=r"sink-small-0: the leader refuses.*MESSAGE_TOO_LARGE"):
         large.option("topic", "sink-small").save()
     with pytest.raises(PySparkException, match=r"sink-unmade-0: the cluster has no such topic"):
         large.option("topic", "sink-unmade").option("kafka.max.block.ms", "1000").save()
-    assert served(broker.bootstrap, "sink-small") == []
+    assert served(either.bootstrap, "sink-small") == []
