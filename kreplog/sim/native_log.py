@@ -14,7 +14,7 @@ from typing import Any
 
 from kreplog.config import LogConfig
 from kreplog.errors import LogClosedError, StorageError
-from kreplog.managed_log import STATE_NAME, ManagedLog, write_topic_id
+from kreplog.managed_log import STATE_NAME, ManagedLog, OffsetCheckpoint, write_topic_id
 from kreplog.sim.records import HEADER, batches, next_offset
 from kreplog.types import AppendInfo, TopicPartition
 
@@ -175,7 +175,10 @@ class NativeLog:
             file.write(self._page)
 
     def discard(self) -> None:
-        """Move the directory aside. Raises StorageError."""
+        """Move the directory aside and remove it from the data directory's checkpoints. Raises StorageError.
+
+        A real broker must do the same: a log created again in its place would use them.
+        """
         self.crash()
         folder = os.path.dirname(self.path)
         aside = f"{self.path}.{len(os.listdir(folder))}.aside"
@@ -186,6 +189,10 @@ class NativeLog:
         except OSError as error:
             raise StorageError(f"cannot move {self.path} to {aside}: {error.strerror}", path=self.path) from error
         self.path = aside
+        for name in ("recovery-point", "replication", "log-start"):
+            path = os.path.join(folder, f"{name}-offset-checkpoint")
+            if os.path.exists(path):
+                OffsetCheckpoint(path).update(self._partition, None)
 
     def restore(self) -> None:
         """Move the discarded directory back; it is not open. Raises StorageError."""
