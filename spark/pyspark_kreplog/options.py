@@ -74,8 +74,8 @@ class ReadOptions:
     """A checked set of options. Of topics, pattern and assigned exactly one is not None.
 
     path: the directory to read, absolute, "" where bootstrap is given, host:port of brokers by comma. local_log_dirs:
-    of brokers, on their own hosts. consumer: how brokers are read. group: the consumer group to which a stream commits its
-    positions, None for none. ending and pushdown are of batch reads, limits of streams.
+    of brokers, on their own hosts. consumer: how brokers are read. group: the consumer group to which a stream commits
+    its positions, None for none. ending and pushdown are of batch reads, limits of streams.
     """
 
     path: str
