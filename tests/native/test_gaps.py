@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kreplog import Log, LogConfig
+from kreplog._native.writable import abandon
 from kreplog.errors import OffsetOutOfRangeError
 from tests.reference import Batch, Rec, encode, encode_around, epoch_checkpoint, indexes, offset_checkpoint
 
@@ -64,7 +65,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
         Log.open(path, COMPACTED).close()
     if request.param == "killed":
         killed = Log.open(path, COMPACTED)
-        killed._abandon()
+        abandon(killed)
     with Log.open(path, COMPACTED, read_only=request.param in ("bare", "reader")) as opened:
         yield opened
 
@@ -140,7 +141,7 @@ def test_truncation_in_a_gap_ends_at_or_below_the_offset(tmp_path: Path, offset:
         assert end <= offset
         assert held == [held_offset for held_offset in HELD if held_offset < end]
         assert log.append(b"value", b"key") == end
-        log._abandon()
+        abandon(log)
     with Log.open(path, COMPACTED) as log:
         assert [record.offset for record in log.read()] == [*held, end]
 
