@@ -19,10 +19,10 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from kreplog.config import RANGES, LogConfig, ReplicationConfig, TopicConfig
+from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig
 from kreplog.server import settings, topic_settings
 from kreplog.sim import mutations
-from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, TO_CLIENTS, ApiKey
+from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, NEVER_FLEXIBLE, TO_CLIENTS, ApiKey
 from tests.test_flaws import places
 
 NOT_OF_KAFKA = {
@@ -141,13 +141,13 @@ def protocol_table() -> str:
     rows: list[tuple[object, ...]] = []
     for key, (first, last) in sorted(BETWEEN_BROKERS.items()):
         name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
-        flexible = FLEXIBLE_FROM.get(key)
+        flexible = FLEXIBLE_FROM[key]
         rows.append(
             (
                 int(key),
                 name,
                 f"{first} to {last}" if first < last else first,
-                "never" if flexible is None else flexible,
+                "never" if flexible == NEVER_FLEXIBLE else flexible,
                 "clients and brokers" if key in TO_CLIENTS else "brokers",
             )
         )
@@ -211,6 +211,7 @@ def _broker_settings() -> str:
         (settings._REPLICATION, described(ReplicationConfig.__doc__ or "")),
         (settings._TOPIC, described(TopicConfig.__doc__ or "")),
         (settings._LOG, described(LogConfig.__doc__ or "")),
+        (settings._GROUPS, described(GroupConfig.__doc__ or "")),
     )
     of_topic = {field: name for name, field in topic_settings.NAMES.items()}
     rows: list[tuple[object, ...]] = []

@@ -16,7 +16,7 @@ async def run(bootstrap: str, topic: str) -> None:
 
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None) as consumer:
         partition = TopicPartition(topic, 0)
-        consumer.assign([partition])  # there are no consumer groups: partitions are assigned by hand
+        consumer.assign([partition])  # by hand; `subscribe` with a group id shares the partitions
         consumer.seek(partition, 0)
         for _ in range(3):
             record = await consumer.getone()

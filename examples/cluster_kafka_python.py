@@ -18,7 +18,7 @@ def main(bootstrap: str, topic: str) -> None:
 
     consumer = KafkaConsumer(bootstrap_servers=bootstrap)
     partition = TopicPartition(topic, 0)
-    consumer.assign([partition])  # there are no consumer groups: partitions are assigned by hand
+    consumer.assign([partition])  # by hand; `subscribe` with a group id shares the partitions
     consumer.seek(partition, 0)
     for _ in range(3):
         record = next(consumer)

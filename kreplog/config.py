@@ -34,6 +34,17 @@ RANGES = {
     "flush_messages": (1, 2**63 - 1),
     "producer_id_expiration_ms": (1, 2**63 - 1),
     "max_producer_ids": (1, 2**31 - 1),
+    "group_min_session_timeout_ms": (1, 2**31 - 1),
+    "group_max_session_timeout_ms": (1, 2**31 - 1),
+    "group_initial_rebalance_delay_ms": (0, 2**31 - 1),
+    "group_max_size": (1, 2**31 - 1),
+    "offset_metadata_max_bytes": (0, 2**15 - 1),
+    "offsets_commit_timeout_ms": (1, 2**31 - 1),
+    "offsets_retention_minutes": (1, 2**31 - 1),
+    "offsets_retention_check_interval_ms": (10, 2**63 - 1),
+    "offsets_topic_num_partitions": (1, 10_000),
+    "offsets_topic_replication_factor": (1, 2**15 - 1),
+    "offsets_topic_segment_bytes": (256, 2**31 - 1),
 }
 """By setting: the least and the greatest that is allowed."""
 
@@ -182,7 +193,40 @@ class ReplicationConfig:
         _check_fields(self)
 
 
-def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig) -> None:
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """How a broker coordinates consumer groups.
+
+    group_min_session_timeout_ms, group_max_session_timeout_ms: the session time-outs that a member may choose.
+    group_initial_rebalance_delay_ms: how long the first generation of a group waits for more members.
+    group_max_size: maximum of members of a group.
+    offset_metadata_max_bytes: maximum size of the text that a client may commit with an offset.
+    offsets_commit_timeout_ms: how long a commit waits for the in-sync replicas.
+    offsets_retention_minutes: after this time without members a group's offsets are deleted; those that simple
+        consumers have committed, after this time without a commit.
+    offsets_retention_check_interval_ms: interval of the checks for offsets to delete.
+    offsets_topic_num_partitions, offsets_topic_replication_factor, offsets_topic_segment_bytes: of
+        `__consumer_offsets`, when it is created. The groups are spread over its partitions by their names, so the
+        number of partitions never changes.
+    """
+
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4096
+    offsets_commit_timeout_ms: int = 5000
+    offsets_retention_minutes: int = 10080
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 3
+    offsets_topic_segment_bytes: int = 100 << 20
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if value is None and field.default is None:

@@ -24,9 +24,9 @@ SOURCES = {
 # A part is a module or package with all below it; the longest name that fits is the one that counts. "kreplog" itself
 # is __init__.py, which stands for the public names.
 EVERYWHERE = {"kreplog.errors", "kreplog.types", "kreplog.config"}
-CORE = {"kreplog.core", "kreplog.core.messages"}
+CORE = {"kreplog.core", "kreplog.core.messages", "kreplog.core.group_messages"}
 CONTROLLER = {"kreplog.core.controller", "kreplog.core.controller.rebalance"}
-CORES = CORE | CONTROLLER | {"kreplog.core.replication", "kreplog.core.broker"}
+CORES = CORE | CONTROLLER | {"kreplog.core.replication", "kreplog.core.groups", "kreplog.core.broker"}
 ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log"},
     "kreplog.errors": set(),
@@ -53,12 +53,14 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.__main__": {"kreplog.cli"},
     "kreplog.core": EVERYWHERE | CORE,
     "kreplog.core.messages": EVERYWHERE | CORE,
+    "kreplog.core.group_messages": EVERYWHERE,
     "kreplog.core.replication": EVERYWHERE | CORE,
+    "kreplog.core.groups": EVERYWHERE | CORE,
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,
     # Of the cores wire has their messages alone: the dataclasses that frames are decoded into and encoded from.
-    "kreplog.wire": EVERYWHERE | {"kreplog._native", "kreplog.core.messages"},
+    "kreplog.wire": EVERYWHERE | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages"},
     "kreplog.coord": EVERYWHERE,
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},
     "kreplog.server": EVERYWHERE | CORES | {"kreplog.coord", "kreplog.managed_log", "kreplog.wire"},
@@ -198,7 +200,19 @@ def test_no_arrow_is_allowed_that_no_import_needs() -> None:
     assert unused_arrows(source_files()) == []
 
 
-PURE = {"__future__", "bisect", "collections", "dataclasses", "enum", "heapq", "itertools", "json", "typing", "uuid"}
+PURE = {
+    "__future__",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "typing",
+    "uuid",
+}
 """What of the standard library `core` may use: nothing that reads a clock, a file, a socket or global randomness."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from kreplog.config import GroupConfig
 from kreplog.errors import UsageError
 from kreplog.managed_log import atomic_write, group_number, make_directory
 from kreplog.server.network.internal import create_key
@@ -40,6 +41,19 @@ def check_settings(root: Path, broker: int, settings: Sequence[str]) -> None:
     except ValueError as error:
         raise UsageError(f"--set: these settings contradict each other: {', '.join(settings)}: {error}") from error
     check(whole, "--set", {}, {})
+
+
+def with_offsets_replicas(settings: Sequence[str], brokers: int) -> Sequence[str]:
+    """The settings with a replication factor for `__consumer_offsets` that so few brokers can have, unless they have
+    one: a broker creates the topic only with all its replicas."""
+    name, factor = "offsets.topic.replication.factor", GroupConfig().offsets_topic_replication_factor
+    try:
+        given = {name for text in settings for name in parse(text)}
+    except ValueError:  # reported by check_settings
+        return settings
+    if brokers >= factor or name in given:
+        return settings
+    return [*settings, f'"{name}" = {brokers}']
 
 
 def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> str:

@@ -26,7 +26,14 @@ from pathlib import Path
 
 from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster import log_tail
-from kreplog.cluster.files import check_settings, create_cluster_key, free_ports, write_broker, write_cluster
+from kreplog.cluster.files import (
+    check_settings,
+    create_cluster_key,
+    free_ports,
+    with_offsets_replicas,
+    write_broker,
+    write_cluster,
+)
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, UsageError
 from kreplog.managed_log import make_directory
@@ -106,6 +113,7 @@ class LocalCluster:
         if (root / "cluster.json").exists():
             raise UsageError(f"{root} contains a cluster already: choose another directory", path=str(root))
         ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
+        settings = with_offsets_replicas(settings, len(brokers))
         check_settings(root, brokers[0], settings)
         for broker, port in zip(brokers, ports, strict=True):
             write_broker(root, broker, port, settings)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.core.events import Event
+from kreplog.core.group_messages import GroupResponse, LogRecord
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -312,7 +313,7 @@ class DisconnectPeer:
 @dataclass(frozen=True, slots=True)
 class Reply:
     reply_to: Hashable
-    response: Response
+    response: Response | GroupResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,36 @@ class SendShutdown:
     attempt: int
     controller: int
     request: ControlledShutdownRequest
+
+
+# Effects of the group coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class AppendGroupRecords:
+    """Append one batch of records to a partition of `__consumer_offsets` with acks=all, if this broker still leads it
+    in that epoch; a GroupRecordsAppended with `tag` follows."""
+
+    tag: int
+    partition: TopicPartition
+    leader_epoch: int
+    records: tuple[LogRecord, ...]
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGroupRecords:
+    """Read committed records of a partition of `__consumer_offsets` from `offset` on, -1 for the log start; a
+    GroupRecordsRead of that epoch and offset follows."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """Answer: int, milliseconds since 1970."""
 
 
 # Effects of one core on the others, and on the process
@@ -425,6 +456,9 @@ Effect = (
     | Reply
     | LeaderAndIsrApplied
     | SendShutdown
+    | AppendGroupRecords
+    | ReadGroupRecords
+    | WallClock
     | Deliver
     | SyncFiles
     | ClearUncleanMark

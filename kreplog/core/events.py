@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kreplog.core.group_messages import GroupRequest, LogRecord
 from kreplog.core.messages import (
     ControlledShutdownResponse,
     ControlRequest,
@@ -13,7 +14,7 @@ from kreplog.core.messages import (
     FetchResponse,
     Request,
 )
-from kreplog.errors import CoordinationError
+from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.types import BrokerRegistration, TopicPartition, WatchEvent
 
 
@@ -22,7 +23,7 @@ class Received:
     """A request has arrived; the response goes to `reply_to`, which only the shell interprets."""
 
     reply_to: Hashable
-    request: Request
+    request: Request | GroupRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,41 @@ class PeerUnreachable:
     refused: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LeadershipChanged:
+    """This broker begins or ceases to lead a partition of an internal topic, or leads it in another epoch.
+
+    leader_epoch: None if it no longer leads. end: the log end offset where the epoch begins.
+    """
+
+    partition: TopicPartition
+    leader_epoch: int | None
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecordsAppended:
+    """The outcome of an AppendGroupRecords. base_offset: of its first record."""
+
+    tag: int
+    error: ErrorCode
+    base_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecordsRead:
+    """The result of a ReadGroupRecords. records: each with its offset; those of unknown kinds are left out.
+    next_offset: where to read on; `offset` if nothing more is committed. failure: why it could not be read, "" if it
+    was."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    offset: int
+    records: tuple[tuple[int, LogRecord], ...] = ()
+    next_offset: int = 0
+    failure: str = ""
+
+
 Event = (
     Received
     | FetchReplied
@@ -187,4 +223,7 @@ Event = (
     | PeerConnected
     | PeerDisconnected
     | PeerUnreachable
+    | LeadershipChanged
+    | GroupRecordsAppended
+    | GroupRecordsRead
 )

@@ -235,6 +235,13 @@ class ProduceRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorProduce(ProduceRequest):
+    """An append of this broker's own coordinator, which is void unless the partitions are led in that epoch."""
+
+    current_leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
 class ProducedPartition:
     """base_offset: of the first record, for a duplicate too; -1 with an error."""
 

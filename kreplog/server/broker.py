@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
+from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
@@ -63,6 +65,7 @@ from kreplog.server.storage import log_loader
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.disk_space import all_have_space
+from kreplog.server.storage.group_logs import GroupLogs
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
@@ -92,6 +95,7 @@ class Broker:
     register: AsyncCoreRunner
     detect: AsyncCoreRunner
     stopper: SyncCoreRunner
+    groups: SyncCoreRunner
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -242,7 +246,10 @@ class Broker:
         manager, controller, registration = self.manager, self.controller, self.registration
         detector, max_wait_ms = FailureDetector(self.id), self.settings.controlled_shutdown_max_wait_ms
         shutdown = ControlledShutdown(self.id, registration, manager.metadata, max_wait_ms)
-        self.cores = BrokerCores(manager, controller, registration, detector, shutdown)
+        groups = GroupCoordinator(
+            self.settings.groups, lambda: manager.metadata.partitions, lambda: str(uuid.uuid4()), self.memory
+        )
+        self.cores = BrokerCores(manager, controller, registration, detector, shutdown, groups)
 
         def run(name: str, core: effects.Core) -> AsyncCoreRunner:
             return AsyncCoreRunner(name, core, self._apply_awaited, partial(self._after_step, core), self._broke)
@@ -252,7 +259,9 @@ class Broker:
         self.detect = run("failure detector", detector)
         after = partial(self._after_step, shutdown)
         self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, self._broke, after=after)
-        runners = self.replicas, self.control, self.register, self.detect, self.stopper
+        self.groups = SyncCoreRunner("groups", groups, self._apply_groups, self._broke)
+        self.group_logs = GroupLogs(self.hosted, self.replicas.put, self.groups.put)
+        runners = self.replicas, self.control, self.register, self.detect, self.stopper, self.groups
         self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
         self.peers = PeerConnections(self.dialer.connect, self.detect.put, self.recently_failed.connection_closed)
         self.sender = ControlSender(
@@ -366,6 +375,16 @@ class Broker:
             self.store.submit_read(effect.paths, partial(self._store_replied, effect.tag))
         else:
             self._note(effect)
+        return None
+
+    def _apply_groups(self, effect: effects.Effect) -> Any:
+        """Carry out an effect of the group coordinator; returns its answer."""
+        if isinstance(effect, effects.Reply):
+            self._answer(effect)
+        elif isinstance(effect, effects.StateChange):
+            self._note(effect)
+        else:
+            return self.group_logs.execute(effect)
         return None
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
@@ -549,6 +568,7 @@ class Broker:
         await self.store.close()
         if self._failure is None:
             await self.logs.write_checkpoints()
+        self.group_logs.close()
         clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=self._failure is None))
         self._pool.shutdown()
         _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")

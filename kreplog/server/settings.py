@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kreplog.config import RANGES, LogConfig, ReplicationConfig, TopicConfig
+from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -66,7 +66,7 @@ class BrokerSettings:
     checkpoint_interval_ms: interval of the checkpoints of all replicas' offsets.
     stray_retention_ms: time after which a stray, a replica that is no longer assigned to the broker, is deleted; -1:
     never.
-    replication, topic, log: all settings with Kafka's names there; see kreplog.config.
+    replication, topic, log, groups: all settings with Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
@@ -101,6 +101,7 @@ class BrokerSettings:
     replication: ReplicationConfig
     topic: TopicConfig
     log: LogConfig
+    groups: GroupConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ def check(
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
         topic=TopicConfig(**{field: complete[name] for name, field in _TOPIC.items()}),
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
+        groups=GroupConfig(**{field: complete[name] for name, field in _GROUPS.items()}),
     )
     _check_listeners(settings)
     _check_internal(settings)
@@ -258,6 +260,7 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (_REPLICATION, settings.replication),
         (_TOPIC, settings.topic),
         (_LOG, settings.log),
+        (_GROUPS, settings.groups),
     ):
         if name in names:
             value = getattr(config, names[name])
@@ -400,6 +403,7 @@ _OWN = {
 }
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
 _TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig) if field.default is not None}
+_GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _LOG = {
     "log.retention.ms": "retention_ms",
     "log.retention.bytes": "retention_bytes",
@@ -454,6 +458,7 @@ SETTINGS: dict[str, _Setting] = {
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(_TOPIC, TopicConfig()),
     **_of_config(_LOG, LogConfig()),
+    **_of_config(_GROUPS, GroupConfig()),
 }
 """Every setting of a broker, by Kafka's name."""
 

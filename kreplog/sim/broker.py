@@ -22,6 +22,7 @@ from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
+from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
@@ -273,10 +274,11 @@ class BrokerProcess:
             self.registration,
             FailureDetector(self.id),
             ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
+            GroupCoordinator(cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, memory),
         )
-        names = ("broker", "controller", "registration", "failure detector", "shutdown")
+        names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups")
         self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
-        self.replicas, self.control, self.register, self.detect, self.stopper = self.runners
+        self.replicas, self.control, self.register, self.detect, self.stopper, self.groups = self.runners
         self._runner_of = {runner.core: runner for runner in self.runners}
         self._held: dict[int, HeldConnection] = {}
         self.sender = VirtualControlSender(
@@ -311,6 +313,10 @@ class BrokerProcess:
             effects.StateChange: self._state_change,
             effects.UncleanElection: self._unclean_election,
         }
+
+    def _unique_id(self) -> str:
+        """Of a member; drawn, so that no process repeats it."""
+        return f"{self._scheduler.random.getrandbits(64):016x}"
 
     # Clock
 

@@ -12,10 +12,10 @@ when it is injected. So any subset of a plan's actions can be run, which is how 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from kreplog.config import ReplicationConfig, TopicConfig
+from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig
 
 KINDS: dict[str, int] = {
     "late": 2,
@@ -107,6 +107,7 @@ class SimulationPlan:
     kinds: tuple[str, ...]
     actions: tuple[Action, ...]
     all_flush: bool = False
+    groups: GroupConfig = field(default_factory=GroupConfig)
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:

@@ -167,7 +167,7 @@ class TracedBroker(BrokerProcess):
         values = " ".join(self.cluster.values(log.read(start, end, 1 << 30)))
         self.report(f"{verb} {partition} [{start}, {end}): {values}")
 
-    def _report_refusals(self, request: m.Request, response: m.Response) -> None:
+    def _report_refusals(self, request: object, response: Any) -> None:
         match request, response:
             case m.FetchRequest(replica_id=replica), m.FetchResponse(partitions=partitions) if replica >= 0:
                 for partition in partitions:
@@ -183,7 +183,7 @@ class TracedBroker(BrokerProcess):
                                 f"refuses the fetch of {partition.partition} by b{replica}: {partition.error.name}"
                             )
             case m.LeaderAndIsrRequest() | m.StopReplicaRequest() | m.UpdateMetadataRequest(), _:
-                refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]  # type: ignore[union-attr]
+                refused = [response.error, *(error for _, error in getattr(response, "partitions", ()))]
                 for error in dict.fromkeys(error for error in refused if error is not ErrorCode.NONE):
                     name = type(request).__name__.removesuffix("Request")
                     self.report(f"refuses {name} of controller b{request.controller_id}: {error.name}")

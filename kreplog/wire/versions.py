@@ -27,6 +27,12 @@ class ApiKey(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -37,10 +43,12 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
 
 
@@ -53,8 +61,15 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 8),
         ApiKey.METADATA: (0, 12),
-        ApiKey.OFFSET_FETCH: (1, 7),
-        ApiKey.FIND_COORDINATOR: (0, 4),
+        ApiKey.OFFSET_COMMIT: (2, 9),
+        ApiKey.OFFSET_FETCH: (1, 9),
+        ApiKey.FIND_COORDINATOR: (0, 6),
+        ApiKey.JOIN_GROUP: (0, 9),
+        ApiKey.HEARTBEAT: (0, 4),
+        ApiKey.LEAVE_GROUP: (0, 5),
+        ApiKey.SYNC_GROUP: (0, 5),
+        ApiKey.DESCRIBE_GROUPS: (0, 6),
+        ApiKey.LIST_GROUPS: (0, 5),
         ApiKey.API_VERSIONS: (0, 3),
         ApiKey.CREATE_TOPICS: (2, 7),
         ApiKey.DELETE_TOPICS: (1, 6),
@@ -65,10 +80,12 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
         ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.DELETE_GROUPS: (0, 2),
         ApiKey.ELECT_LEADERS: (0, 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+        ApiKey.OFFSET_DELETE: (0, 0),
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
     }
 )
@@ -88,6 +105,9 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
 FIRST_REAL_PRODUCE = 3
 """Produce below this carries batches older than magic 2: UNSUPPORTED_VERSION for each partition."""
 
+NEVER_FLEXIBLE = 1 << 15
+"""Above every version."""
+
 FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
     {
         ApiKey.PRODUCE: 9,
@@ -101,6 +121,12 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.OFFSET_COMMIT: 8,
         ApiKey.OFFSET_FETCH: 6,
         ApiKey.FIND_COORDINATOR: 3,
+        ApiKey.JOIN_GROUP: 6,
+        ApiKey.HEARTBEAT: 4,
+        ApiKey.LEAVE_GROUP: 4,
+        ApiKey.SYNC_GROUP: 4,
+        ApiKey.DESCRIBE_GROUPS: 5,
+        ApiKey.LIST_GROUPS: 3,
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
@@ -111,10 +137,12 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.ALTER_CONFIGS: 2,
         ApiKey.DESCRIBE_LOG_DIRS: 2,
         ApiKey.CREATE_PARTITIONS: 2,
+        ApiKey.DELETE_GROUPS: 2,
         ApiKey.ELECT_LEADERS: 2,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+        ApiKey.OFFSET_DELETE: NEVER_FLEXIBLE,
         ApiKey.DESCRIBE_CLUSTER: 0,
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import GroupConfig, ReplicationConfig
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
@@ -20,6 +20,7 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import PeersChanged, Registered, SessionLost, SessionStarted, Stopping
 from kreplog.core.failures import FailureDetector
+from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     FetchRequest,
@@ -44,7 +45,8 @@ class Cores(BrokerCores):
         replicas, controller = ReplicaManager(OWN, config), Controller(OWN, config)
         registration = Registration(BrokerRegistration(OWN, -1, unclean=True))
         shutdown = ControlledShutdown(OWN, registration, replicas.metadata, 1000)
-        super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown)
+        groups = GroupCoordinator(GroupConfig(), dict, str)
+        super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown, groups)
 
     def registers(self, epoch: int) -> Sequence[Effect]:
         self.registration.broker_epoch = epoch
@@ -113,7 +115,7 @@ def test_sessions_and_stops_reach_the_cores_concerned() -> None:
     assert cores.session_started(5) == (Deliver(cores.registration, SessionStarted(5)),)
     assert cores.stop() == (Deliver(cores.registration, Stopping()), Deliver(cores.shutdown, Stopping()))
     cores.channels.put(SendControl(2, 3, UpdateMetadataRequest(OWN, 1, 3, ())))
-    lost = [Deliver(core, SessionLost()) for core in cores.cores if core is not cores.shutdown]
+    lost = [Deliver(core, SessionLost()) for core in cores.cores if core not in (cores.shutdown, cores.groups)]
     assert list(cores.session_lost()) == [*lost, CloseControlChannel(2)]
     assert cores.channels.idle
 

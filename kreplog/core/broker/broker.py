@@ -30,6 +30,8 @@ from kreplog.core.effects import (
 )
 from kreplog.core.events import Event, PeersChanged, Registered, SessionLost, SessionStarted, Stopping
 from kreplog.core.failures import FailureDetector
+from kreplog.core.group_messages import GroupRequest
+from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.core.registration import Registration, transition
 from kreplog.core.replication.manager import ReplicaManager
@@ -41,8 +43,8 @@ _NO_EFFECTS: tuple[Effect, ...] = ()
 class BrokerCores:
     """See the module.
 
-    replicas, controller, registration, detector, shutdown: the cores, in the order in which they get a common event.
-    channels: the controller's requests to the brokers.
+    replicas, controller, registration, detector, shutdown, groups: the cores, in the order in which they get a common
+    event. channels: the controller's requests to the brokers.
     """
 
     def __init__(
@@ -52,24 +54,28 @@ class BrokerCores:
         registration: Registration,
         detector: FailureDetector,
         shutdown: ControlledShutdown,
+        groups: GroupCoordinator,
     ) -> None:
         self.replicas = replicas
         self.controller = controller
         self.registration = registration
         self.detector = detector
         self.shutdown = shutdown
+        self.groups = groups
         self.channels = ControlChannels()
         self._brokers = replicas.metadata.brokers
         self._registered: Registered | None = None
 
     @property
     def cores(self) -> tuple[Core, ...]:
-        return self.replicas, self.controller, self.registration, self.detector, self.shutdown
+        return self.replicas, self.controller, self.registration, self.detector, self.shutdown, self.groups
 
     def core_for(self, request: object) -> Core:
-        """The core that a request to this broker is for: a ControlledShutdown is the controller's, all others are those
-        of the replicas."""
-        return self.controller if isinstance(request, ControlledShutdownRequest) else self.replicas
+        """The core that a request to this broker is for: a ControlledShutdown is the controller's, those of groups are
+        the coordinator's, all others are those of the replicas."""
+        if isinstance(request, ControlledShutdownRequest):
+            return self.controller
+        return self.groups if isinstance(request, GroupRequest) else self.replicas
 
     def session_started(self, session_id: int) -> Sequence[Effect]:
         """The store has granted a session, which will own this broker's ephemeral nodes."""
@@ -112,11 +118,18 @@ class BrokerCores:
         return (reply,)
 
     def _replicas_stepped(self) -> Sequence[Effect]:
+        effects = self._leadership_effects() if self.replicas.leadership_changes else _NO_EFFECTS
         brokers = self.replicas.metadata.brokers
         if brokers is self._brokers:
-            return _NO_EFFECTS
+            return effects
         self._brokers = brokers
-        return (Deliver(self.detector, PeersChanged(brokers)),)
+        return *effects, Deliver(self.detector, PeersChanged(brokers))
+
+    def _leadership_effects(self) -> Sequence[Effect]:
+        """The coordinator learns of every change, in order: between two epochs that this broker leads, another may have
+        led."""
+        changes, self.replicas.leadership_changes = self.replicas.leadership_changes, []
+        return [Deliver(self.groups, change) for change in changes]
 
     def _registration_stepped(self) -> Sequence[Effect]:
         registered = self.registration.registered

@@ -50,9 +50,9 @@ class LeaderRole(IsrProposer):
 
     # Produce
 
-    def refuses_produce(self, acks: int) -> ErrorCode:
+    def refuses_produce(self, acks: int, current_leader_epoch: int = NO_EPOCH) -> ErrorCode:
         """The error for a produce with `acks` (F18); NONE if it may be appended."""
-        if (error := self.refusal(NO_EPOCH)) is not ErrorCode.NONE:
+        if (error := self.refusal(current_leader_epoch)) is not ErrorCode.NONE:
             return error
         if acks == -1 and not self.has_min_isr():
             return ErrorCode.NOT_ENOUGH_REPLICAS

@@ -28,6 +28,7 @@ from kreplog.core.events import (
     Event,
     FetchReplied,
     Flushed,
+    LeadershipChanged,
     LogFailed,
     OffsetFound,
     Received,
@@ -37,6 +38,7 @@ from kreplog.core.events import (
     StoreReplied,
     Tick,
 )
+from kreplog.core.group_messages import OFFSETS_TOPIC, GroupRequest
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
     ControlRequest,
@@ -95,7 +97,8 @@ class ReplicaManager:
     memory: the account for state of clients between requests; None for no limit.
     disk_lost: a log directory is new, or could not be opened, so that assigned replicas may be missing.
     metadata: the cluster metadata of the last controller. partitions: the open replicas. missing: topic ids of replicas
-    that were lost with a disk while this broker counted as in sync.
+    that were lost with a disk while this broker counted as in sync. leadership_changes: of partitions of internal
+    topics, in order, for the coordinators of this broker to take.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.fencing = ControlFencing()
         self.missing: dict[TopicPartition, str] = {}
+        self.leadership_changes: list[LeadershipChanged] = []
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
@@ -198,7 +202,7 @@ class ReplicaManager:
 
     # Requests
 
-    def _received(self, reply_to: Hashable, request: Request, now_ms: int) -> Steps[None]:
+    def _received(self, reply_to: Hashable, request: Request | GroupRequest, now_ms: int) -> Steps[None]:
         if isinstance(request, ControlRequest):
             yield from self._control(reply_to, request, now_ms)
             return
@@ -439,6 +443,7 @@ class ReplicaManager:
         self._postponed.pop(topic_partition, None)
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
+            self._note_leadership(topic_partition, None)
             self._stop_fetching(topic_partition)
             yield from self._produces.fail(topic_partition, self.metadata.replica_error(topic_partition))
             yield from self._deletions.settle(topic_partition)
@@ -544,6 +549,8 @@ class ReplicaManager:
         if partition.needs_tick():
             self._unsettled[topic_partition] = None
         if PartitionChange.ROLE in changes:
+            leads = partition.role is Role.LEADER
+            self._note_leadership(topic_partition, partition.leader_epoch if leads else None, partition.epoch_start)
             self._stop_fetching(topic_partition)
             if partition.role is not Role.LEADER and topic_partition in self._produces:
                 yield from self._produces.fail(topic_partition, partition.refusal(NO_EPOCH))
@@ -562,6 +569,10 @@ class ReplicaManager:
             yield from self._produces.fail(topic_partition, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         if changes & CHANGES_FOR_READERS:
             yield from self._fetches.wake(topic_partition, now_ms)
+
+    def _note_leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int = 0) -> None:
+        if partition.topic == OFFSETS_TOPIC:
+            self.leadership_changes.append(LeadershipChanged(partition, leader_epoch, end))
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
         index = fetcher_index(partition.topic_partition, self.config.num_replica_fetchers)

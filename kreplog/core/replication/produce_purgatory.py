@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from kreplog.core.effects import Reply, StateChange, Steps
-from kreplog.core.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
+from kreplog.core.messages import (
+    CoordinatorProduce,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
 from kreplog.core.replication.delayed import CommitQueue, DelayedProduce
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
@@ -16,7 +22,7 @@ from kreplog.errors import (
     OutOfOrderSequenceError,
     ResourceExhaustedError,
 )
-from kreplog.types import TopicPartition
+from kreplog.types import NO_EPOCH, TopicPartition
 
 EXHAUSTION_LOG_INTERVAL_MS = 1000
 """At most one log line in this time about appends that failed for want of descriptors or memory: clients retry soon."""
@@ -38,9 +44,10 @@ class ProducePurgatory:
             responses = [ProducedPartition(produced.partition, refused) for produced in request.partitions]
             yield Reply(reply_to, ProduceResponse(tuple(responses)))
             return None
+        epoch = request.current_leader_epoch if isinstance(request, CoordinatorProduce) else NO_EPOCH
         produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
         for index, produced in enumerate(request.partitions):
-            response, next_offset = yield from self._append(produced, request.acks, now_ms)
+            response, next_offset = yield from self._append(produced, request.acks, epoch, now_ms)
             produce.responses.append(response)
             if response.error is ErrorCode.NONE and request.acks == -1:
                 partition = self._partitions[produced.partition]
@@ -52,12 +59,15 @@ class ProducePurgatory:
             yield Reply(reply_to, produce.response)
         return None
 
-    def _append(self, produced: ProducePartition, acks: int, now_ms: int) -> Steps[tuple[ProducedPartition, int]]:
-        """The response once it is committed, and the offset that the high watermark must reach for that."""
+    def _append(
+        self, produced: ProducePartition, acks: int, epoch: int, now_ms: int
+    ) -> Steps[tuple[ProducedPartition, int]]:
+        """The response once it is committed, and the offset that the high watermark must reach for that. epoch: of the
+        leader, NO_EPOCH for any."""
         partition = self._partitions.get(produced.partition)
         if partition is None:
             return ProducedPartition(produced.partition, self._metadata.replica_error(produced.partition)), 0
-        if (error := partition.refuses_produce(acks)) is not ErrorCode.NONE:
+        if (error := partition.refuses_produce(acks, epoch)) is not ErrorCode.NONE:
             partition.sequence_gap_grace.begin(now_ms)
             return ProducedPartition(produced.partition, error), 0
         try:

@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kreplog.config import TopicConfig
@@ -185,6 +186,23 @@ class AdminHandlers:
         if created and not request.validate_only:
             await self._await_result(results, created, request.timeout_ms, lambda name: self._has_leaders(name, 1))
         return {"topics": results}
+
+    async def create_internal_topic(
+        self, name: str, partitions: int, replicas: int, settings: Mapping[str, str], timeout_s: float
+    ) -> None:
+        """Create a topic that coordinators need, unless it exists, and wait until its partitions have leaders. Raises
+        RefusedError, KreplogError."""
+        configs = [SimpleNamespace(name=setting, value=value) for setting, value in settings.items()]
+        topic = SimpleNamespace(
+            name=name, num_partitions=partitions, replication_factor=replicas, assignments=(), configs=configs
+        )
+        self._recount()
+        try:
+            await self._create_topic(topic, partitions, validate_only=False)
+        except RefusedError as refused:
+            if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        await self._topics.until(lambda: self._has_leaders(name, 1), timeout_s)
 
     def _recount(self) -> None:
         existing = {

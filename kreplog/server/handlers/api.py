@@ -1,8 +1,8 @@
 """Api: dispatches every request of a broker to its handler, and encodes the response.
 
-Produce, Fetch, ListOffsets, DeleteRecords and the requests of controllers go to the cores, which reply later; all other
-requests are handled here, at once or in a task. An API or version that a broker does not offer closes the connection
-before that.
+Produce, Fetch, ListOffsets, DeleteRecords, the requests of groups and those of controllers go to the cores, which reply
+later; all other requests are handled here, at once or in a task. An API or version that a broker does not offer closes
+the connection before that.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from kreplog.core.events import Received
+from kreplog.core.group_messages import OFFSETS_TOPIC, JoinGroupRequest
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -33,6 +34,7 @@ from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.configs import ConfigHandlers
+from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.inspection import inspected, refusals
 from kreplog.server.handlers.metadata import Description, MetadataHandlers
 from kreplog.server.handlers.stored_metadata import StoredMetadata
@@ -47,7 +49,7 @@ from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import BrokerRegistration, Create
-from kreplog.wire import control_messages, delete_records, fetch, generic, offsets, produce
+from kreplog.wire import control_messages, delete_records, fetch, generic, groups, offsets, produce
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
@@ -133,14 +135,17 @@ class Api:
             ApiKey.LIST_OFFSETS: offsets.decode_list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: delete_records.decode_delete_records,
+            **groups.DECODERS,
         }
         self._encoders: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
             ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_response,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
             ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
+            **groups.ENCODERS,
         }
         self._queries = _queries(metadata)
-        self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, settings.topic))
+        coordinators = CoordinatorHandlers(self._admin, host.topics, lambda: metadata.brokers, settings.groups)
+        self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, settings.topic), coordinators)
         known = {*self._handlers, *self._encoders, *self._queries, *self._commands}
         self._pool = make_pool()
         self._offered = {key: versions for key, versions in TO_CLIENTS.items() if key in known}
@@ -185,7 +190,12 @@ class Api:
         key = context.header.api_key
         if key == ApiKey.DELETE_RECORDS and request.timeout_ms > MAX_DELETION_MS:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
-        if key in self._encoders:
+        if key in groups.ENCODERS:
+            if isinstance(request, JoinGroupRequest):
+                request = replace(request, client_host=context.client.host)
+            context.encode = lambda response: groups.ENCODERS[key](response, context.header)
+            self._host.receive(Received(context, request))
+        elif key in self._encoders:
             context.encode = lambda response: self._encoders[key](response, context.header)
             self._put(context, request)
         elif (
@@ -307,6 +317,9 @@ class Api:
         request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
         if header.api_version < FIRST_REAL_PRODUCE:
             refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
+        elif any(produced.partition.topic == OFFSETS_TOPIC for produced in request.partitions):
+            text = f"{OFFSETS_TOPIC} is an internal topic, which coordinators write"
+            refused = produce.refusal(request, ErrorCode.INVALID_TOPIC_EXCEPTION, text)
         elif transactional_id is not None:
             refused = produce.refusal(request, ErrorCode.INVALID_REQUEST, "transactions are not supported")
         else:
@@ -451,15 +464,16 @@ def _queries(metadata: MetadataHandlers) -> dict[int, Callable[[Any, int], Descr
         ApiKey.DESCRIBE_CLUSTER: lambda request, version: metadata.cluster(),
         ApiKey.DESCRIBE_CONFIGS: lambda request, version: metadata.configs(request),
         ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: metadata.log_dirs(request),
-        ApiKey.FIND_COORDINATOR: metadata.coordinator,
-        ApiKey.OFFSET_FETCH: lambda request, version: metadata.committed(request),
     }
 
 
-def _commands(admin: AdminHandlers, configs: ConfigHandlers) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
+def _commands(
+    admin: AdminHandlers, configs: ConfigHandlers, coordinators: CoordinatorHandlers
+) -> dict[int, Callable[[Any], Awaitable[Fields]]]:
     """Handlers that run in a task of their own, most of which change the cluster, by API key."""
     return {
         ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
+        ApiKey.FIND_COORDINATOR: coordinators.find,
         ApiKey.CREATE_TOPICS: admin.create_topics,
         ApiKey.DELETE_TOPICS: admin.delete_topics,
         ApiKey.CREATE_PARTITIONS: admin.create_partitions,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kreplog.config import TopicConfig
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
@@ -28,9 +29,6 @@ from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
 
 BROKER_RESOURCE = 4
-
-_GROUP = 0
-"""Coordinator type of a group in FindCoordinator; 1 is that of a transaction."""
 
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
@@ -114,50 +112,6 @@ class MetadataHandlers:
             "brokers": [_endpoint(broker, "broker_id") for broker in self.brokers.values()],
         }
         return 0, lambda: fields
-
-    # Groups
-
-    def coordinator(self, request: Any, version: int) -> Description:
-        """FindCoordinator, although groups are not supported: without a final response clients would retry for ever.
-
-        From version 2 on clients are directed to this broker: they see that it offers no JoinGroup and raise an error
-        that says so, or continue if they assign partitions, as librdkafka does, which sends the request in any case.
-        Earlier clients, such as aiokafka, do not check, so they are refused.
-        """
-        group = request.key_type == _GROUP
-        if group and version >= 2:
-            own = self._own()
-            found = {"error_code": 0, "error_message": None, "node_id": own.id, "host": own.host, "port": own.port}
-        else:
-            found = {
-                "error_code": ErrorCode.UNSUPPORTED_VERSION,
-                "error_message": "consumer groups are not supported: assign partitions"
-                if group
-                else "transactions are not supported",
-                "node_id": -1,
-                "host": "",
-                "port": -1,
-            }
-        keys = dict.fromkeys(request.coordinator_keys if version >= 4 else ())
-        return len(keys), lambda: {**found, "coordinators": [{**found, "key": key} for key in keys]}
-
-    def committed(self, request: Any) -> Description:
-        """OffsetFetch: no group has committed offsets. librdkafka sends it for partitions that are assigned without an
-        offset, and aborts if the broker does not offer it (librdkafka issue 4789)."""
-        requested = partitions_by_topic((topic.name, topic.partition_indexes) for topic in request.topics or ())
-        return sum(map(len, requested.values())), lambda: {
-            "error_code": 0,
-            "topics": [
-                {
-                    "name": name,
-                    "partitions": [
-                        {"partition_index": number, "committed_offset": -1, "metadata": "", "error_code": 0}
-                        for number in numbers
-                    ],
-                }
-                for name, numbers in requested.items()
-            ],
-        }
 
     # Settings
 
@@ -268,7 +222,7 @@ def _topic(
             "error_code": 0,
             "name": view.name,
             "topic_id": view.topic_id,
-            "is_internal": False,
+            "is_internal": view.name == OFFSETS_TOPIC,
             "partitions": [_partition(number, state, live) for number, state in view.partitions.items()],
         }
     by_id = requested.name is None

@@ -164,6 +164,15 @@ class Connection:
             return "a closed connection"
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
 
+    @property
+    def host(self) -> str:
+        """Address of the other end as Kafka shows those of clients."""
+        try:
+            name = self._sock.getpeername()
+        except OSError:
+            return ""
+        return f"/{name[0]}" if isinstance(name, tuple) else "/127.0.0.1"
+
     # In
 
     def pause(self) -> None:

@@ -156,6 +156,11 @@ class ClientConnection:
         return self._connection.peer
 
     @property
+    def host(self) -> str:
+        """The client's address as Kafka shows that of a group's member."""
+        return self._connection.host
+
+    @property
     def idle_since(self) -> float | None:
         """Time of the last byte in or out; None while the broker owes it a response."""
         connection = self._connection

@@ -36,6 +36,14 @@ _FETCH_ALLOWANCE = 5000
 _CREATION_ENTRIES = 60_000
 """Enough for 10,000 new partitions with explicit replica assignments."""
 
+_GROUP_ENTRIES = 60_000
+"""Enough for the members of a large group, or the names of all groups of a coordinator."""
+
+_OF_GROUPS = (
+    *(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP),
+    *(ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.DELETE_GROUPS),
+)
+
 _OF_SETTINGS = (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
 
 T = TypeVar("T")
@@ -45,6 +53,8 @@ def max_entries(api_key: int, partitions: int) -> int:
     """Maximum of entries, of all its arrays together, that a client's request may have in a cluster of `partitions`."""
     if api_key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS):
         return _CREATION_ENTRIES
+    if api_key in _OF_GROUPS:
+        return _GROUP_ENTRIES
     if api_key == ApiKey.FETCH:
         return min(MAX_ITEMS, _FETCH_ALLOWANCE + 3 * partitions)
     each = 16 if api_key in _OF_SETTINGS else 8 if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS else 3

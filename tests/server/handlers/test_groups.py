@@ -1,58 +1,100 @@
-"""Groups and transactions are not there: clients that want them hear so at once, others are left in peace."""
+"""Consumers of groups against one broker, unmodified; transactions and writes to the internal topic are refused."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
 
 import kafka
-from kafka.errors import IncompatibleBrokerVersion, KafkaError
+from kafka.errors import KafkaError
 
 from kreplog.cluster.local_cluster import LocalCluster
-from tests.integration.clusters import WITHIN_S, admin_of, end
+from tests.integration.clusters import WITHIN_S, admin_of, end, eventually
 
 TOPIC = "topic"
-LATEST_WORD_S = 5.0
+INTERNAL = "__consumer_offsets"
+FEW = ('"offsets.topic.num.partitions" = 3', '"group.initial.rebalance.delay.ms" = 0')
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of one broker, which has a topic with one record."""
-    cluster = LocalCluster.create(tmp_path_factory.mktemp("groups") / "c", [0], 0)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker, which has a topic with one record in the first of two partitions."""
+    cluster = LocalCluster.create(tmp_path_factory.mktemp("groups") / "c", [0], 0, FEW)
     try:
         cluster.start()
         with admin_of(cluster.bootstrap()) as admin:
-            admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+            admin.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
         producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap())
-        producer.send(TOPIC, b"value").get(WITHIN_S)
+        producer.send(TOPIC, b"value", partition=0).get(WITHIN_S)
         producer.close()
-        yield cluster.bootstrap()
+        yield cluster
     finally:
         end(cluster)
 
 
-def test_kafka_python_is_told(bootstrap: str) -> None:
-    consumer = kafka.KafkaConsumer(TOPIC, group_id="group", bootstrap_servers=bootstrap, consumer_timeout_ms=20_000)
-    with pytest.raises(IncompatibleBrokerVersion, match="JoinGroup"):
-        next(consumer)
+@pytest.fixture
+def bootstrap(cluster: LocalCluster) -> str:
+    return cluster.bootstrap()
+
+
+def consumer_of(bootstrap: str, group: str | None, *topics: str, **settings: Any) -> Any:
+    return kafka.KafkaConsumer(
+        *topics,
+        group_id=group,
+        bootstrap_servers=bootstrap,
+        consumer_timeout_ms=20_000,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **settings,
+    )
+
+
+def test_kafka_python_subscribes_and_shares(bootstrap: str) -> None:
+    first = consumer_of(bootstrap, "python", TOPIC)
+    assert next(first).value == b"value"
+    second = consumer_of(bootstrap, "python", TOPIC)
+
+    def shared() -> bool:
+        for consumer in (first, second):
+            consumer.poll(20)
+        return [len(first.assignment()), len(second.assignment())] == [1, 1]
+
+    eventually(shared, "both partitions stay with one member")
+    assert first.assignment() | second.assignment() == {kafka.TopicPartition(TOPIC, number) for number in (0, 1)}
+    second.close()
+
+    def alone() -> bool:
+        first.poll(20)
+        return len(first.assignment()) == 2
+
+    eventually(alone, "the partition of a member that has left stays without one")
+    first.close()
+
+
+def test_committed_offsets_outlive_the_broker(cluster: LocalCluster) -> None:
+    here = kafka.TopicPartition(TOPIC, 0)
+    consumer = consumer_of(cluster.bootstrap(), "restart", TOPIC)
+    assert next(consumer).offset == 0
+    consumer.commit()
+    consumer.close()
+    cluster.stop()
+    cluster.start()
+    consumer = consumer_of(cluster.bootstrap(), "restart")
+    consumer.assign([here])
+    assert consumer.committed(here) == 1
     consumer.close()
 
 
 def test_kafka_python_assigns(bootstrap: str) -> None:
     """With a group id too: nothing is committed, so the consumer starts at auto.offset.reset."""
-    for group in (None, "group"):
-        consumer = kafka.KafkaConsumer(
-            group_id=group,
-            bootstrap_servers=bootstrap,
-            consumer_timeout_ms=20_000,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
+    for group in (None, "assigned"):
+        consumer = consumer_of(bootstrap, group)
         consumer.assign([kafka.TopicPartition(TOPIC, 0)])
         assert next(consumer).value == b"value"
         consumer.close()
@@ -65,42 +107,71 @@ def test_kafka_python_has_no_transactions(bootstrap: str) -> None:
     producer.close(0)
 
 
-def test_aiokafka_is_told(bootstrap: str) -> None:
+def test_nobody_but_coordinators_writes_to_the_internal_topic(bootstrap: str) -> None:
+    consumer_of(bootstrap, "writes", TOPIC).close()
+    with admin_of(bootstrap) as admin:
+        (topic,) = admin.describe_topics([INTERNAL])
+        assert topic["is_internal"] and len(topic["partitions"]) == 3
+    confluent = pytest.importorskip("confluent_kafka")
+    reports: list[Any] = []
+    producer = confluent.Producer({"bootstrap.servers": bootstrap})
+    producer.produce(INTERNAL, b"forged", b"key", partition=0, on_delivery=lambda error, _: reports.append(error))
+    assert producer.flush(WITHIN_S) == 0
+    assert [error.name() for error in reports] == ["TOPIC_EXCEPTION"]
+
+
+def test_aiokafka_subscribes(bootstrap: str) -> None:
     aiokafka = pytest.importorskip("aiokafka")
 
-    async def run() -> None:
-        consumer = aiokafka.AIOKafkaConsumer(TOPIC, group_id="group", bootstrap_servers=bootstrap)
+    async def run() -> tuple[bytes, int]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            TOPIC, group_id="aio", bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        await consumer.start()
         try:
-            await consumer.start()
+            record = await consumer.getone()
+            await consumer.commit()
+            return record.value, await consumer.committed(aiokafka.TopicPartition(TOPIC, 0))
         finally:
             await consumer.stop()
 
-    with pytest.raises(aiokafka.errors.UnsupportedVersionError):
-        asyncio.run(asyncio.wait_for(run(), WITHIN_S))
+    assert asyncio.run(asyncio.wait_for(run(), WITHIN_S)) == (b"value", 1)
 
 
-def test_librdkafka_is_told(bootstrap: str) -> None:
+def confluent_consumer(bootstrap: str, group: str) -> tuple[Any, Any]:
     confluent = pytest.importorskip("confluent_kafka")
-    consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "group"})
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    return confluent, confluent.Consumer(settings)
+
+
+def polled(consumer: Any) -> Any:
+    deadline = time.monotonic() + WITHIN_S
+    found = None
+    while found is None and time.monotonic() < deadline:
+        found = consumer.poll(0.5)
+    assert found is not None and found.error() is None
+    return found
+
+
+def test_librdkafka_subscribes(bootstrap: str) -> None:
+    confluent, consumer = confluent_consumer(bootstrap, "rd")
     consumer.subscribe([TOPIC])
-    result = consumer.poll(LATEST_WORD_S)
-    assert result is not None
-    assert "JoinGroup failed: Local: Required feature not supported by broker" in result.error().str()
+    assert polled(consumer).value() == b"value"
+    consumer.commit(asynchronous=False)
+    ((committed),) = consumer.committed([confluent.TopicPartition(TOPIC, 0)], WITHIN_S)
+    assert committed.offset == 1
     consumer.close()
 
 
 @pytest.mark.parametrize("offset", ["stored", "first"])
 def test_librdkafka_assigns(bootstrap: str, offset: str) -> None:
     """librdkafka requires a group id. With stored offsets requested, it starts at auto.offset.reset."""
-    confluent = pytest.importorskip("confluent_kafka")
-    consumer = confluent.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "group", "auto.offset.reset": "earliest"}
-    )
+    confluent, consumer = confluent_consumer(bootstrap, "rd-assigned")
     consumer.assign([confluent.TopicPartition(TOPIC, 0, confluent.OFFSET_STORED if offset == "stored" else 0)])
-    deadline = time.monotonic() + WITHIN_S
-    found = None
-    while found is None and time.monotonic() < deadline:
-        found = consumer.poll(0.5)
-    assert found is not None
-    assert (found.error(), found.value()) == (None, b"value")
+    assert polled(consumer).value() == b"value"
     consumer.close()

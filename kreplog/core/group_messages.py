@@ -1,0 +1,361 @@
+"""Messages of consumer groups: requests of members and tools, their responses, and the records of their log.
+
+The log of a group is a partition of `__consumer_offsets`; its leader is the group's coordinator. Times are in
+milliseconds; those in records are wall-clock time since 1970. Source: Kafka protocol guide; KIP-345, KIP-394.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kreplog.errors import ErrorCode
+from kreplog.types import NO_EPOCH, TopicPartition
+
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The internal topic with the committed offsets and the metadata of all groups."""
+
+NO_GENERATION = -1
+"""The generation of a commit from outside of the group's members."""
+
+NO_OFFSET = -1
+"""The committed offset of a partition for which there is none."""
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, a signed 32-bit number, over UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8) + units[at + 1]) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def partition_of_group(group_id: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that has the group. Source: Kafka, GroupMetadataManager.partitionFor."""
+    value = java_hash(group_id)
+    return 0 if value == -(1 << 31) else abs(value) % partitions
+
+
+# Requests of members
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupRequest:
+    """Join a group, or rejoin it for its next generation.
+
+    member_id: "" for a new member. instance_id: of a static member (KIP-345). protocols: (name, metadata) of each
+    assignor that the member supports, the preferred first. requires_member_id: a new member gets its id first, and
+    joins with it (KIP-394). can_skip_assignment: a static leader that returns may learn that there is nothing to
+    assign (KIP-814).
+    """
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    requires_member_id: bool = False
+    can_skip_assignment: bool = False
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader of its group learns of it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupResponse:
+    """members: of the generation, for its leader alone."""
+
+    error: ErrorCode
+    member_id: str = ""
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupRequest:
+    """assignments: (member id, assignment), from the leader alone. protocol_type, protocol: None if not given."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupResponse:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    group_id: str
+    generation_id: int
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    error: ErrorCode
+
+
+class MemberIdentity(NamedTuple):
+    """A member that leaves: by its id, or by its instance id alone, as an administrator removes a static one."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupRequest:
+    group_id: str
+    members: tuple[MemberIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupResponse:
+    error: ErrorCode
+    members: tuple[tuple[MemberIdentity, ErrorCode], ...] = ()
+
+
+# Requests for offsets
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset. expire_ms: -1 where the retention of the broker applies."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_ms: int = 0
+    expire_ms: int = -1
+
+
+class CommitPartition(NamedTuple):
+    """The offset of the next record that the group is to read from a partition. metadata: the client's own text."""
+
+    partition: TopicPartition
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest:
+    """generation_id: NO_GENERATION, with member_id "", from outside of the group. retention_ms: -1 for the broker's."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    instance_id: str | None
+    partitions: tuple[CommitPartition, ...]
+    retention_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
+
+
+class OffsetFetchGroup(NamedTuple):
+    """partitions: None for all that have a committed offset."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    """The committed offsets of groups; several in versions from 8 on."""
+
+    groups: tuple[OffsetFetchGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsets:
+    """error: of the group; then offsets has none. An offset is NO_OFFSET where none was committed."""
+
+    group_id: str
+    error: ErrorCode
+    offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
+    groups: tuple[FetchedOffsets, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest:
+    """Delete committed offsets, of topics that no member of the group is subscribed to (KIP-496)."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteResponse:
+    error: ErrorCode
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+
+
+# Requests of tools
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsRequest:
+    group_ids: tuple[str, ...]
+
+
+class DescribedMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """state: of the table in kreplog.core.groups.states; "Dead" for a group that does not exist."""
+
+    group_id: str
+    error: ErrorCode
+    state: str = ""
+    protocol_type: str = ""
+    protocol: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsResponse:
+    groups: tuple[DescribedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest:
+    """states, types: only groups in one of these, in any case of letters; empty for all."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+class ListedGroup(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsResponse:
+    """The groups that this broker coordinates."""
+
+    error: ErrorCode
+    groups: tuple[ListedGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest:
+    group_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsResponse:
+    results: tuple[tuple[str, ErrorCode], ...]
+
+
+GroupRequest = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | OffsetFetchRequest
+    | OffsetDeleteRequest
+    | DescribeGroupsRequest
+    | ListGroupsRequest
+    | DeleteGroupsRequest
+)
+"""A request to the coordinator of a group."""
+
+GroupResponse = (
+    JoinGroupResponse
+    | SyncGroupResponse
+    | HeartbeatResponse
+    | LeaveGroupResponse
+    | OffsetCommitResponse
+    | OffsetFetchResponse
+    | OffsetDeleteResponse
+    | DescribeGroupsResponse
+    | ListGroupsResponse
+    | DeleteGroupsResponse
+)
+
+
+# Records of a group's log
+
+
+class StoredMember(NamedTuple):
+    """A member in the record of its group's generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A generation of a group as it is stored. protocol, leader: None for a group without members. state_ms: when it
+    came into its state, -1 if that is not known."""
+
+    protocol_type: str
+    generation_id: int
+    protocol: str | None
+    leader: str | None
+    state_ms: int
+    members: tuple[StoredMember, ...]
+
+
+class OffsetRecord(NamedTuple):
+    """value: None for a tombstone; here and below."""
+
+    group_id: str
+    partition: TopicPartition
+    value: OffsetAndMetadata | None
+
+
+class GroupRecord(NamedTuple):
+    group_id: str
+    value: GroupMetadata | None
+
+
+LogRecord = OffsetRecord | GroupRecord
+"""A record of `__consumer_offsets`."""

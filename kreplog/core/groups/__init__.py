@@ -1,0 +1,1 @@
+"""Consumer groups: the coordinator core of one broker, for the classic protocol."""

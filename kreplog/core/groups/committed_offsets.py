@@ -1,0 +1,256 @@
+"""GroupOffsets: commits of a group's offsets, their reading, deletion and retention.
+
+A commit is answered, and seen by others, once its record is committed by all in-sync replicas. Source: Kafka,
+GroupMetadataManager; KIP-211 for retention, KIP-496 for deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+
+from kreplog.config import GroupConfig
+from kreplog.core.effects import Reply, Steps, WallClock
+from kreplog.core.group_messages import (
+    NO_OFFSET,
+    CommitPartition,
+    FetchedOffsets,
+    GroupRecord,
+    LogRecord,
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchGroup,
+    OffsetRecord,
+)
+from kreplog.core.groups.group import GROUP_BYTES, OFFSET_BYTES, Group
+from kreplog.core.groups.log_writer import GroupLogWriter
+from kreplog.core.groups.shard import GroupShard
+from kreplog.core.groups.states import GroupState
+from kreplog.core.groups.subscription import CONSUMER_PROTOCOL
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+_NOTHING = OffsetAndMetadata(NO_OFFSET)
+
+
+class GroupOffsets:
+    """See the module. exists: whether a partition is in the cluster's metadata."""
+
+    def __init__(self, config: GroupConfig, log: GroupLogWriter, exists: Callable[[TopicPartition], bool]) -> None:
+        self._config = config
+        self._log = log
+        self._exists = exists
+
+    # OffsetCommit
+
+    def commit(self, shard: GroupShard, reply_to: Hashable, request: OffsetCommitRequest) -> Steps[None]:
+        group = shard.groups.get(request.group_id)
+        error = self._refusal(group, request)
+        if error is not ErrorCode.NONE:
+            yield Reply(reply_to, _commit_response(request, error))
+            return
+        errors = {commit.partition: self._refusal_of(commit) for commit in request.partitions}
+        accepted = [commit for commit in request.partitions if errors[commit.partition] is ErrorCode.NONE]
+        if not accepted:
+            yield Reply(reply_to, OffsetCommitResponse(tuple(errors.items())))
+            return
+        if group is None:
+            group = Group(request.group_id)
+            if not shard.reserve(group, GROUP_BYTES + len(group.group_id)):
+                yield Reply(reply_to, _commit_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                return
+            shard.groups[group.group_id] = group
+        yield from self._append(shard, group, reply_to, request, accepted, errors)
+
+    def _refusal(self, group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
+        """Members commit in their generation; others only while the group has no members."""
+        from_member = request.generation_id >= 0 or request.member_id or request.instance_id is not None
+        if group is None or group.state is GroupState.EMPTY:
+            if request.generation_id < 0:
+                return ErrorCode.NONE
+            return ErrorCode.ILLEGAL_GENERATION if group is None else ErrorCode.UNKNOWN_MEMBER_ID
+        if not from_member:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        member = group.identified(request.member_id, request.instance_id)
+        if isinstance(member, ErrorCode):
+            return member
+        if self._is_other_generation(group, request.generation_id):
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _is_other_generation(self, group: Group, generation_id: int) -> bool:
+        """A member of an earlier generation commits what another may have read on since."""
+        return generation_id != group.generation
+
+    def _refusal_of(self, commit: CommitPartition) -> ErrorCode:
+        if len(commit.metadata.encode()) > self._config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if not self._exists(commit.partition):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    def _append(
+        self,
+        shard: GroupShard,
+        group: Group,
+        reply_to: Hashable,
+        request: OffsetCommitRequest,
+        accepted: list[CommitPartition],
+        errors: dict[TopicPartition, ErrorCode],
+    ) -> Steps[None]:
+        new = [commit for commit in accepted if commit.partition not in group.offsets]
+        if new and not shard.reserve(group, size := sum(OFFSET_BYTES + len(commit.metadata) for commit in new)):
+            if group.is_gone:
+                shard.remove(group)
+            yield Reply(reply_to, _commit_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        if new:
+            shard.release(group, size)  # charged when the offsets are taken
+        wall_ms: int = yield WallClock()
+        expire_ms = -1 if request.retention_ms < 0 else wall_ms + request.retention_ms
+        records = tuple(
+            OffsetRecord(
+                group.group_id,
+                commit.partition,
+                OffsetAndMetadata(commit.offset, commit.leader_epoch, commit.metadata, wall_ms, expire_ms),
+            )
+            for commit in accepted
+        )
+
+        def committed(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            for at, record in enumerate(records, base_offset):
+                if error is ErrorCode.NONE:
+                    shard.take_offset(group, record.partition, record.value, at)
+                errors[record.partition] = error
+            if group.is_gone and shard.groups.get(group.group_id) is group:
+                shard.remove(group)
+            yield Reply(reply_to, OffsetCommitResponse(tuple(errors.items())))
+
+        yield from self._log.append(shard, group, records, committed)
+
+    # OffsetFetch
+
+    def fetch(self, shard: GroupShard, requested: OffsetFetchGroup) -> FetchedOffsets:
+        """The committed offsets; none of a group or partition that has none."""
+        group = shard.groups.get(requested.group_id)
+        held = {} if group is None else group.offsets
+        if requested.partitions is None:
+            found = tuple((partition, stored.value) for partition, stored in held.items())
+        else:
+            found = tuple(
+                (partition, held[partition].value if partition in held else _NOTHING)
+                for partition in requested.partitions
+            )
+        return FetchedOffsets(requested.group_id, ErrorCode.NONE, found)
+
+    # OffsetDelete, DeleteGroups
+
+    def delete(self, shard: GroupShard, reply_to: Hashable, request: OffsetDeleteRequest) -> Steps[None]:
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            yield Reply(reply_to, OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        if group.members and group.protocol_type != CONSUMER_PROTOCOL:
+            yield Reply(reply_to, OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP))
+            return
+        topics = group.subscribed_topics()
+        errors = {
+            partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if topics is None or partition.topic in topics
+            else ErrorCode.NONE
+            for partition in request.partitions
+        }
+        found = [
+            partition for partition in errors if errors[partition] is ErrorCode.NONE and partition in group.offsets
+        ]
+
+        def deleted(error: ErrorCode, now_ms: int) -> Steps[None]:
+            failed = error is not ErrorCode.NONE
+            yield Reply(reply_to, OffsetDeleteResponse(error, () if failed else tuple(errors.items())))
+
+        if found:
+            yield from self._delete(shard, group, found, deleted)
+        else:
+            yield from deleted(ErrorCode.NONE, 0)
+
+    def delete_group(
+        self, shard: GroupShard, group_id: str, then: Callable[[ErrorCode, int], Steps[None]], now_ms: int
+    ) -> Steps[None]:
+        """Delete a group that has no members, with its offsets; `then` gets the error."""
+        group = shard.groups.get(group_id)
+        if group is None:
+            yield from then(ErrorCode.GROUP_ID_NOT_FOUND, now_ms)
+        elif group.members or group.pending or group.state is not GroupState.EMPTY:
+            yield from then(ErrorCode.NON_EMPTY_GROUP, now_ms)
+        else:
+            yield from self._delete(shard, group, list(group.offsets), then, whole=True)
+
+    def _delete(
+        self,
+        shard: GroupShard,
+        group: Group,
+        partitions: list[TopicPartition],
+        then: Callable[[ErrorCode, int], Steps[None]],
+        *,
+        whole: bool = False,
+    ) -> Steps[None]:
+        """Write tombstones. whole: of the group too, unless it has come back to life meanwhile."""
+        records: tuple[LogRecord, ...] = tuple(OffsetRecord(group.group_id, name, None) for name in partitions)
+        if whole:
+            records = (*records, GroupRecord(group.group_id, None))
+        if not records:
+            yield from then(ErrorCode.NONE, 0)
+            return
+        generation = group.generation
+
+        def deleted(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            if error is ErrorCode.NONE:
+                for at, partition in enumerate(partitions, base_offset):
+                    shard.take_offset(group, partition, None, at)
+                if whole and group.state is GroupState.EMPTY and group.generation == generation:
+                    group.is_stored = False
+                if group.is_gone and shard.groups.get(group.group_id) is group:
+                    shard.remove(group)
+            yield from then(error, now_ms)
+
+        yield from self._log.append(shard, group, records, deleted)
+
+    # Retention
+
+    def expire(self, shard: GroupShard, group: Group, wall_ms: int) -> Steps[None]:
+        """Delete the offsets whose retention is over, and the group if nothing else is left of it."""
+        expired = list(self._expired(group, wall_ms))
+        rest = len(group.offsets) - len(expired)
+        whole = group.state is GroupState.EMPTY and not group.pending and not rest and not group.in_flight
+        if expired or whole:
+            yield from self._delete(shard, group, expired, _done, whole=whole)
+
+    def _expired(self, group: Group, wall_ms: int) -> Iterator[TopicPartition]:
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        empty = group.state is GroupState.EMPTY
+        simple = group.protocol_type is None
+        topics = None if empty or group.state is not GroupState.STABLE else group.subscribed_topics()
+        for partition, stored in group.offsets.items():
+            value = stored.value
+            if not empty and (topics is None or partition.topic in topics):
+                continue
+            if value.expire_ms >= 0:
+                over = wall_ms >= value.expire_ms
+            else:
+                since_ms = value.commit_ms if simple or not empty else max(group.state_ms, value.commit_ms)
+                over = wall_ms - since_ms >= retention_ms
+            if over:
+                yield partition
+
+
+def _done(error: ErrorCode, now_ms: int) -> Steps[None]:
+    return
+    yield
+
+
+def _commit_response(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(tuple((commit.partition, error) for commit in request.partitions))

@@ -1,0 +1,335 @@
+"""GroupCoordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
+
+It routes each request to the shard of its group, loads a shard when its leadership begins, drops it when that ends,
+and has the timers. membership.py decides about members, committed_offsets.py about offsets. Nothing waits: an append is
+an effect, and what follows from it is a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Iterator
+from functools import partial
+from itertools import islice
+
+from kreplog.config import GroupConfig
+from kreplog.core.effects import ReadGroupRecords, Reply, StateChange, Steps, WallClock
+from kreplog.core.events import (
+    Event,
+    GroupRecordsAppended,
+    GroupRecordsRead,
+    LeadershipChanged,
+    Received,
+    Tick,
+)
+from kreplog.core.group_messages import (
+    OFFSETS_TOPIC,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FetchedOffsets,
+    GroupRequest,
+    GroupResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    partition_of_group,
+)
+from kreplog.core.groups.committed_offsets import GroupOffsets
+from kreplog.core.groups.group import Group
+from kreplog.core.groups.log_writer import GroupLogWriter
+from kreplog.core.groups.membership import Membership
+from kreplog.core.groups.shard import GroupShard
+from kreplog.core.groups.states import GroupState
+from kreplog.core.groups.timers import Deadline, Timers
+from kreplog.core.memory import MemoryAccount
+from kreplog.errors import ErrorCode, InvariantError
+from kreplog.types import TopicPartition
+
+MAX_FIRED_PER_STEP = 200
+"""Deadlines that one step takes: thousands of members may expire at once."""
+
+GROUPS_PER_STEP = 100
+"""Groups whose retention one step checks."""
+
+RELOAD_MS = 10
+"""Pause before a shard reads on whose log is not committed up to its end yet."""
+
+FAILED_RELOAD_MS = 1000
+"""Pause after a failed read."""
+
+_CLASSIC = "classic"
+
+
+class GroupCoordinator:
+    """The coordinator core of one broker.
+
+    partitions: the partitions that are in the cluster's metadata, to know those of `__consumer_offsets` and to refuse
+    commits for others. unique: returns a text that no process has returned before. memory: the account for what groups
+    take. shards: by partition number.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        partitions: Callable[[], Container[TopicPartition]],
+        unique: Callable[[], str],
+        memory: MemoryAccount | None = None,
+    ) -> None:
+        self.config = config
+        self.shards: dict[int, GroupShard] = {}
+        self._memory = memory or MemoryAccount()
+        self._partitions = partitions
+        self._count = 0
+        self._timers = Timers()
+        self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
+        self._membership = Membership(config, self._timers, self._log, unique)
+        self._offsets = GroupOffsets(config, self._log, lambda partition: partition in partitions())
+        self._retention = Deadline(self._begin_retention)
+        self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())
+
+    def step(self, event: Event, now_ms: int) -> Steps[None]:
+        match event:
+            case Received(reply_to, request):
+                yield from self._received(reply_to, request, now_ms)  # type: ignore[arg-type]
+            case GroupRecordsAppended():
+                yield from self._log.appended(event, self._is_led, now_ms)
+            case LeadershipChanged(partition, leader_epoch, end):
+                yield from self._leadership(partition, leader_epoch, end, now_ms)
+            case GroupRecordsRead():
+                yield from self._read(event, now_ms)
+            case Tick():
+                for deadline in islice(self._timers.due(now_ms), MAX_FIRED_PER_STEP):
+                    yield from deadline.action(now_ms)
+            case _:
+                raise InvariantError(f"the group coordinator does not handle {type(event).__name__}")
+
+    def next_wakeup(self, now_ms: int) -> int | None:
+        """When the next Tick is due, at the latest; None for never."""
+        return self._timers.next_ms()
+
+    # Shards
+
+    @property
+    def partition_count(self) -> int:
+        """The partitions of `__consumer_offsets`, 0 while there is no such topic."""
+        known = self._partitions()
+        if self._count and TopicPartition(OFFSETS_TOPIC, self._count - 1) not in known:
+            self._count = 0
+        while TopicPartition(OFFSETS_TOPIC, self._count) in known:
+            self._count += 1
+        return self._count
+
+    def _shard_of(self, group_id: str) -> GroupShard | ErrorCode:
+        """The shard of a group; or the error: it is loading, or another broker coordinates the group."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        count = self.partition_count
+        shard = self.shards.get(partition_of_group(group_id, count)) if count else None
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        return shard if self._may_answer(shard) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _may_answer(self, shard: GroupShard) -> bool:
+        return shard.active
+
+    def _is_led(self, shard: GroupShard) -> bool:
+        return self.shards.get(shard.partition.partition) is shard
+
+    def _leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int, now_ms: int) -> Steps[None]:
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        shard = self.shards.get(partition.partition)
+        if leader_epoch is None:
+            yield from self._unload(partition.partition)
+        elif shard is not None:  # no other broker has led it in between: what is loaded still holds
+            shard.leader_epoch = leader_epoch
+        else:
+            shard = self.shards[partition.partition] = GroupShard(partition, leader_epoch, end, self._memory)
+            yield StateChange("info", f"{partition}: its groups are loaded up to offset {end}, epoch {leader_epoch}")
+            yield ReadGroupRecords(partition, leader_epoch, shard.next_offset)
+
+    def _unload(self, number: int) -> Steps[None]:
+        shard = self.shards.pop(number, None)
+        if shard is not None:
+            yield StateChange("info", f"{shard.partition}: this broker no longer coordinates its groups")
+            yield from self._membership.unloaded(shard.groups.values())
+            shard.close()
+
+    def _read(self, event: GroupRecordsRead, now_ms: int) -> Steps[None]:
+        shard = self.shards.get(event.partition.partition)
+        if shard is None or shard.active or event.offset != shard.next_offset:
+            return  # the result of an earlier time as leader
+        if event.failure:
+            yield StateChange("error", f"{event.partition}: its groups cannot be loaded: {event.failure}")
+            self._read_later(shard, now_ms + FAILED_RELOAD_MS)
+            return
+        shard.load(event.records)
+        progress = event.next_offset > shard.next_offset
+        shard.next_offset = event.next_offset
+        if self._has_loaded(shard):
+            shard.active = True
+            shard.drop_unused()
+            self._membership.loaded(shard, now_ms)
+            if self._retention.at_ms is None:
+                self._timers.set(self._retention, now_ms + self.config.offsets_retention_check_interval_ms)
+            yield StateChange("info", f"{event.partition}: {len(shard.groups)} groups are loaded")
+        elif progress:
+            yield ReadGroupRecords(shard.partition, shard.leader_epoch, shard.next_offset)
+        else:
+            self._read_later(shard, now_ms + RELOAD_MS)
+
+    def _has_loaded(self, shard: GroupShard) -> bool:
+        return shard.is_loaded
+
+    def _read_later(self, shard: GroupShard, at_ms: int) -> None:
+        self._timers.set(Deadline(partial(self._read_again, shard)), at_ms)
+
+    def _read_again(self, shard: GroupShard, now_ms: int) -> Steps[None]:
+        if self._is_led(shard) and not shard.active:
+            yield ReadGroupRecords(shard.partition, shard.leader_epoch, shard.next_offset)
+
+    # Requests
+
+    def _received(self, reply_to: Hashable, request: GroupRequest, now_ms: int) -> Steps[None]:
+        match request:
+            case OffsetFetchRequest(groups):
+                yield Reply(reply_to, OffsetFetchResponse(tuple(map(self._fetch, groups))))
+            case DescribeGroupsRequest(group_ids):
+                yield Reply(reply_to, DescribeGroupsResponse(tuple(map(self._describe, group_ids))))
+            case ListGroupsRequest():
+                yield Reply(reply_to, self._list(request))
+            case DeleteGroupsRequest(group_ids):
+                yield from self._delete_groups(reply_to, tuple(dict.fromkeys(group_ids)), now_ms)
+            case _:
+                shard = self._shard_of(request.group_id)
+                if isinstance(shard, ErrorCode):
+                    yield Reply(reply_to, _refusal(request, shard))
+                else:
+                    yield from self._handle(shard, reply_to, request, now_ms)
+
+    def _handle(self, shard: GroupShard, reply_to: Hashable, request: GroupRequest, now_ms: int) -> Steps[None]:
+        match request:
+            case HeartbeatRequest():
+                yield from self._membership.heartbeat(shard, reply_to, request, now_ms)
+            case OffsetCommitRequest():
+                self._membership.hear(shard, request.group_id, request.member_id, now_ms)
+                yield from self._offsets.commit(shard, reply_to, request)
+            case JoinGroupRequest():
+                yield from self._membership.join(shard, reply_to, request, now_ms)
+            case SyncGroupRequest():
+                yield from self._membership.sync(shard, reply_to, request, now_ms)
+            case LeaveGroupRequest():
+                yield from self._membership.leave(shard, reply_to, request, now_ms)
+            case OffsetDeleteRequest():
+                yield from self._offsets.delete(shard, reply_to, request)
+            case _:
+                raise InvariantError(f"the group coordinator does not handle {type(request).__name__}")
+
+    def _fetch(self, requested: OffsetFetchGroup) -> FetchedOffsets:
+        shard = self._shard_of(requested.group_id)
+        if isinstance(shard, ErrorCode):
+            return FetchedOffsets(requested.group_id, shard)
+        return self._offsets.fetch(shard, requested)
+
+    # Tools
+
+    def _describe(self, group_id: str) -> DescribedGroup:
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return DescribedGroup(group_id, shard)
+        group = shard.groups.get(group_id)
+        if group is None:
+            return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, str(GroupState.DEAD))
+        return group.described()
+
+    def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        if any(not shard.active for shard in self.shards.values()):
+            return ListGroupsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        states = {state.lower() for state in request.states}
+        types = {kind.lower() for kind in request.types}
+        if types and _CLASSIC not in types:
+            return ListGroupsResponse(ErrorCode.NONE)
+        found = [
+            ListedGroup(group.group_id, group.protocol_type or "", str(group.state), _CLASSIC)
+            for _, shard in sorted(self.shards.items())
+            for group in shard.groups.values()
+            if not states or group.state.lower() in states
+        ]
+        return ListGroupsResponse(ErrorCode.NONE, tuple(found))
+
+    def _delete_groups(self, reply_to: Hashable, group_ids: tuple[str, ...], now_ms: int) -> Steps[None]:
+        """Reply once the last of them is deleted, or refused."""
+        errors: dict[str, ErrorCode] = {}
+
+        def done(group_id: str, error: ErrorCode, now_ms: int) -> Steps[None]:
+            errors[group_id] = error
+            if len(errors) == len(group_ids):
+                yield Reply(reply_to, DeleteGroupsResponse(tuple((name, errors[name]) for name in group_ids)))
+
+        if not group_ids:
+            yield Reply(reply_to, DeleteGroupsResponse(()))
+        for group_id in group_ids:
+            shard = self._shard_of(group_id)
+            if isinstance(shard, ErrorCode):
+                yield from done(group_id, shard, now_ms)
+            else:
+                yield from self._offsets.delete_group(shard, group_id, partial(done, group_id), now_ms)
+
+    # Retention
+
+    def _begin_retention(self, now_ms: int) -> Steps[None]:
+        self._to_check = iter(
+            [(shard, group) for shard in self.shards.values() if shard.active for group in shard.groups.values()]
+        )
+        yield from self._check_retention(now_ms)
+
+    def _check_retention(self, now_ms: int) -> Steps[None]:
+        """Check as many groups as a step may, and the others in further steps."""
+        wall_ms: int = yield WallClock()
+        checked = 0
+        for shard, group in islice(self._to_check, GROUPS_PER_STEP):
+            checked += 1
+            if self._is_led(shard) and shard.groups.get(group.group_id) is group:
+                yield from self._offsets.expire(shard, group, wall_ms)
+        if checked == GROUPS_PER_STEP:
+            self._timers.set(Deadline(self._check_retention), now_ms + 1)
+        else:
+            self._timers.set(self._retention, now_ms + self.config.offsets_retention_check_interval_ms)
+
+
+def _refusal(request: GroupRequest, error: ErrorCode) -> GroupResponse:
+    """The response to a request for a group that this broker cannot answer for."""
+    match request:
+        case JoinGroupRequest():
+            return JoinGroupResponse(error, request.member_id)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error)
+        case HeartbeatRequest():
+            # A member cannot do better than to send another: its session begins once its group is loaded.
+            loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return HeartbeatResponse(ErrorCode.NONE if loading else error)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(error)
+        case OffsetCommitRequest():
+            return OffsetCommitResponse(tuple((commit.partition, error) for commit in request.partitions))
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(error)
+        case _:
+            raise InvariantError(f"{type(request).__name__} is not for one group")

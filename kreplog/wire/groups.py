@@ -1,0 +1,325 @@
+"""Requests of consumer groups, to and from the messages of `core`, in the versions that are offered.
+
+A decoded JoinGroup has no client host: that is known to its connection alone. Decoders raise PeerProtocolError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kreplog.core.group_messages import (
+    CommitPartition,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberIdentity,
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+from kreplog.wire import generic
+from kreplog.wire.frames import MAX_ITEMS, RequestHeader
+from kreplog.wire.nesting import Nesting
+from kreplog.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_NESTING = Nesting()
+_GROUP_ID_NOT_FOUND_FROM = 6
+"""Version of DescribeGroups that reports an unknown group as an error; before it is one that is dead (KIP-1043)."""
+
+_SEVERAL_GROUPS_FROM = 8
+"""Version of OffsetFetch that is for several groups (KIP-709)."""
+
+_MEMBERS_FROM = 3
+"""Version of LeaveGroup that is for several members (KIP-345)."""
+
+_MEMBER_ID_REQUIRED_FROM = 4
+"""Version of JoinGroup in which new members get their id first (KIP-394)."""
+
+_SKIP_ASSIGNMENT_FROM = 9
+"""Version of JoinGroup in which a leader may learn that there is nothing to assign (KIP-814)."""
+
+
+# Requests
+
+
+def decode_join_group(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> JoinGroupRequest:
+    message = generic.decode_request(frame, header, budget)
+    rebalance_timeout_ms = message.rebalance_timeout_ms
+    return JoinGroupRequest(
+        message.group_id,
+        message.member_id,
+        message.group_instance_id,
+        header.client_id or "",
+        "",
+        message.session_timeout_ms,
+        message.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        message.protocol_type,
+        tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
+        header.api_version >= _MEMBER_ID_REQUIRED_FROM,
+        header.api_version >= _SKIP_ASSIGNMENT_FROM,
+    )
+
+
+def decode_sync_group(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> SyncGroupRequest:
+    message = generic.decode_request(frame, header, budget)
+    return SyncGroupRequest(
+        message.group_id,
+        message.generation_id,
+        message.member_id,
+        message.group_instance_id,
+        message.protocol_type,
+        message.protocol_name,
+        tuple((assigned.member_id, bytes(assigned.assignment)) for assigned in message.assignments),
+    )
+
+
+def decode_heartbeat(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> HeartbeatRequest:
+    message = generic.decode_request(frame, header, budget)
+    return HeartbeatRequest(message.group_id, message.generation_id, message.member_id, message.group_instance_id)
+
+
+def decode_leave_group(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> LeaveGroupRequest:
+    message = generic.decode_request(frame, header, budget)
+    if header.api_version < _MEMBERS_FROM:
+        return LeaveGroupRequest(message.group_id, (MemberIdentity(message.member_id),))
+    members = (MemberIdentity(member.member_id, member.group_instance_id) for member in message.members)
+    return LeaveGroupRequest(message.group_id, tuple(members))
+
+
+def decode_offset_commit(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> OffsetCommitRequest:
+    message = generic.decode_request(frame, header, budget)
+    commits = (
+        CommitPartition(
+            partition, fields.committed_offset, fields.committed_leader_epoch, fields.committed_metadata or ""
+        )
+        for partition, fields in _NESTING.read(message.topics)
+    )
+    return OffsetCommitRequest(
+        message.group_id,
+        message.generation_id_or_member_epoch,
+        message.member_id,
+        message.group_instance_id,
+        tuple(commits),
+        message.retention_time_ms,
+    )
+
+
+def decode_offset_fetch(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> OffsetFetchRequest:
+    message = generic.decode_request(frame, header, budget)
+    if header.api_version < _SEVERAL_GROUPS_FROM:
+        return OffsetFetchRequest((OffsetFetchGroup(message.group_id, _requested(message.topics)),))
+    groups = {group.group_id: OffsetFetchGroup(group.group_id, _requested(group.topics)) for group in message.groups}
+    return OffsetFetchRequest(tuple(groups.values()))
+
+
+def _requested(topics: Iterable[Any] | None) -> tuple[TopicPartition, ...] | None:
+    if topics is None:
+        return None
+    partitions = (TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes)
+    return tuple(dict.fromkeys(partitions))
+
+
+def decode_offset_delete(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> OffsetDeleteRequest:
+    message = generic.decode_request(frame, header, budget)
+    partitions = dict.fromkeys(partition for partition, _ in _NESTING.read(message.topics))
+    return OffsetDeleteRequest(message.group_id, tuple(partitions))
+
+
+def decode_describe_groups(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> DescribeGroupsRequest:
+    message = generic.decode_request(frame, header, budget)
+    return DescribeGroupsRequest(tuple(dict.fromkeys(message.groups)))
+
+
+def decode_list_groups(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListGroupsRequest:
+    message = generic.decode_request(frame, header, budget)
+    return ListGroupsRequest(tuple(message.states_filter or ()), tuple(message.types_filter or ()))
+
+
+def decode_delete_groups(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> DeleteGroupsRequest:
+    message = generic.decode_request(frame, header, budget)
+    return DeleteGroupsRequest(tuple(dict.fromkeys(message.groups_names)))
+
+
+# Responses
+
+
+def encode_join_group_response(response: JoinGroupResponse, header: RequestHeader) -> list[Buffer]:
+    """Before version 7 a response without a protocol has "" in its place."""
+    return generic.encode_response(
+        header,
+        error_code=int(response.error),
+        generation_id=response.generation_id,
+        protocol_type=response.protocol_type,
+        protocol_name=response.protocol if header.api_version >= 7 else response.protocol or "",
+        leader=response.leader,
+        skip_assignment=response.skip_assignment,
+        member_id=response.member_id,
+        members=[
+            {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
+            for member in response.members
+        ],
+    )
+
+
+def encode_sync_group_response(response: SyncGroupResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(
+        header,
+        error_code=int(response.error),
+        protocol_type=response.protocol_type,
+        protocol_name=response.protocol,
+        assignment=response.assignment,
+    )
+
+
+def encode_heartbeat_response(response: HeartbeatResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(header, error_code=int(response.error))
+
+
+def encode_leave_group_response(response: LeaveGroupResponse, header: RequestHeader) -> list[Buffer]:
+    """Before version 3 the error of its only member is that of the response."""
+    error = response.error
+    if header.api_version < _MEMBERS_FROM and response.members:
+        error = response.members[0][1]
+    members = [
+        {"member_id": member.member_id, "group_instance_id": member.instance_id, "error_code": int(code)}
+        for member, code in response.members
+    ]
+    return generic.encode_response(header, error_code=int(error), members=members)
+
+
+def encode_offset_commit_response(response: OffsetCommitResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(header, topics=_errors_by_topic(response.partitions))
+
+
+def _errors_by_topic(partitions: Iterable[tuple[TopicPartition, ErrorCode]]) -> list[dict[str, Any]]:
+    return _NESTING.write(partitions, lambda found: {"error_code": int(found[1])}, lambda found: found[0])
+
+
+def encode_offset_fetch_response(response: OffsetFetchResponse, header: RequestHeader) -> list[Buffer]:
+    """In version 1 the error of a group is that of each partition."""
+    if header.api_version >= _SEVERAL_GROUPS_FROM:
+        groups = [
+            {"group_id": group.group_id, "error_code": int(group.error), "topics": _offsets(group.offsets)}
+            for group in response.groups
+        ]
+        return generic.encode_response(header, groups=groups)
+    (group,) = response.groups
+    return generic.encode_response(header, error_code=int(group.error), topics=_offsets(group.offsets))
+
+
+def _offsets(offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> list[dict[str, Any]]:
+    return _NESTING.write(
+        offsets,
+        lambda found: {
+            "committed_offset": found[1].offset,
+            "committed_leader_epoch": found[1].leader_epoch,
+            "metadata": found[1].metadata,
+            "error_code": 0,
+        },
+        lambda found: found[0],
+    )
+
+
+def encode_offset_delete_response(response: OffsetDeleteResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(header, error_code=int(response.error), topics=_errors_by_topic(response.partitions))
+
+
+def encode_describe_groups_response(response: DescribeGroupsResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(header, groups=[_described(group, header) for group in response.groups])
+
+
+def _described(group: DescribedGroup, header: RequestHeader) -> dict[str, Any]:
+    error, message = group.error, None
+    if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        message = f"there is no group {group.group_id}"
+        if header.api_version < _GROUP_ID_NOT_FOUND_FROM:
+            error = ErrorCode.NONE
+    return {
+        "error_code": int(error),
+        "error_message": message,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+    }
+
+
+def encode_list_groups_response(response: ListGroupsResponse, header: RequestHeader) -> list[Buffer]:
+    groups = [
+        {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state,
+            "group_type": group.type,
+        }
+        for group in response.groups
+    ]
+    return generic.encode_response(header, error_code=int(response.error), groups=groups)
+
+
+def encode_delete_groups_response(response: DeleteGroupsResponse, header: RequestHeader) -> list[Buffer]:
+    results = [{"group_id": group_id, "error_code": int(error)} for group_id, error in response.results]
+    return generic.encode_response(header, results=results)
+
+
+DECODERS: dict[int, Callable[[Buffer, RequestHeader, int], Any]] = {
+    ApiKey.OFFSET_COMMIT: decode_offset_commit,
+    ApiKey.OFFSET_FETCH: decode_offset_fetch,
+    ApiKey.JOIN_GROUP: decode_join_group,
+    ApiKey.HEARTBEAT: decode_heartbeat,
+    ApiKey.LEAVE_GROUP: decode_leave_group,
+    ApiKey.SYNC_GROUP: decode_sync_group,
+    ApiKey.DESCRIBE_GROUPS: decode_describe_groups,
+    ApiKey.LIST_GROUPS: decode_list_groups,
+    ApiKey.DELETE_GROUPS: decode_delete_groups,
+    ApiKey.OFFSET_DELETE: decode_offset_delete,
+}
+"""By API key: makes the request of `core` from a frame."""
+
+ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
+    ApiKey.OFFSET_COMMIT: encode_offset_commit_response,
+    ApiKey.OFFSET_FETCH: encode_offset_fetch_response,
+    ApiKey.JOIN_GROUP: encode_join_group_response,
+    ApiKey.HEARTBEAT: encode_heartbeat_response,
+    ApiKey.LEAVE_GROUP: encode_leave_group_response,
+    ApiKey.SYNC_GROUP: encode_sync_group_response,
+    ApiKey.DESCRIBE_GROUPS: encode_describe_groups_response,
+    ApiKey.LIST_GROUPS: encode_list_groups_response,
+    ApiKey.DELETE_GROUPS: encode_delete_groups_response,
+    ApiKey.OFFSET_DELETE: encode_offset_delete_response,
+}
+"""By API key: makes the frame of a response of `core`."""
