@@ -1,8 +1,10 @@
-"""Kafka's replicated log as a Python package: `Log` is one partition directory, `errors` holds what can go wrong."""
+"""Kafka's replicated log as a Python package: `Log` is one partition directory, `Topic` the partitions of a topic in a
+folder, `errors` holds what can go wrong."""
 
 from kreplog import errors
 from kreplog.config import LogConfig
 from kreplog.log import Appender, Fetched, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
+from kreplog.topic import PartitionOffset, Topic, TopicRecord
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
 __version__ = "0.1.0"
@@ -19,9 +21,12 @@ __all__ = [
     "LogConfig",
     "NumpyColumns",
     "OffsetRange",
+    "PartitionOffset",
     "Record",
     "SegmentInfo",
+    "Topic",
     "TopicPartition",
+    "TopicRecord",
     "VerifyReport",
     "__version__",
     "errors",

@@ -138,6 +138,7 @@ class Log(SegmentedLog):
     """
 
     _managed = False
+    _in_topic = False
 
     @classmethod
     def open(
@@ -160,7 +161,7 @@ class Log(SegmentedLog):
         if not isinstance(config, LogConfig):
             raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
         log = cls.__new__(cls)
-        directory.prepare(log, path, config, read_only, cls._managed)
+        directory.prepare(log, path, config, read_only, cls._managed, cls._in_topic)
         if read_only:
             recovery.attach(log)
         else:

@@ -28,7 +28,7 @@ CORE = {"kreplog.core", "kreplog.core.messages", "kreplog.core.group_messages"}
 CONTROLLER = {"kreplog.core.controller", "kreplog.core.controller.rebalance"}
 CORES = CORE | CONTROLLER | {"kreplog.core.replication", "kreplog.core.groups", "kreplog.core.broker"}
 ALLOWED: dict[str, set[str]] = {
-    "kreplog": EVERYWHERE | {"kreplog.log"},
+    "kreplog": EVERYWHERE | {"kreplog.log", "kreplog.topic"},
     "kreplog.errors": set(),
     "kreplog.types": {"kreplog.errors"},
     "kreplog.config": {"kreplog.errors", "kreplog.types"},
@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
+    "kreplog.topic": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
     "kreplog.commands.interruption": EVERYWHERE,

@@ -110,22 +110,25 @@ cdef class OffsetCheckpoint:
         A file that cannot be parsed is replaced: the other partitions have to recover their offsets. Costs one stat if
         the file already has this offset. Raises as `write` does.
         """
-        if self._identity is not None and self._identity == self._stat() and self._known.get(topic_partition) == offset:
+        self.update_all({topic_partition: offset})
+
+    def update_all(self, changes):
+        """As `update`, of several partitions in one write. changes: partition to offset, or to None."""
+        cdef dict offsets
+        if self._identity is not None and self._identity == self._stat() and _agree(self._known, changes):
             return
         with _DirectoryLock(self.path):
             try:
                 offsets = self.read()
             except CorruptCheckpointError as error:
-                _logger.warning("%s; starting it anew with %s alone", error, topic_partition)
-                offsets = None
-            if offsets is not None and offsets.get(topic_partition) == offset:
-                self._known, self._identity = offsets, self._stat()
-                return
-            offsets = offsets or {}
-            offsets.pop(topic_partition, None)
-            if offset is not None:
-                offsets[topic_partition] = offset
-            self._write(offsets)
+                _logger.warning("%s; starting it anew with %s alone", error, ", ".join(map(str, list(changes)[:10])))
+                offsets = {}
+            else:
+                if _agree(offsets, changes):
+                    self._known, self._identity = offsets, self._stat()
+                    return
+            offsets.update(changes)
+            self._write({key: offset for key, offset in offsets.items() if offset is not None})
 
     cdef object _write(self, dict offsets):
         cdef list lines = []
@@ -143,6 +146,10 @@ cdef class OffsetCheckpoint:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+cdef bint _agree(dict offsets, changes):
+    return all(offsets.get(key) == offset for key, offset in changes.items())
 
 
 cdef class EpochCache:

@@ -3,12 +3,14 @@
 Nothing is created before the path and the settings are validated. The lock is an flock on the directory itself, so
 that it leaves no file and ends with the process. A managed log takes it and releases it again: its broker holds
 OWNER_LOCK in the data directory for thousands of logs, and any other writer checks that lock after it has taken its
-own, so that one of the two always detects the other. In a Kafka broker's log directory the writers also share the
-broker's own lock, so that they and the broker exclude each other.
+own, so that one of the two always detects the other. A topic that is open as a whole holds `<topic>.lock` in the same
+way for all of its partitions. In a Kafka broker's log directory the writers also share the broker's own lock, so that
+they and the broker exclude each other.
 """
 
 from libc.errno cimport EACCES, EAGAIN, errno
-from posix.fcntl cimport O_CREAT, O_RDONLY
+from libc.stdint cimport uint8_t
+from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
 from kreplog._native.batch cimport codec_id
 from kreplog._native.files cimport FileHandle, open_file, storage_error
@@ -27,6 +29,8 @@ from kreplog.errors import ArgumentTypeError, LogLockedError, StorageError, Usag
 from kreplog.types import TopicPartition
 
 OWNER_LOCK = ".kreplog.lock"
+
+TOPIC_LOCK = ".lock"  # after the topic's name
 
 cdef extern from *:
     """
@@ -80,10 +84,10 @@ def configure(SegmentedLog log, object config):
         log.unlock()
 
 
-def prepare(SegmentedLog log, path, object config, bint read_only, bint managed):
+def prepare(SegmentedLog log, path, object config, bint read_only, bint managed, bint in_topic):
     """Check the path, read the settings, and for a writer lock the directory.
 
-    Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
+    in_topic: the caller holds the TopicLock. Raises InvalidTopicError, UsageError, StorageError, LogLockedError.
     """
     try:
         log.path = os.path.abspath(os.fsdecode(path))
@@ -95,6 +99,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed)
     log.name = str(log.topic_partition)
     log.read_only = read_only
     log.managed = managed
+    log.in_topic = in_topic
     log.replicated = config.replicated
     adopt(log, config)
     if not os.path.isdir(log.path):
@@ -115,33 +120,104 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed)
 def _lock(SegmentedLog log):
     # An owner has its logs in its own data directory; where a link leads is not.
     cdef FileHandle directory = open_file(log.path, O_RDONLY | (os.O_NOFOLLOW if log.managed else 0))
+    parent = os.path.dirname(log.path)
     try:
         fcntl.flock(directory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not log.managed:
-            _check_no_owner(os.path.dirname(log.path))
     except OSError:
-        raise LogLockedError(
-            f"{log.name}: {log.path} is open for writing in {_holder(log.path)}; close it there, or open it here "
-            "with read_only=True", partition=log.name, path=log.path,
-        ) from None
-    log.broker_lock = _share_broker_lock(log)
+        _refuse(log, _holder(log.path))
+    if log.in_topic:
+        directory.unlock()  # whoever takes it from now on meets the topic's lock
+        return
+    lock_path = topic_lock_path(parent, log.topic_partition.topic)
+    if not _is_free(lock_path):
+        _refuse(log, _topic_holder(lock_path))
+    if not log.managed and not _is_free(os.path.join(parent, OWNER_LOCK)):
+        _refuse(log, _holder(log.path))
+    log.broker_lock = _share_broker_lock(parent, log.name, log.name)
     log.writer_lock = None if log.managed else directory
 
 
-def _check_no_owner(str directory):
-    """Raises OSError if a kreplog broker has this data directory."""
+cdef int _refuse(SegmentedLog log, str holder) except -1:
+    raise LogLockedError(
+        f"{log.name}: {log.path} is open for writing in {holder}; close it there, or open it here with read_only=True",
+        partition=log.name, path=log.path,
+    )
+
+
+cdef bint _is_free(str path) except -1:
+    """Whether no process holds the lock file alone, as a kreplog broker does its data directory's."""
     cdef FileHandle file
     try:
-        file = open_file(os.path.join(directory, OWNER_LOCK), O_RDONLY)
+        file = open_file(path, O_RDONLY)
     except FileNotFoundError:
-        return
-    fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    try:
+        fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
-cdef FileHandle _share_broker_lock(SegmentedLog log):
-    """Our share of the lock that a Kafka broker needs alone; None in a directory that is no broker's."""
+def topic_lock_path(str folder not None, str topic not None):
+    """The file whose lock the writer of a whole topic holds."""
+    return os.path.join(folder, topic + TOPIC_LOCK)
+
+
+cdef class TopicLock:
+    """The right to write all partitions of a topic in a folder, from `__init__` to `release`.
+
+    Excludes another TopicLock, each partition's own writer, and the brokers of the folder. Raises LogLockedError,
+    StorageError.
+    """
+
     cdef FileHandle file
-    parent = os.path.dirname(log.path)
+    cdef FileHandle broker_lock
+
+    def __init__(self, str folder not None, str topic not None):
+        cdef bytes pid = f"{os.getpid()}\n".encode()
+        path = topic_lock_path(folder, topic)
+        cdef FileHandle file = open_file(path, O_RDWR | O_CREAT)
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _topic_holder(path)
+        else:
+            holder = None if _is_free(os.path.join(folder, OWNER_LOCK)) else "a kreplog broker"
+        if holder is not None:
+            raise LogLockedError(
+                f"topic {topic} in {folder} is open for writing in {holder}; close it there, or open it here with "
+                "read_only=True", path=path,
+            )
+        self.broker_lock = _share_broker_lock(folder, topic)
+        file.truncate(0)
+        file.write_at(<const uint8_t*> <char*> pid, len(pid), 0)
+        self.file = file
+
+    def release(self):
+        for file in (self.file, self.broker_lock):
+            if file is not None:
+                (<FileHandle> file).unlock()
+        self.abandon()
+
+    def abandon(self):
+        """In a forked child: let go of the parent's lock without releasing it."""
+        self.file = self.broker_lock = None
+
+
+cdef str _topic_holder(str path):
+    """Who holds a topic's lock, in words, from the process id in its file."""
+    try:
+        with open(path, "rb") as file:
+            pid = int(file.read(32))
+    except (OSError, ValueError):
+        return "another process"
+    return f"this process (pid {pid})" if pid == os.getpid() else f"process {pid}"
+
+
+cdef FileHandle _share_broker_lock(str parent, str name, str partition=None):
+    """Our share of the lock that a Kafka broker needs alone; None in a directory that is no broker's. name: of what is
+    opened, for the error."""
+    cdef FileHandle file
     path = os.path.join(parent, ".lock")
     while True:
         try:
@@ -152,8 +228,8 @@ cdef FileHandle _share_broker_lock(SegmentedLog log):
             if errno not in (EACCES, EAGAIN):
                 raise storage_error("cannot lock", path, errno)
             raise LogLockedError(
-                f"{log.name}: a Kafka broker holds {path}; stop it, or open the log with read_only=True",
-                partition=log.name, path=log.path,
+                f"{name}: a Kafka broker holds {path}; stop it, or open this with read_only=True",
+                partition=partition, path=path,
             )
         try:
             if os.path.samestat(os.fstat(file.fd), os.stat(path)):

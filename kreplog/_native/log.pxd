@@ -27,6 +27,7 @@ cdef class SegmentedLog(WritableLog):
     cdef object producers
     cdef object ledger  # WriterLedger of the appends that are made once; None where the directory has none
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
+    cdef tuple closed_with  # the offsets for them; None while it is open, and where closing failed
     cdef BatchBuilder builder
     cdef Payload key_payload
     cdef Payload value_payload
@@ -41,6 +42,7 @@ cdef class SegmentedLog(WritableLog):
     cdef int publish_epochs(self) except -1
     cdef void release_locks(self) noexcept
     cdef int finish_files(self) except -1
+    cdef tuple offsets_to_checkpoint(self)
     cdef int checkpoint(self) except -1
     cdef int load_producers(self) except -1
     cdef int replay_producers(self, int64_t start) except -1

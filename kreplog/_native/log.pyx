@@ -365,19 +365,22 @@ cdef class SegmentedLog(WritableLog):
         finally:
             self.unlock()
 
+    cdef tuple offsets_to_checkpoint(self):
+        """Recovery point, high watermark, and the log start offset, None where it is that of the first segment."""
+        start = self.position.log_start_offset
+        within = start > (<Segment> self._segments[0]).base_offset
+        return self.position.recovery_point, self.position.high_watermark, start if within else None
+
     cdef int checkpoint(self) except -1:
         """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""
-        recovery_points, watermarks, log_starts = self.checkpoints
-        recovery_points.update(self.topic_partition, self.position.recovery_point)
-        watermarks.update(self.topic_partition, self.position.high_watermark)
-        start = self.position.log_start_offset
-        log_starts.update(self.topic_partition, start if start > (<Segment> self._segments[0]).base_offset else None)
+        for checkpoint, offset in zip(self.checkpoints, self.offsets_to_checkpoint(), strict=True):
+            checkpoint.update(self.topic_partition, offset)
         return 0
 
     def close(self):
         """Flush, write indexes and checkpoints, and release the directory. Closing twice does nothing.
 
-        The checkpoints of a managed log are written by its owner, once for thousands of logs.
+        The checkpoints of a managed log, or one in a topic, are written by its owner, once for thousands of logs.
 
         Raises LogFailedError if the records could not be made durable; the log is closed nevertheless.
         """
@@ -442,7 +445,8 @@ cdef class SegmentedLog(WritableLog):
                 self.producers.write_snapshot(self.path, self.position.leo)
             if self.unsynced or self.epochs_unsynced:
                 self.sync_unsynced(self.state)
-            if not self.managed:
+            self.closed_with = self.offsets_to_checkpoint()
+            if not (self.managed or self.in_topic):
                 self.checkpoint()
             self.position.unsettled = self.position.in_use = 0
             self.state.publish(&self.position)
@@ -508,3 +512,16 @@ cdef class SegmentedLog(WritableLog):
                 chain = next_offset_of(&h)
                 at += batch_size(&h)
         return 0
+
+
+def mark_created(SegmentedLog log not None):
+    """The new directory, all that is in it, and its name are durable: the log's maker has synced them."""
+    log.lock()
+    log.parent_unsynced = log.directory_changed = False
+    log.mark_synced()
+    log.unlock()
+
+
+def closed_with(SegmentedLog log not None):
+    """The offsets that a closed log has for Kafka's checkpoint files; None where it is open, or closing it failed."""
+    return log.closed_with

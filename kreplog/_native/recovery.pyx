@@ -246,7 +246,7 @@ cdef class Recovery:
         if self.unsettled:
             log.parent_unsynced = True
             log.unsynced += 1
-            if not log.managed:
+            if not (log.managed or log.in_topic):
                 log.sync_files()
         return 0
 

@@ -20,6 +20,7 @@ cdef class LockHolder:
 cdef class WritableLog(LogView):
     cdef bint replicated
     cdef bint managed  # a manager owns the data directory: its checkpoints, and when sync_files runs
+    cdef bint in_topic  # a topic holds the lock of all its partitions, and writes their checkpoints
     cdef int64_t flush_messages
 
     cdef PyThread_type_lock mutex

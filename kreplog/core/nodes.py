@@ -123,7 +123,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicNode:
     """Content of a topic's node; version: of that node, for compare-and-set."""
 
     topic_id: str
@@ -166,7 +166,7 @@ def decode_leader_and_isr(path: str, node: Node) -> LeaderAndIsr:
         raise _unreadable(path, node.data) from error
 
 
-def encode_topic(content: Topic) -> bytes:
+def encode_topic(content: TopicNode) -> bytes:
     assignments = sorted(content.partitions.items())
     return _encode(
         {
@@ -180,11 +180,11 @@ def encode_topic(content: Topic) -> bytes:
     )
 
 
-def decode_topic(path: str, node: Node) -> Topic:
+def decode_topic(path: str, node: Node) -> TopicNode:
     try:
         content = _parsed(node.data)
         adding, removing = content["adding"], content["removing"]
-        return Topic(
+        return TopicNode(
             check_topic_id(content["topic_id"]),
             {
                 check_partition_number(int(number)): Assignment(

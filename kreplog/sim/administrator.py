@@ -37,7 +37,7 @@ class Administrator:
             for number in range(plan.partitions)
         }
         topic_id = urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
-        content = nodes.encode_topic(nodes.Topic(topic_id, partitions))
+        content = nodes.encode_topic(nodes.TopicNode(topic_id, partitions))
         peek = self._cluster.store.store.peek
         if not self._cluster.store.available or peek(nodes.TOPICS) is None or peek(nodes.topic(plan.name)) is not None:
             return False
@@ -79,7 +79,7 @@ class Administrator:
     def elect_preferred(self) -> bool:
         return self._write(Create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(())))
 
-    def _drawn_topic(self, draw: float) -> tuple[str, nodes.Topic | None]:
+    def _drawn_topic(self, draw: float) -> tuple[str, nodes.TopicNode | None]:
         names = self._cluster.topic_names()
         name = names[int(draw * len(names))] if names else ""
         return name, self._topic(name) if names else None
@@ -169,7 +169,7 @@ class Administrator:
         operations.append(Create(path, data) if peek(path) is None else SetData(path, data))
         return self._write(*operations)
 
-    def _topic(self, name: str) -> nodes.Topic | None:
+    def _topic(self, name: str) -> nodes.TopicNode | None:
         path = nodes.topic(name)
         node = self._cluster.store.store.peek(path)
         return None if node is None else nodes.decode_topic(path, node)

@@ -97,7 +97,7 @@ class Cluster:
         self._plans: dict[str, TopicPlan] = {plan.name: plan for plan in plan.topics}
         self._states_at = -1
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
-        self._topics: dict[str, nodes.Topic] = {}
+        self._topics: dict[str, nodes.TopicNode] = {}
         self._configs: dict[str, TopicConfig] = {}
 
     # Machines
@@ -201,7 +201,7 @@ class Cluster:
             TopicPartition(name, number) for name, topic in self._topics.items() for number in sorted(topic.partitions)
         ]
 
-    def topics(self) -> dict[str, nodes.Topic]:
+    def topics(self) -> dict[str, nodes.TopicNode]:
         self._read_store()
         return self._topics
 
@@ -447,5 +447,5 @@ class Cluster:
         return None
 
 
-def _has_replica(topic: nodes.Topic, broker_id: int) -> bool:
+def _has_replica(topic: nodes.TopicNode, broker_id: int) -> bool:
     return any(broker_id in assignment.replicas for assignment in topic.partitions.values())

@@ -77,7 +77,7 @@ class Commands:
             placed = assign(dict.fromkeys(sorted(self.cluster.machines)), int(plain[2]), int(plain[4]))
         self._topics += 1
         topic_id = urlsafe_b64encode(self._topics.to_bytes(16, "big")).decode().rstrip("=")
-        content = nodes.Topic(topic_id, {number: nodes.Assignment(replicas) for number, replicas in placed.items()})
+        content = nodes.TopicNode(topic_id, {number: nodes.Assignment(replicas) for number, replicas in placed.items()})
         self._admin.multi(
             (
                 Create(nodes.topic_config(plain[0]), nodes.encode_topic_config(config)),

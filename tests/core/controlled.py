@@ -444,7 +444,7 @@ class Cluster:
     def assignment(self, partition: TopicPartition) -> nodes.Assignment:
         return self.topic(partition.topic).partitions[partition.partition]
 
-    def topic(self, name: str) -> nodes.Topic:
+    def topic(self, name: str) -> nodes.TopicNode:
         return nodes.decode_topic(nodes.topic(name), self.node(nodes.topic(name)))
 
     def node(self, path: str) -> Node:

@@ -294,7 +294,7 @@ def test_partitions_are_added_by_writing_the_topic() -> None:
     cluster.create_topic("t", {0: (1, 2)})
     cluster.run()
     topic = cluster.topic("t")
-    grown = nodes.Topic(topic.topic_id, {**topic.partitions, 1: nodes.Assignment((3, 2))})
+    grown = nodes.TopicNode(topic.topic_id, {**topic.partitions, 1: nodes.Assignment((3, 2))})
     cluster.write(SetData(nodes.topic("t"), nodes.encode_topic(grown), topic.version))
     cluster.run()
     assert cluster.leader_and_isr(T1) == (3, (2, 3))
@@ -638,7 +638,7 @@ def test_impossible_topics_are_refused(
 
 
 def test_other_requests_are_checked_as_well() -> None:
-    topic = nodes.Topic("id", {0: nodes.Assignment((1, 2))})
+    topic = nodes.TopicNode("id", {0: nodes.Assignment((1, 2))})
     for wrong in ({0: (1, 2)}, {2: (1, 2)}, {}):
         with pytest.raises(InvalidPartitionsError):
             admin_operations.add_partitions_operations("t", topic, wrong, (1, 2))

@@ -27,7 +27,7 @@ def machines() -> tuple[StateMachines, list[Any]]:
     seen: list[Any] = []
     context = ControllerContext(1, 1, 1, lambda *change: seen.append(change))
     context.brokers = {broker: BrokerRegistration(broker, 1) for broker in (1, 2)}
-    context.put_topic("t", nodes.Topic("id", {0: nodes.Assignment((1, 2))}))
+    context.put_topic("t", nodes.TopicNode("id", {0: nodes.Assignment((1, 2))}))
     context.put_state(PARTITION, LeaderAndIsr(1, 0, (1, 2)))
     return StateMachines(context), seen
 

@@ -102,7 +102,7 @@ def test_a_forged_controller_reaches_no_file_outside_the_log_directory(tmp_path:
 
 def test_topics_of_illegal_names_in_the_store_are_passed_over(tmp_path: Path) -> None:
     """Whoever can write the store makes no file elsewhere by it, and stops no controller."""
-    content = nodes.encode_topic(nodes.Topic(ID, {0: nodes.Assignment((1,))}))
+    content = nodes.encode_topic(nodes.TopicNode(ID, {0: nodes.Assignment((1,))}))
 
     async def write() -> None:
         async with serving(tmp_path / "cluster", 1) as (broker,):
@@ -123,10 +123,10 @@ def test_topics_of_illegal_names_in_the_store_are_passed_over(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "topic",
-    [nodes.Topic(ID + "\nx: y", {0: nodes.Assignment((1,))}), nodes.Topic(ID, {2**31: nodes.Assignment((1,))})],
+    [nodes.TopicNode(ID + "\nx: y", {0: nodes.Assignment((1,))}), nodes.TopicNode(ID, {2**31: nodes.Assignment((1,))})],
     ids=["id", "number"],
 )
-def test_a_topic_node_with_what_can_be_no_partition_is_unreadable(topic: nodes.Topic) -> None:
+def test_a_topic_node_with_what_can_be_no_partition_is_unreadable(topic: nodes.TopicNode) -> None:
     node = Node(nodes.encode_topic(topic), NodeStat(0, 1, 1))
     with pytest.raises(CoordinationError, match="/brokers/topics/t"):
         nodes.decode_topic("/brokers/topics/t", node)

@@ -47,7 +47,7 @@ class World:
         self.checkers = Checkers(self.disks, self.history, lambda broker, partition: self.cores.get(broker))
         self.config = config or TopicConfig(min_insync_replicas=2)
         self.dump: dict[str, Node] = {}
-        self.topic = nodes.Topic(ID, {0: nodes.Assignment(BROKERS)})
+        self.topic = nodes.TopicNode(ID, {0: nodes.Assignment(BROKERS)})
         self.put(nodes.topic_config("t"), nodes.encode_topic_config(self.config))
         self.put(nodes.topic("t"), nodes.encode_topic(self.topic))
         for broker in BROKERS:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller.assignment import check_assignment, check_replicas
-from kreplog.core.nodes import Assignment, Topic
+from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, UsageError
 from kreplog.types import Check, Create, SetData, StoreOperation, TopicPartition, check_topic
 
@@ -42,7 +42,7 @@ def create_topic_operations(
             f"topic {name}: min.insync.replicas {config.min_insync_replicas} with {replication_factor} replicas could "
             f"never be met: choose at most {replication_factor}"
         )
-    topic = Topic(topic_id, {number: Assignment(tuple(replicas)) for number, replicas in assignment.items()})
+    topic = TopicNode(topic_id, {number: Assignment(tuple(replicas)) for number, replicas in assignment.items()})
     return (
         Create(nodes.topic(name), nodes.encode_topic(topic)),
         Create(nodes.topic_config(name), nodes.encode_topic_config(config)),
@@ -63,7 +63,7 @@ def delete_topic_operations(name: str) -> tuple[StoreOperation, ...]:
 
 def add_partitions_operations(
     name: str,
-    current: Topic,
+    current: TopicNode,
     assignment: Mapping[int, Sequence[int]],
     brokers: Collection[int],
     *,
@@ -94,7 +94,7 @@ def add_partitions_operations(
 
 
 def remove_partitions_operations(
-    name: str, current: Topic, numbers: Iterable[int], *, directory: bool = True
+    name: str, current: TopicNode, numbers: Iterable[int], *, directory: bool = True
 ) -> tuple[StoreOperation, ...]:
     """Delete single partitions with their records. Raises InvalidPartitionsError for a partition that does not exist,
     and if none would be left."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
-from kreplog.core.nodes import Assignment, Topic
+from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.types import NO_LEADER, BrokerRegistration, LeaderAndIsr, TopicPartition
 
 
@@ -60,7 +60,7 @@ class ControllerContext:
         self.registration_created: dict[int, int] = {}
         self.failed_replicas: dict[int, dict[TopicPartition, None]] = {}
         self.log_dir_events: tuple[LogDirEvent, ...] = ()
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, TopicNode] = {}
         self.configs: dict[str, TopicConfig] = {}
         self.states: dict[TopicPartition, LeaderAndIsr] = {}
         self.replicas_on: dict[int, dict[TopicPartition, None]] = {}
@@ -143,7 +143,7 @@ class ControllerContext:
 
     # Updates
 
-    def put_topic(self, name: str, topic: Topic) -> None:
+    def put_topic(self, name: str, topic: TopicNode) -> None:
         """Apply a topic's node; partitions that it no longer has need remove_partition."""
         held = self.topics.get(name)
         before = {} if held is None else held.partitions
@@ -174,7 +174,7 @@ class ControllerContext:
         self.configs.pop(name, None)
         self.deleting.pop(name, None)
 
-    def topic_without(self, partition: TopicPartition) -> Topic:
+    def topic_without(self, partition: TopicPartition) -> TopicNode:
         """The topic's node once `partition` is gone from it."""
         topic = self.topics[partition.topic]
         rest = {number: assigned for number, assigned in topic.partitions.items() if number != partition.partition}

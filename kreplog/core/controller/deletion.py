@@ -236,7 +236,7 @@ class Deletion:
                 continue
             yield from self._set_non_existent([partition])
             context.remove_partition(partition)
-            context.put_topic(partition.topic, nodes.Topic(rest.topic_id, rest.partitions, rest.version + 1))
+            context.put_topic(partition.topic, nodes.TopicNode(rest.topic_id, rest.partitions, rest.version + 1))
             for under in (nodes.REMOVED, nodes.REASSIGNED):
                 yield from self._topics.delete_empty_directories(under, [partition.topic])
             yield StateChange("info", f"{partition} is removed")

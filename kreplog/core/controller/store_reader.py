@@ -14,7 +14,7 @@ from kreplog.core import nodes
 from kreplog.core.controller.context import ControllerContext, LogDirEvent
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
 from kreplog.core.messages import PartitionState
-from kreplog.core.nodes import Topic
+from kreplog.core.nodes import TopicNode
 from kreplog.errors import CoordinationError, InvalidTopicError
 from kreplog.types import NO_EPOCH, NO_LEADER, BrokerRegistration, LeaderAndIsr, Node, TopicPartition, check_topic
 
@@ -63,7 +63,7 @@ def brokers() -> Steps[dict[int, RegisteredBroker]]:
     return found
 
 
-def topics(names: Sequence[str]) -> Steps[dict[str, tuple[Topic, TopicConfig]]]:
+def topics(names: Sequence[str]) -> Steps[dict[str, tuple[TopicNode, TopicConfig]]]:
     """Those of `names` that exist, with watches on all of them and their settings. An illegal topic name is reported
     and skipped: no disk can hold a replica of it."""
     names = yield from _legal(names)

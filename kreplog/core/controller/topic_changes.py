@@ -13,7 +13,7 @@ from kreplog.core.controller.election_policies import apply_flush_setting
 from kreplog.core.controller.state_machines import StateMachines
 from kreplog.core.controller.transitions import PartitionStatus, ReplicaStatus
 from kreplog.core.effects import GetChildren, GetNodes, Nodes, StateChange, Steps
-from kreplog.core.nodes import Assignment, Topic
+from kreplog.core.nodes import Assignment, TopicNode
 from kreplog.errors import BadVersionError, CoordinationError, NoNodeError, NotEmptyError, UsageError
 from kreplog.types import Delete, Node, SetData, StoreOperation, TopicPartition
 
@@ -72,7 +72,7 @@ class TopicChanges:
         if found[0] is not None and name in self._context.topics:
             yield from self._merge(name, nodes.decode_topic(nodes.topic(name), found[0]))
 
-    def _merge(self, name: str, topic: Topic) -> Steps[None]:
+    def _merge(self, name: str, topic: TopicNode) -> Steps[None]:
         """Apply added partitions; the replicas of existing ones change by reassignment only."""
         context = self._context
         held = context.topics[name]

@@ -103,7 +103,7 @@ async def refuse_repeated(name: str) -> Fields:
     raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} is repeated in the request")
 
 
-async def stored_topic(store: AnySession, name: str) -> nodes.Topic:
+async def stored_topic(store: AnySession, name: str) -> nodes.TopicNode:
     """Read a topic from the store. Raises RefusedError, InvalidTopicError."""
     path = nodes.topic(check_topic(name))
     (node,) = await store.get_nodes((path,))

@@ -1,0 +1,236 @@
+"""Topic: the public API of the partitions of one topic in a folder.
+
+`Log` is one partition. This deals records to partitions as Kafka's producer does, and reads them merged.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from kreplog._native.partitioner import partition_for
+from kreplog.config import LogConfig
+from kreplog.errors import ArgumentTypeError, UsageError
+from kreplog.log import Log
+from kreplog.topic.folder import TopicFolder
+from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
+from kreplog.topic.sticky import StickyPartitioner
+from kreplog.types import topic_uuid
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["PartitionOffset", "Topic", "TopicRecord"]
+
+RECORD_OVERHEAD = 70  # of a batch with one record, without key and value
+_DEFAULT_CONFIG = LogConfig()
+
+Offsets = int | Mapping[int, int] | None
+
+
+class PartitionOffset(NamedTuple):
+    """Where a record is: its partition, and its offset there."""
+
+    partition: int
+    offset: int
+
+
+class Topic:
+    """The partitions of a topic in one folder, in Kafka's layout: `data/orders-0`, `data/orders-1` and so on.
+
+    Open it with `Topic.open`. One process writes, any number read. Safe to use from several threads. Each partition is
+    a directory as `kreplog.Log`, Spark and brokers read it; while the topic is open for writing no partition of it can
+    be by itself. Records with a key go to the partition that Kafka's producer chooses, so a key's records keep their
+    order.
+    """
+
+    def __init__(self) -> None:
+        raise UsageError("open a topic with kreplog.Topic.open(path)")
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        partitions: int | None = None,
+        *,
+        config: LogConfig | None = None,
+        read_only: bool = False,
+    ) -> Self:
+        """Open the topic `<folder>/<topic>`; create it with `partitions` partitions if there is none.
+
+        partitions: at most the number that an existing topic has; by default all of it. config: of every partition.
+        read_only: change nothing and take no lock; partitions that the writer adds are found. A partition is opened,
+        and recovered if it was not closed, when it is first used. A creation that was broken off is completed.
+        Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`, or it has fewer),
+        LogLockedError (another process has the topic, a partition of it or its folder open for writing),
+        CorruptCheckpointError (the topic file), StorageError.
+        """
+        if config is None:
+            config = _DEFAULT_CONFIG
+        if not isinstance(config, LogConfig):
+            raise ArgumentTypeError(f"config is a LogConfig, not {type(config).__name__}")
+        if config.replicated:
+            raise UsageError("a topic in a folder is not replicated: brokers replicate topics")
+        topic = cls.__new__(cls)
+        topic._folder = TopicFolder(path, partitions, config, read_only)
+        topic._logs = topic._folder.logs
+        topic._sticky = StickyPartitioner()
+        return topic
+
+    _folder: TopicFolder
+    _logs: Mapping[int, Log]
+    _sticky: StickyPartitioner
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.partitions} partitions"
+        return f"<kreplog.Topic {self.path} {state}>"
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._folder.topic
+
+    @property
+    def path(self) -> str:
+        """`<folder>/<topic>`, absolute; the directory of partition n is this with `-n`."""
+        return self._folder.path
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        self._folder.refresh()
+        return self._folder.partitions
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """As in each partition's partition.metadata (KIP-516); None where a reader finds none there."""
+        text = self._folder.topic_id
+        return None if text is None else topic_uuid(text)
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of every partition."""
+        return self._folder.config
+
+    @property
+    def read_only(self) -> bool:
+        return self._folder.read_only
+
+    @property
+    def closed(self) -> bool:
+        return self._folder.closed
+
+    def log(self, partition: int) -> Log:
+        """The log of a partition, for all that `Log` has beyond this; closed with the topic, not by the caller.
+
+        Raises UsageError (no such partition), LogClosedError, and as `Log.open` does.
+        """
+        return self._folder.log(partition)
+
+    def offsets(self) -> dict[int, range]:
+        """The offsets of the committed records of each partition: from the log start to the high watermark."""
+        logs = {number: self._folder.log(number) for number in self._folder.numbers}
+        return {number: range(log.log_start_offset, log.high_watermark) for number, log in logs.items()}
+
+    # Writing
+
+    def append(
+        self,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        *,
+        headers: Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> PartitionOffset:
+        """Append one record; return its partition and offset. It is in the page cache on return, as with Log.append.
+
+        partition: by default that of Kafka's producer: of a key by its murmur2 hash; without a key, one partition for
+        16 KiB of records and then another.
+        Raises ArgumentTypeError, UsageError (no such partition), RecordTooLargeError, ResourceExhaustedError (nothing
+        written), LogFailedError, LogClosedError.
+        """
+        if partition is None:
+            partition = self._choose(value, key)
+        log = self._logs.get(partition)
+        if log is None:
+            log = self._folder.log(partition)
+        return PartitionOffset(partition, log.append(value, key, timestamp_ms, headers))
+
+    def _choose(self, value: Buffer | None, key: Buffer | None) -> int:
+        partitions = self._folder.partitions
+        try:
+            if key is not None:
+                return partition_for(key, partitions)
+            return self._sticky.choose(RECORD_OVERHEAD + (0 if value is None else memoryview(value).nbytes), partitions)
+        except TypeError:
+            name, given = ("value", value) if key is None else ("key", key)
+            raise ArgumentTypeError(f"{name} is bytes-like or None, not {type(given).__name__}") from None
+
+    def add_partitions(self, total: int) -> None:
+        """Have `total` partitions. Keys then go to other partitions than before: their order holds from now on only.
+
+        Raises UsageError (fewer than there are), LogClosedError, StorageError: the next opening completes them.
+        """
+        self._folder.add_partitions(total)
+
+    def flush(self) -> None:
+        """Make everything appended so far durable. Raises LogFailedError."""
+        self._folder.flush()
+
+    def close(self) -> None:
+        """Flush and close every partition, write Kafka's checkpoint files, and release the topic. Closing twice does
+        nothing. Raises LogFailedError of the first partition that could not be made durable; all are closed
+        nevertheless."""
+        self._folder.close()
+
+    # Reading
+
+    def read(
+        self,
+        partition: int | None = None,
+        start: Offsets = None,
+        stop: Offsets = None,
+        *,
+        order: str = "partition",
+    ) -> Iterator[TopicRecord]:
+        """Iterate over the committed records up to the high watermarks now, of one partition or of all.
+
+        start, stop: offsets, [start, stop); of all partitions, by partition number. order: "partition", one after the
+        other; "time", merged: within a partition offsets rise, and between them the latest timestamp so far.
+        Raises UsageError, LogClosedError, and as `Log.read` does.
+        """
+        if order not in ("partition", "time"):
+            raise UsageError(f"order is 'partition' or 'time', not {order!r}")
+        numbers = list(self._folder.numbers) if partition is None else [partition]
+        pieces = [
+            of_partition(
+                number, self._folder.log(number), _offset(start, number, partition), _offset(stop, number, partition)
+            )
+            for number in numbers
+        ]
+        if order == "time":
+            return merged_by_time(pieces)
+        return (record for piece in pieces for record in piece)
+
+
+def _offset(given: Offsets, number: int, partition: int | None) -> int | None:
+    """Of this partition, in what a caller gave for one or for all."""
+    if given is None or (isinstance(given, int) and partition is not None):
+        return given
+    if isinstance(given, Mapping):
+        return given.get(number)
+    raise UsageError("offsets of all partitions are a mapping of partition to offset; an int is of one `partition`")

@@ -1,0 +1,368 @@
+"""TopicFolder: the partitions of one topic in a folder, as a Kafka broker lays them out, and their logs.
+
+    data/orders.topic    how many partitions there are, see topic_file
+    data/orders.lock     held by the writer, see TopicLock
+    data/orders-0 ...    a partition each, as `Log` has it
+    data/*-checkpoint    Kafka's checkpoint files, of all topics of the folder
+
+A log is opened when it is first needed. The logs leave the lock and the checkpoints to this, so that thousands of them
+cost one of each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+import weakref
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable
+
+from kreplog._native import log as segmented_log
+from kreplog._native import writable
+from kreplog._native.checkpoint import OffsetCheckpoint
+from kreplog._native.directory import TopicLock
+from kreplog._native.files import error_of, make_directory, sync_file_system
+from kreplog._native.partition_metadata import read_topic_id, write_topic_id
+from kreplog.config import LogConfig
+from kreplog.errors import (
+    ArgumentTypeError,
+    CorruptCheckpointError,
+    KreplogError,
+    LogClosedError,
+    StorageError,
+    UsageError,
+)
+from kreplog.log import Log
+from kreplog.topic.topic_file import TopicFile, read_topic_file, topic_file_path, write_topic_file
+from kreplog.types import MAX_PARTITION, TopicPartition, check_partition_number, check_topic
+
+CHECKPOINTS = ("recovery-point", "replication", "log-start")
+ID_CHARACTERS = 22
+CREATED_TOGETHER = 1000
+"""Partitions between two syncs of the file system while they are created; each has a page mapped meanwhile."""
+
+_logger = logging.getLogger("kreplog")
+_folders: weakref.WeakSet[TopicFolder] = weakref.WeakSet()
+
+
+class PartitionLog(Log):
+    """The log of a partition whose topic is open as a whole: the topic has its lock, and writes its checkpoints."""
+
+    _in_topic = True
+
+
+class TopicFolder:
+    """The partitions of a topic, open for writing or for reading, and their logs. Thread-safe.
+
+    path: `<folder>/<topic>`. partitions: of a topic that does not exist yet; one that does has at least so many.
+    Raises InvalidTopicError, UsageError (a missing topic without a number, or one with fewer partitions),
+    LogLockedError, CorruptCheckpointError (the topic file), StorageError (a partition's directory is missing).
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], partitions: int | None, config: LogConfig, read_only: bool
+    ) -> None:
+        self.folder, self.topic = _split(path)
+        self.config = config
+        self.read_only = read_only
+        self.closed = False
+        self.logs: dict[int, PartitionLog] = {}
+        self._mutex = threading.Lock()
+        self._file_path = topic_file_path(self.folder, self.topic)
+        self._lock: TopicLock | None = None
+        self._numbers: frozenset[int] = frozenset()
+        self._seen: tuple[int, int] | None = None
+        self.partitions = 0
+        self.topic_id: str | None = None
+        if partitions is not None:
+            check_count(partitions)
+        if read_only:
+            self._look()
+            return
+        make_directory(self.folder, config.directory_group)
+        self._lock = TopicLock(self.folder, self.topic)
+        try:
+            self._settle(partitions)
+        except BaseException:
+            self._lock.release()
+            raise
+        _folders.add(self)
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.folder, self.topic)
+
+    # What there is
+
+    def _listed(self) -> set[int]:
+        """The numbers of the partition directories."""
+        prefix = self.topic + "-"
+        found = set()
+        try:
+            for name in os.listdir(self.folder):
+                if name.startswith(prefix):
+                    number = name[len(prefix) :]
+                    if number.isascii() and number.isdigit() and str(int(number)) == number:
+                        found.add(int(number))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise error_of("cannot list", self.folder, error) from error
+        return {number for number in found if number <= MAX_PARTITION}
+
+    def _settle(self, partitions: int | None) -> None:
+        """Find or create the topic, and complete what was broken off."""
+        content = read_topic_file(self._file_path)
+        found = self._listed()
+        settled = self._adopted(found) if content is None else self._compared(content, found)
+        if settled is None:
+            if partitions is None:
+                raise UsageError(f"{self.path}: there is no such topic; give `partitions` to create it", path=self.path)
+            settled = TopicFile(_new_id(), partitions, 0)
+        if partitions is not None and partitions > settled.partitions:
+            raise UsageError(
+                f"{self.path} has {settled.partitions} partitions, not {partitions}: open it without `partitions`, and "
+                f"call add_partitions({partitions})",
+                path=self.path,
+            )
+        if settled != content:
+            write_topic_file(self._file_path, settled)
+        self._complete(settled)
+
+    def _adopted(self, found: set[int]) -> TopicFile | None:
+        """A topic without a topic file, as brokers and single logs leave it."""
+        if not found:
+            return None
+        self._require(found, max(found) + 1)
+        return TopicFile(self._stored_id(found) or _new_id(), len(found), len(found))
+
+    def _compared(self, content: TopicFile, found: set[int]) -> TopicFile:
+        """The topic file, as a broker that had the folder meanwhile may have left its partitions."""
+        self._require(found, content.created)
+        if found and max(found) >= content.partitions:
+            self._require(found, max(found) + 1)
+            content = TopicFile(content.topic_id, len(found), len(found))
+        stored = self._stored_id(found) if content.created else None
+        if stored is not None and stored != content.topic_id:
+            _logger.warning("%s: its partitions have another topic id than its topic file; taking theirs", self.path)
+            content = TopicFile(stored, content.partitions, content.created)
+        return content
+
+    def _require(self, found: set[int], count: int) -> None:
+        missing = sorted(set(range(count)) - found)
+        if missing:
+            names = ", ".join(f"{self.topic}-{number}" for number in missing[:10])
+            raise StorageError(
+                f"{self.path}: of its {count} partitions {len(missing)} have no directory ({names}): put them back, or "
+                f"open those that there are with kreplog.Log; without any, delete {self._file_path} to create the "
+                "topic anew",
+                path=self.path,
+            )
+
+    def _stored_id(self, found: Iterable[int]) -> str | None:
+        """The topic id in the first partition's partition.metadata; None where there is none to be read."""
+        first = min(found, default=None)
+        try:
+            stored = None if first is None else read_topic_id(self._partition_path(first))
+        except CorruptCheckpointError as error:
+            _logger.warning("%s", error)
+            return None
+        return stored if stored is not None and len(stored) == ID_CHARACTERS else None
+
+    def _partition_path(self, number: int) -> str:
+        return os.path.join(self.folder, f"{self.topic}-{number}")
+
+    # Making partitions
+
+    def _complete(self, content: TopicFile) -> None:
+        """Make the directories that are missing, in steps that an interruption leaves complete."""
+        while content.created < content.partitions:
+            stop = min(content.created + CREATED_TOGETHER, content.partitions)
+            self._create(range(content.created, stop), content.topic_id)
+            content = TopicFile(content.topic_id, content.partitions, stop)
+            write_topic_file(self._file_path, content)
+        self.topic_id, self.partitions = content.topic_id, content.partitions
+
+    def _create(self, numbers: range, topic_id: str) -> None:
+        made: list[PartitionLog] = []
+        try:
+            for number in numbers:
+                path = self._partition_path(number)
+                make_directory(path, self.config.directory_group)
+                write_topic_id(path, topic_id, durable=False)
+                made.append(PartitionLog.open(path, self.config))
+            sync_file_system(self.folder)
+            for log in made:
+                segmented_log.mark_created(log)
+        finally:
+            for log in made:
+                writable.abandon(log)
+
+    def add_partitions(self, total: int) -> None:
+        check_count(total)
+        with self._mutex:
+            self._check_open()
+            self._check_writable()
+            if total < self.partitions:
+                raise UsageError(
+                    f"{self.path} has {self.partitions} partitions, which cannot become {total}: partitions are only "
+                    "added",
+                    path=self.path,
+                )
+            if total > self.partitions:
+                assert self.topic_id is not None
+                content = TopicFile(self.topic_id, total, self.partitions)
+                write_topic_file(self._file_path, content)
+                self._complete(content)
+
+    # Reading a topic that another process writes
+
+    def refresh(self) -> None:
+        """In a reader: find partitions that were added."""
+        if self.read_only and (self._seen is None or self._seen != self._identity()):
+            with self._mutex:
+                self._look()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._file_path)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _look(self) -> None:
+        seen = self._identity()
+        try:
+            content = read_topic_file(self._file_path)
+        except CorruptCheckpointError as error:
+            _logger.warning("%s; going by the directories", error)
+            content = None
+        found = self._listed()
+        if content is not None:  # those that are just being made are left out
+            found -= set(range(content.created, content.partitions))
+        if not found and (content is None or not content.created):
+            raise StorageError(f"{self.path}: there is no such topic", path=self.path)
+        self._numbers, self._seen = frozenset(found), seen
+        self.partitions = max(found, default=-1) + 1
+        self.topic_id = self._stored_id(found)
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """The partitions that are here, in order; a broker's folder may hold some of a topic's only."""
+        self.refresh()
+        return sorted(self._numbers) if self.read_only else range(self.partitions)
+
+    # Logs
+
+    def log(self, number: int) -> PartitionLog:
+        """The log of a partition, opened if it was not. Raises UsageError (no such partition), and as Log.open does."""
+        log = self.logs.get(number)
+        if log is not None:
+            return log
+        with self._mutex:
+            self._check_open()
+            log = self.logs.get(number)
+            if log is None:
+                self._check_number(number)
+                log = self.logs[number] = PartitionLog.open(self._partition_path(number), self.config, self.read_only)
+            return log
+
+    def _check_number(self, number: int) -> None:
+        if not isinstance(number, int):
+            raise ArgumentTypeError(f"partition is an int, not {type(number).__name__}")
+        if number in self._numbers if self.read_only else 0 <= number < self.partitions:
+            return
+        raise UsageError(f"{self.path} has no partition {number}; it has {self.partitions}", path=self.path)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise LogClosedError(f"{self.path}: the topic is closed", path=self.path)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise UsageError(
+                f"{self.path}: this topic was opened read-only; open it with read_only=False to change it",
+                path=self.path,
+            )
+
+    def flush(self) -> None:
+        """Make all appended records durable. Raises LogFailedError."""
+        for log in list(self.logs.values()):
+            log.flush()
+
+    def close(self) -> None:
+        """Close the logs, write the checkpoints, release the lock. Closing twice does nothing.
+
+        Raises LogFailedError of the first partition that could not be made durable; all are closed nevertheless."""
+        with self._mutex:
+            if self.closed:
+                return
+            self.closed = True
+        errors: list[KreplogError] = []
+        for log in self.logs.values():
+            try:
+                log.close()
+            except KreplogError as error:
+                errors.append(error)
+        if self._lock is not None:
+            try:
+                self._write_checkpoints()
+            except KreplogError as error:
+                errors.append(error)
+            finally:
+                self._lock.release()
+        if errors:
+            for other in errors[1:10]:
+                errors[0].add_note(str(other))
+            raise errors[0]
+
+    def _write_checkpoints(self) -> None:
+        closed = {
+            TopicPartition(self.topic, number): offsets
+            for number, log in self.logs.items()
+            if (offsets := segmented_log.closed_with(log)) is not None
+        }
+        for place, name in enumerate(CHECKPOINTS):
+            checkpoint = OffsetCheckpoint(os.path.join(self.folder, name + "-offset-checkpoint"))
+            checkpoint.update_all({at: offsets[place] for at, offsets in closed.items()})
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's."""
+        self._mutex = threading.Lock()
+        self.closed = True
+        if self._lock is not None:
+            self._lock.abandon()
+
+
+def _new_id() -> str:
+    """A topic id as Kafka writes it: 16 random bytes in base64url without padding."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def check_count(partitions: int) -> None:
+    """Raise UsageError if a topic cannot have so many partitions."""
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        raise ArgumentTypeError(f"partitions is an int, not {type(partitions).__name__}")
+    if partitions < 1:
+        raise UsageError(f"a topic has 1 partition or more, not {partitions}")
+    check_partition_number(partitions - 1)
+
+
+def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
+    try:
+        folder, topic = os.path.split(os.path.abspath(os.fsdecode(path)))
+    except TypeError:
+        raise ArgumentTypeError(f"path is a str or os.PathLike, not {type(path).__name__}") from None
+    except ValueError as error:
+        raise UsageError(f"path {path!r} cannot be used: {error}") from None
+    return folder, check_topic(topic)
+
+
+def _abandon_in_child() -> None:
+    for folder in list(_folders):
+        folder.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,0 +1,93 @@
+"""Driver: the creation, growth and use of a topic broken off at its n-th file call, for n = 1, 2, ... until none is
+reached; then it is opened again.
+
+Arguments: directory, what happens there: "kill", "halfway" (killed with half of a write done), "full" (ENOSPC) or
+"handles" (EMFILE). Needs the shim. What must hold: every acknowledged record is there once, the partitions are those
+before or after the step under way, and errors are typed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+from kreplog import LogConfig, Topic, errors
+from kreplog.topic import folder
+from tests.faults import shim as faults
+from tests.faults.forked import acknowledge, acknowledged, finish, result_of, start
+
+CONFIG = LogConfig(segment_bytes=1000)
+FIRST, GROWN = 3, 5
+REFUSED, UNHARMED = 3, 4  # exit codes: a typed error; there is no n-th call
+MODES = {
+    "kill": (faults.ALL_WRITES, faults.KILL_BEFORE, 0),
+    "halfway": (faults.WRITE, faults.KILL_HALFWAY, 0),
+    "full": (faults.WRITE | faults.OPEN | faults.RENAME, faults.FAIL, errno.ENOSPC),
+    "handles": (faults.OPEN, faults.FAIL, errno.EMFILE),
+}
+
+
+def play(path: Path, mode: str, nth: int, pipe: int) -> None:
+    """Create, append, grow, append and close; acknowledge (step, records appended)."""
+    kinds, how, error = MODES[mode]
+    folder.CREATED_TOGETHER = 2
+    shim = faults.Shim()
+    shim.arm(kinds, str(path.parent), nth, error, how)
+    done = 0
+    try:
+        with Topic.open(path, FIRST, config=CONFIG) as topic:
+            acknowledge(pipe, 1, 0)
+            for partitions in (FIRST, GROWN):
+                topic.add_partitions(partitions)
+                acknowledge(pipe, partitions, done)
+                for number in range(4 * partitions):
+                    topic.append(b"%d" % done, partition=number % partitions)
+                    done += 1
+                    acknowledge(pipe, partitions, done)
+    except errors.StorageError:
+        os._exit(REFUSED)
+    if not shim.counts()[1]:
+        os._exit(UNHARMED)
+
+
+def look(path: Path) -> tuple[int, list[int]]:
+    """The number of partitions and the records, after they are opened, appended to, and opened again to be read."""
+    with Topic.open(path, FIRST, config=CONFIG) as topic:
+        found = [int(record.value or b"") for record in topic.read()]
+        for number in range(topic.partitions):
+            topic.append(b"-1", partition=number)
+    with Topic.open(path, read_only=True) as reader:
+        assert sum(len(offsets) for offsets in reader.offsets().values()) == len(found) + reader.partitions
+        return reader.partitions, found
+
+
+def main(directory: Path, mode: str) -> None:
+    nth = 0
+    broken_off = 0
+    while True:
+        nth += 1
+        path = directory / f"{mode}-{nth}" / "orders"
+        path.parent.mkdir()
+        code, received = finish(*start(partial(play, path, mode, nth)))
+        assert code in (0, REFUSED, UNHARMED, -9), f"call {nth}: the writer ended with {code}"
+        steps = acknowledged(received)
+        appended = max((records for _, records in steps), default=0)
+        partitions, found = result_of(partial(look, path))
+        assert sorted(found) == list(range(len(found))), f"call {nth}: {found}"
+        assert appended <= len(found) <= appended + 1, f"call {nth}: {appended} acknowledged, {found}"
+        if steps and steps[-1][0] == GROWN:
+            assert partitions == GROWN, f"call {nth}: {partitions} partitions"
+        assert partitions in (FIRST, GROWN), f"call {nth}: {partitions} partitions"
+        shutil.rmtree(path.parent)
+        if code == UNHARMED:
+            break
+        broken_off += code != 0
+    print(f"calls={nth} broken_off={broken_off}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
