@@ -31,7 +31,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """The content of a topic file. topic_id: as text. partitions: wanted. created: how many of them, from 0 on, have their directories."""
+    """The content of a topic file. partitions: wanted. created: of them, the first so many have their directories."""
 
     topic_id: str
     partitions: int
@@ -65,7 +65,6 @@ def read_topic_file(path: str) -> TopicFile | None:
 def write_topic_file(path: str, content: TopicFile) -> None:
     """Replace the file, durably. Raises StorageError."""
     lines = (
-        f"version: 0\ntopic_id: {content.topic_id}\n"
-        f"partitions: {content.partitions}\ncreated: {content.created}\n"
+        f"version: 0\ntopic_id: {content.topic_id}\npartitions: {content.partitions}\ncreated: {content.created}\n"
     ).encode()
     atomic_write(path, lines + f"crc32c: {crc32c(lines):08x}\n".encode())

@@ -22,7 +22,9 @@ def _cluster(topics: int, partitions: int) -> Cluster:
     cluster = Cluster((1, 2, 3))
     for topic in range(topics):
         placed = assign(dict.fromkeys(cluster.brokers), partitions, 3, start=topic * partitions)
-        content = nodes.TopicNode(f"id{topic}", {number: nodes.Assignment(replicas) for number, replicas in placed.items()})
+        content = nodes.TopicNode(
+            f"id{topic}", {number: nodes.Assignment(replicas) for number, replicas in placed.items()}
+        )
         created = [Create(nodes.topic(f"t{topic}"), nodes.encode_topic(content))]
         for number, replicas in placed.items():
             partition = TopicPartition(f"t{topic}", number)
