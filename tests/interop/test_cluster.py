@@ -75,7 +75,6 @@ def test_producer_performance(kafka: Kafka, cluster: LocalCluster, acks: str, co
     assert found[1] == found[0] and found[2] == found[0]
 
 
-@pytest.mark.xfail(reason="it consumes as a member of a group, and groups are not there yet")
 def test_consumer_performance(kafka: Kafka, cluster: LocalCluster) -> None:
     create(cluster, "consumed")
     kafka.run(
