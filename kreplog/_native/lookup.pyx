@@ -42,8 +42,9 @@ def steadily(LogView log, look, *arguments):
     cdef int _attempt
     for _attempt in range(RETRIES):
         generation = log.steady_generation()
-        if log.read_only:
+        if log.read_only and (log.listed_sequence != log.position.sequence or not log.listed_sequence):
             log.relist()
+        log.listed_sequence = 0
         try:
             found = look(log, *arguments)
         except FileNotFoundError:

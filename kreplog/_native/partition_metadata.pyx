@@ -9,15 +9,18 @@ Written once, when the directory is made.
 from posix.fcntl cimport O_RDONLY
 
 import os
+import re
 
 from kreplog._native.checkpoint import atomic_write
 from kreplog._native.files import error_of
-from kreplog.errors import CorruptCheckpointError, InvalidTopicError
+from kreplog.errors import CorruptCheckpointError
 from kreplog.types import check_topic_id
 
 METADATA_NAME = "partition.metadata"
 
 cdef int _MAX_BYTES = 4096
+
+cdef object _topic_id = re.compile(rb"^topic_id: ([a-zA-Z0-9_-]{1,64})\s*$", re.MULTILINE).search
 
 
 def read_topic_id(str directory):
@@ -35,11 +38,10 @@ def read_topic_id(str directory):
         return None
     except OSError as error:
         raise error_of("cannot read", path, error) from error
-    try:
-        fields = dict(line.split(": ", 1) for line in content.decode("ascii").splitlines() if ": " in line)
-        return check_topic_id(fields["topic_id"].strip())
-    except (ValueError, KeyError, InvalidTopicError) as error:
-        raise CorruptCheckpointError(f"{path} names no topic id: {error}", path=path) from error
+    named = _topic_id(content)
+    if named is None:
+        raise CorruptCheckpointError(f"{path} names no topic id, but {content[:80]!r}", path=path)
+    return named[1].decode("ascii")
 
 
 def write_topic_id(str directory, str topic_id, bint durable=True):

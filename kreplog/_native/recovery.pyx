@@ -52,7 +52,7 @@ cdef dict _checkpoint(SegmentedLog log, str name):
 
     The logs of a data directory are opened one after the other, each for one line of it: it is read once if unchanged.
     """
-    path = os.path.join(os.path.dirname(log.path), name)
+    path = f"{log.path.rpartition('/')[0]}/{name}"
     try:
         status = os.stat(path)
         identity = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
@@ -429,7 +429,7 @@ def attach(SegmentedLog log):
     """Open for reading only: nothing on disk is changed. Raises StorageError where there is no segment."""
     cdef Position position
     cdef int _attempt
-    log.state = open_state(os.path.join(log.path, STATE_NAME), False)
+    log.state = open_state(f"{log.path}/{STATE_NAME}", False)
     for _attempt in range(CONTRADICTIONS):
         if log.state is None or not log.state.read(&position):
             log.state = None
@@ -439,10 +439,12 @@ def attach(SegmentedLog log):
         time.sleep(0.01)  # a writer that truncates brings both down, one after the other
     else:
         log.state = None
+    if log.state is not None:
+        log.position = position
     log.relist()
     log.closed = False
     if log.state is not None:
-        log.position = position
+        log.listed_sequence = position.sequence
         return
     if not log._segments:
         log.closed = True

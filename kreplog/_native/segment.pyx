@@ -123,7 +123,7 @@ cdef Segment new_segment(
 ):
     """An existing segment, nothing of it opened yet."""
     cdef Segment segment = Segment.__new__(Segment)
-    cdef str stem = os.path.join(directory, f"{base_offset:020d}")
+    cdef str stem = f"{directory}/{base_offset:020d}"
     segment.base_offset = base_offset
     segment.partition = partition
     segment.path = stem + ".log"

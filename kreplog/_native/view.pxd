@@ -1,6 +1,6 @@
 # LogView: the segments and offsets of a log, for its writer and its readers.
 
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from kreplog._native.segment cimport Segment
 from kreplog._native.state cimport Position, StateFile
@@ -22,6 +22,7 @@ cdef class LogView:
     cdef object epochs
     cdef bint epochs_loaded  # a reader looks at them when it first needs one
     cdef int64_t listed_generation  # when the segments were listed
+    cdef uint64_t listed_sequence  # of the position for which they were listed by `attach`, 0 once that is used
     cdef object watermark_source  # read-only without a state file: where the high watermark comes from
 
     cdef int check_open(self) except -1
