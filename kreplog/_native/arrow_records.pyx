@@ -26,46 +26,9 @@ from kreplog._native.cursor cimport varint_size, write_varint
 from kreplog.errors import ArgumentTypeError, RecordTooLargeError, UsageError
 
 cdef enum:
-    ABSENT = 0
-    NARROW = 1  # 32-bit offsets, or int32
-    WIDE = 2  # 64-bit offsets, or int64
-    VIEW = 3  # 16 bytes a value: length, then the bytes, or their first four with a buffer's number and a position
-
-cdef enum:
     MAX_RUN = 1000  # fewest rows without a key that go to one partition together
     MAX_RECORD = 1 << 30
     MAX_BATCH = 1 << 30
-    BEHIND = 32  # bytes that the varints of a record may take, and its attributes
-
-cdef enum:  # of _encode
-    DONE = 0
-    FULL = 1
-    LARGE = -1
-
-
-cdef struct ArrowStream:
-    int (*get_schema)(ArrowStream*, ArrowSchema*) noexcept
-    int (*get_next)(ArrowStream*, ArrowArray*) noexcept
-    const char* (*get_last_error)(ArrowStream*) noexcept
-    void (*release)(ArrowStream*) noexcept
-    void* private_data
-
-
-cdef struct Input:  # a column: how it is laid out, and where its row 0 is
-    int kind
-    int64_t first
-    int64_t factor  # of timestamps: this many make a millisecond; negative: so many milliseconds one of them
-    const ArrowArray* array
-
-
-cdef struct Inputs:
-    Input value
-    Input key
-    Input timestamp
-    Input headers
-    Input header_key
-    Input header_value
-    Input partition
 
 
 def arrow_pieces(data):
@@ -73,39 +36,41 @@ def arrow_pieces(data):
 
     Raises ArgumentTypeError for what is no Arrow data, or has columns of other names or types."""
     if hasattr(data, "__arrow_c_stream__"):
-        return _stream(data.__arrow_c_stream__())
+        return stream_rows(data.__arrow_c_stream__())
     if hasattr(data, "__arrow_c_array__"):
-        return iter((_piece(data.__arrow_c_array__()),))
+        return iter((array_rows(data.__arrow_c_array__()),))
     raise ArgumentTypeError(
         f"Arrow data is a table, a record batch, a reader or a DataFrame with the Arrow PyCapsule interface, not "
         f"{type(data).__name__}"
     )
 
 
-def _stream(capsule):
+def stream_rows(capsule):
+    """The record batches of an exported Arrow stream, each as ArrowRows when its turn comes. Raises as arrow_pieces."""
     cdef ArrowStream* stream = <ArrowStream*> PyCapsule_GetPointer(capsule, b"arrow_array_stream")
     cdef ArrowRows rows
     while True:
         rows = ArrowRows.__new__(ArrowRows)
         if stream.get_schema(stream, &rows.schema) != 0:
             rows.schema.release = NULL
-            raise ArgumentTypeError(f"the Arrow stream gives no schema: {_stream_error(stream)}")
+            raise ArgumentTypeError(f"the Arrow stream gives no schema: {stream_error(stream)}")
         rows.owned = True
         if stream.get_next(stream, &rows.array) != 0:
             rows.array.release = NULL
-            raise ArgumentTypeError(f"the Arrow stream failed: {_stream_error(stream)}")
+            raise ArgumentTypeError(f"the Arrow stream failed: {stream_error(stream)}")
         if rows.array.release == NULL:
             return
         rows.bind(&rows.schema, &rows.array)
         yield rows
 
 
-cdef str _stream_error(ArrowStream* stream):
+cdef str stream_error(ArrowStream* stream):
     cdef const char* text = stream.get_last_error(stream)
     return "no reason given" if text == NULL else text.decode(errors="replace")
 
 
-cdef ArrowRows _piece(capsules):
+def array_rows(capsules):
+    """One exported record batch as ArrowRows. Raises as arrow_pieces."""
     cdef ArrowRows rows = ArrowRows.__new__(ArrowRows)
     rows.capsules = capsules
     rows.bind(
@@ -118,13 +83,6 @@ cdef ArrowRows _piece(capsules):
 @cython.final
 cdef class ArrowRows:
     """One record batch; `length` rows. Made by arrow_pieces."""
-
-    cdef ArrowSchema schema
-    cdef ArrowArray array
-    cdef bint owned  # schema and array were moved here
-    cdef object capsules
-    cdef readonly Py_ssize_t length
-    cdef Inputs inputs
 
     def __dealloc__(self):
         if self.owned and self.array.release != NULL:
@@ -161,9 +119,9 @@ cdef class ArrowRows:
         if schema.dictionary != NULL:
             raise ArgumentTypeError(f"column {name!r} is dictionary-encoded: cast it to its values first")
         if name == "value":
-            self.inputs.value = _bytes_column(name, schema, array, first)
+            self.inputs.value = bytes_column(name, schema, array, first)
         elif name == "key":
-            self.inputs.key = _bytes_column(name, schema, array, first)
+            self.inputs.key = bytes_column(name, schema, array, first)
         elif name == "timestamp":
             self.inputs.timestamp = _timestamps(schema, array, first)
         elif name == "headers":
@@ -187,8 +145,8 @@ cdef class ArrowRows:
             raise ArgumentTypeError("column 'headers' is no list of struct<key: string, value: binary>")
         items = array.children[0]
         self.inputs.headers = _input(NARROW if strcmp(schema.format, b"+l") == 0 else WIDE, array, first)
-        self.inputs.header_key = _bytes_column("headers.key", item.children[0], items.children[0], items.offset)
-        self.inputs.header_value = _bytes_column("headers.value", item.children[1], items.children[1], items.offset)
+        self.inputs.header_key = bytes_column("headers.key", item.children[0], items.children[0], items.offset)
+        self.inputs.header_value = bytes_column("headers.value", item.children[1], items.children[1], items.offset)
         return 0
 
     def whole(self, int32_t partition):
@@ -278,7 +236,6 @@ cdef class ArrowRows:
 
 @cython.final
 cdef class RowOrder:
-    cdef int64_t* order
 
     def __dealloc__(self):
         free(self.order)
@@ -287,14 +244,6 @@ cdef class RowOrder:
 @cython.final
 cdef class RowSelection:
     """Rows of one partition, to be encoded batch by batch. position: rows that are encoded already, of `length`."""
-
-    cdef ArrowRows rows
-    cdef const Inputs* inputs  # of `rows`
-    cdef RowOrder owner
-    cdef const int64_t* order  # NULL: all rows as they come
-    cdef readonly int32_t partition
-    cdef readonly Py_ssize_t length
-    cdef readonly Py_ssize_t position
 
     def next_batch(
         self, BatchEncoder encoder not None, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence
@@ -313,7 +262,7 @@ cdef class RowSelection:
         builder.reserve(encoder.max_bytes)
         while True:
             with nogil:
-                code = self.encode(builder, encoder, now, &needed)
+                code = self.encode(builder, encoder.max_bytes, encoder.max_record_bytes, now, &needed)
             if code == LARGE and needed <= encoder.max_record_bytes:
                 builder.reserve(needed + BEHIND)
                 continue
@@ -331,7 +280,7 @@ cdef class RowSelection:
         return batch, records
 
     cdef int encode(
-        self, BatchBuilder builder, BatchEncoder encoder, int64_t now, Py_ssize_t* needed
+        self, BatchBuilder builder, Py_ssize_t max_bytes, Py_ssize_t max_record_bytes, int64_t now, Py_ssize_t* needed
     ) noexcept nogil:
         """Append rows to the open batch while they fit; LARGE for a first row that needs more room than there is."""
         cdef const Inputs* rows = self.inputs
@@ -358,9 +307,9 @@ cdef class RowSelection:
                 + headers_size
             )
             needed[0] = body
-            if builder.count and builder.length - builder.start + body + 10 > encoder.max_bytes:
+            if builder.count and builder.length - builder.start + body + 10 > max_bytes:
                 return FULL
-            if body > encoder.max_record_bytes or builder.length + body + 10 > builder.capacity:
+            if body > max_record_bytes or builder.length + body + 10 > builder.capacity:
                 return LARGE
             p = write_varint(builder.buffer + builder.length, body)
             p[0] = 0
@@ -375,6 +324,23 @@ cdef class RowSelection:
                 builder.max_timestamp = timestamp
             self.position += 1
         return DONE
+
+    cdef int64_t first_over(self, Py_ssize_t limit) noexcept nogil:
+        """The first row of more than `limit` bytes, keys, values and headers together; -1 for none."""
+        cdef int64_t at
+        cdef int64_t i
+        cdef Bytes key
+        cdef Bytes value
+        for at in range(self.length):
+            i = self.order[at] if self.order != NULL else at
+            _bytes_at(&self.inputs.key, i, &key)
+            _bytes_at(&self.inputs.value, i, &value)
+            if (
+                max(key.length, <Py_ssize_t> 0) + max(value.length, <Py_ssize_t> 0)
+                + _headers_size(self.inputs, i) > limit
+            ):
+                return i
+        return -1
 
 
 @cython.final
@@ -410,7 +376,7 @@ cdef Input _input(int kind, const ArrowArray* array, int64_t first) noexcept:
     return column
 
 
-cdef Input _bytes_column(str name, const ArrowSchema* schema, const ArrowArray* array, int64_t first) except *:
+cdef Input bytes_column(str name, const ArrowSchema* schema, const ArrowArray* array, int64_t first) except *:
     cdef bytes format = schema.format
     if format in (b"z", b"u"):
         return _input(NARROW, array, first)
@@ -495,6 +461,11 @@ cdef inline void _bytes_at(const Input* column, int64_t i, Bytes* out) noexcept 
             out.data = <const uint8_t*> (narrow + 1)
         else:
             out.data = <const uint8_t*> column.array.buffers[2 + narrow[2]] + narrow[3]
+
+
+cdef void bytes_at(const Input* column, int64_t i, Bytes* out) noexcept nogil:
+    """Row `i` of a column of bytes; for other modules."""
+    _bytes_at(column, i, out)
 
 
 cdef inline uint8_t* _put(uint8_t* p, const Bytes* value) noexcept nogil:

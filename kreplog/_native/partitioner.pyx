@@ -1,5 +1,6 @@
 """Kafka's default partitioner: from the key of a record to a partition of its topic."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 
@@ -37,7 +38,10 @@ def murmur2(key):
 
 def partition_for(key, int32_t partitions):
     """The partition, of `partitions` > 0, that Kafka's default partitioner puts a record with this key in."""
-    cdef const uint8_t[::1] data = memoryview(key).cast("B")
+    cdef const uint8_t[::1] data
     if partitions < 1:
         raise ValueError(f"a topic has 1 partition or more, not {partitions}")
+    if type(key) is bytes:
+        return partition_of_key(<const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), partitions)
+    data = memoryview(key).cast("B")
     return partition_of_key(&data[0] if data.shape[0] else NULL, data.shape[0], partitions)

@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from kreplog._native import topic_rows
+from kreplog._native.arrow_records import RowSelection
 from kreplog._native.partitioner import partition_for
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, UsageError
 from kreplog.log import Log
+from kreplog.topic import arrow_merge
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
 from kreplog.topic.sticky import StickyPartitioner
 from kreplog.types import topic_uuid
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Buffer
 
 __all__ = ["PartitionOffset", "Topic", "TopicRecord"]
 
 RECORD_OVERHEAD = 70  # of a batch with one record, without key and value
+LEAST_PIECE = 64 << 10  # bytes of a partition that are merged at once, however many partitions there are
+_ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _DEFAULT_CONFIG = LogConfig()
 
 Offsets = int | Mapping[int, int] | None
@@ -180,6 +186,35 @@ class Topic:
             name, given = ("value", value) if key is None else ("key", key)
             raise ArgumentTypeError(f"{name} is bytes-like or None, not {type(given).__name__}") from None
 
+    def append_many(
+        self, values: Any, keys: Any = None, timestamps_ms: Any = None, *, partition: int | None = None
+    ) -> dict[int, range]:
+        """Append many records in batches of about batch_bytes; return the range of their offsets in each partition.
+
+        values: a table with the columns value, key (binary or string), timestamp, headers and partition, all optional,
+        as anything with Arrow's C interface has it: pyarrow, pandas, Polars, DuckDB; see _native/arrow_records. Or one
+        column, with `keys` and `timestamps_ms` beside it: a sequence of bytes-like or None, an Arrow array in chunks or
+        not, or a NumPy array as Log.append_many takes it. partition: for all records. Without it, and where that column
+        is null, the key decides; records without a key go to partitions in long runs. Records of a partition keep their
+        order. All rows are split and encoded natively, and all are checked before the first is written.
+        Raises ArgumentTypeError, UsageError, RecordTooLargeError (nothing written); LogFailedError,
+        ResourceExhaustedError: partitions before that of the error may be written; LogClosedError.
+        """
+        pieces = topic_rows.rows_of(values, keys, timestamps_ms)
+        chosen: dict[int, list[RowSelection]] = {}
+        for rows in pieces:
+            if partition is not None:
+                selections = [rows.whole(partition)] if rows.length else []
+            else:
+                selections = rows.by_partition(self._folder.partitions, self._sticky.draw(self._folder.partitions))
+            for selection in selections:
+                chosen.setdefault(selection.partition, []).append(selection)
+        logs = {number: self._folder.log(number) for number in chosen}
+        for number, log in logs.items():
+            for selection in chosen[number]:
+                topic_rows.check_sizes(log, selection)
+        return {number: topic_rows.append_rows(log, chosen[number]) for number, log in logs.items()}
+
     def add_partitions(self, total: int) -> None:
         """Have `total` partitions. Keys then go to other partitions than before: their order holds from now on only.
 
@@ -213,9 +248,8 @@ class Topic:
         other; "time", merged: within a partition offsets rise, and between them the latest timestamp so far.
         Raises UsageError, LogClosedError, and as `Log.read` does.
         """
-        if order not in ("partition", "time"):
-            raise UsageError(f"order is 'partition' or 'time', not {order!r}")
-        numbers = list(self._folder.numbers) if partition is None else [partition]
+        _check_order(order)
+        numbers = self._numbers(partition)
         pieces = [
             of_partition(
                 number, self._folder.log(number), _offset(start, number, partition), _offset(stop, number, partition)
@@ -225,6 +259,48 @@ class Topic:
         if order == "time":
             return merged_by_time(pieces)
         return (record for piece in pieces for record in piece)
+
+    def to_arrow(
+        self,
+        partition: int | None = None,
+        start: Offsets = None,
+        stop: Offsets = None,
+        columns: Sequence[str] | None = None,
+        *,
+        order: str = "partition",
+        timestamp_unit: str = "ms",
+        max_bytes: int = 4 << 20,
+    ) -> Iterator[pa.RecordBatch]:
+        """Iterate over the records that `read` returns as pyarrow.RecordBatches of about max_bytes.
+
+        columns: as of Log.to_arrow, and partition (int32), which is the first of the default. order "time" reads all
+        partitions at once, and merges them by NumPy. Needs pyarrow. Raises as `read` and `Log.to_arrow` do.
+        """
+        _check_order(order)
+        numbers = self._numbers(partition)
+        wanted = ("partition", *_ARROW_COLUMNS) if columns is None else tuple(columns)
+        inner = [name for name in wanted if name != "partition"]
+        if order == "time" and "timestamp" not in inner:
+            inner.append("timestamp")
+        if order == "time":
+            max_bytes = max(max_bytes // max(1, len(numbers)), LEAST_PIECE)
+        streams = [
+            (number, self._folder.log(number).to_arrow(
+                _offset(start, number, partition), _offset(stop, number, partition), inner or ["offset"],
+                timestamp_unit=timestamp_unit, max_bytes=max_bytes,
+            ))
+            for number in numbers
+        ]  # fmt: skip
+        pieces = (arrow_merge.by_time if order == "time" else arrow_merge.in_turn)(streams)
+        return (piece.select(list(wanted)) for piece in pieces)
+
+    def _numbers(self, partition: int | None) -> list[int]:
+        return list(self._folder.numbers) if partition is None else [partition]
+
+
+def _check_order(order: str) -> None:
+    if order not in ("partition", "time"):
+        raise UsageError(f"order is 'partition' or 'time', not {order!r}")
 
 
 def _offset(given: Offsets, number: int, partition: int | None) -> int | None:

@@ -14,8 +14,8 @@ class StickyPartitioner:
     Threads that share it may move on a little early or late, which harms nothing.
     """
 
-    def __init__(self, draw: random.Random | None = None) -> None:
-        self._draw = draw or random.Random()
+    def __init__(self, generator: random.Random | None = None) -> None:
+        self._random = generator or random.Random()
         self._current = -1
         self._left = 0
 
@@ -23,7 +23,11 @@ class StickyPartitioner:
         """The partition of a record of `size` bytes."""
         current = self._current
         if self._left <= 0 or current >= partitions:
-            current = self._current = self._draw.randrange(partitions)
+            current = self._current = self._random.randrange(partitions)
             self._left = STICKY_BYTES
         self._left -= size
         return current
+
+    def draw(self, partitions: int) -> int:
+        """The partition of the first of many records."""
+        return self._random.randrange(partitions)
