@@ -10,7 +10,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -222,8 +221,8 @@ def test_against_a_plain_model(
         for call in calls:
             values, keys, times = ([row[at] for row in call] for at in range(3))
             if as_table:
-                data = pa.table([pa.array(values, pa.binary()), pa.array(keys, pa.binary()), pa.array(times, pa.int64())],
-                                ["value", "key", "timestamp"])  # fmt: skip
+                columns = [pa.array(values, pa.binary()), pa.array(keys, pa.binary()), pa.array(times, pa.int64())]
+                data = pa.table(columns, ["value", "key", "timestamp"])
                 appended = topic.append_many(data)
             else:
                 appended = topic.append_many(values, keys, times)
