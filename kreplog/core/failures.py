@@ -30,7 +30,6 @@ from kreplog.core.events import (
     PeersChanged,
     PeerUnreachable,
     Registered,
-    SessionLost,
 )
 from kreplog.core.registration import deregistration
 from kreplog.errors import BadVersionError, CoordinationError, NodeExistsError, NoNodeError
@@ -56,14 +55,14 @@ class Link(Enum):
 
 
 class _Peer:
-    """One registration of another broker. reported: this broker's failure report is in the store. due_ms: when to
-    connect again, None while connected or connecting."""
+    """One registration of another broker. reported: this broker's failure report is in the store. may_be_reported: it
+    is, or may be, since the reply was lost. due_ms: when to connect again, None while connected or connecting."""
 
     def __init__(self, broker: BrokerRegistration) -> None:
         self.broker = broker
         self.link = Link.CONNECTING
         self.connected_ms = 0
-        self.reported = False
+        self.reported = self.may_be_reported = False
         self.due_ms: int | None = None
 
     @property
@@ -74,13 +73,13 @@ class _Peer:
 class FailureDetector:
     """The failure detector of one broker.
 
-    Events: PeersChanged whenever the set of registered brokers has changed, Registered and SessionLost of this broker,
-    PeerConnected, PeerDisconnected and PeerUnreachable of its connections, Tick."""
+    Events: PeersChanged whenever the set of registered brokers has changed, Registered of this broker, PeerConnected,
+    PeerDisconnected and PeerUnreachable of its connections, Tick. While this broker is not registered its reports do
+    not count, and without a session they fail."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self._peers: dict[int, _Peer] = {}
-        self._registered = False
         self._session_id = 0
         self._obsolete: dict[str, None] = {}  # paths of own reports that are to be deleted
         self._delete_ms = 0
@@ -93,8 +92,6 @@ class FailureDetector:
             case Registered(_, session_id):
                 self._begin(session_id)
                 self._reconnect_refused(now_ms)
-            case SessionLost():
-                self._registered = False
             case PeerConnected() | PeerDisconnected() | PeerUnreachable():
                 peer = self._peers.get(event.broker)
                 if peer is not None and peer.broker.epoch == event.broker_epoch:
@@ -141,11 +138,10 @@ class FailureDetector:
                 peer.due_ms = now_ms
 
     def _begin(self, session_id: int) -> None:
-        """This broker is registered. In another session than before, its reports in the store are gone."""
-        self._registered = True
+        """This broker is registered. In another session than before, its reports in the store are gone, except for
+        those made since that session began."""
         if session_id != self._session_id:
             self._session_id = session_id
-            self._obsolete.clear()
             for peer in self._peers.values():
                 peer.reported = False
 
@@ -174,7 +170,7 @@ class FailureDetector:
     def _report(self, peer: _Peer) -> Steps[None]:
         """Report the failure, and delete the peer's registration where a majority have reported it. A broker in
         controlled shutdown closes its session itself."""
-        if not self._registered or peer.broker.stopping:
+        if peer.broker.stopping:
             return
         try:
             if not peer.reported:
@@ -198,11 +194,14 @@ class FailureDetector:
     def _create_report(self, peer: _Peer) -> Steps[None]:
         broker_id, epoch = peer.epoch
         node = Create(nodes.broker_failure(broker_id, epoch, self.broker_id), ephemeral=True)
+        self._obsolete.pop(node.path, None)
+        former, peer.may_be_reported = peer.may_be_reported, True
         try:
             yield Multi((Check(nodes.broker_epoch(broker_id), epoch), Check(nodes.broker(broker_id)), node))
         except NodeExistsError:
             pass  # it exists, only the reply was lost
-        except BadVersionError as ended:
+        except (BadVersionError, NoNodeError) as ended:
+            peer.may_be_reported = former
             raise NoNodeError("that registration has ended", path=node.path) from ended
         peer.reported = True
         yield StateChange(
@@ -210,8 +209,8 @@ class FailureDetector:
         )
 
     def _retract(self, peer: _Peer, now_ms: int) -> None:
-        if peer.reported:
-            peer.reported = False
+        if peer.may_be_reported:
+            peer.reported = peer.may_be_reported = False
             self._obsolete[nodes.broker_failure(*peer.epoch, self.broker_id)] = None
             self._delete_ms = now_ms
 

@@ -131,11 +131,11 @@ class Administrator:
         return done
 
     def pending(self) -> str | None:
-        """The path of a request that the controller has not completed; None if all are."""
+        """The path of a request that the controller has not completed, or of a failure report; None if all are done."""
         children = self._session.children
         if self._cluster.store.store.peek(nodes.CONTROLLER_EPOCH) is None:
             return nodes.CONTROLLER_EPOCH
-        for root in (nodes.DELETED_TOPICS, nodes.ISR_CHANGES, nodes.LOG_DIR_EVENTS):
+        for root in (nodes.DELETED_TOPICS, nodes.ISR_CHANGES, nodes.LOG_DIR_EVENTS, nodes.BROKER_FAILURES):
             for name in children(root):
                 return f"{root}/{name}"
         for root in (nodes.REASSIGNED, nodes.ADDED, nodes.REMOVED):

@@ -18,6 +18,7 @@ from kreplog.config import ReplicationConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.broker.broker import BrokerCores
+from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.flush_queue import EXHAUSTED_RETRY_MS, FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
@@ -26,15 +27,10 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import (
-    CoordinationError,
-    ErrorCode,
-    KreplogError,
-    StorageError,
-    check,
-)
+from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.disk import Disk, DiskLog
+from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS, Timer
 from kreplog.sim.store import VirtualStoreLink
@@ -282,13 +278,15 @@ class BrokerProcess:
         self._runner_of = {runner.core: runner for runner in self.runners}
         self._held: dict[int, HeldConnection] = {}
         self.sender = VirtualControlSender(
-            self.cores.channels, cluster.network, scheduler, self.host, lambda: self.running, self.control.put
+            *(self.cores.channels, cluster.network, scheduler, self.host),
+            *(lambda: self.running, self._check_control_request, self.control.put),
         )
         self._flushes = FlushQueue()
+        self._has_init = False
         self._created_by_init: list[Any] = []
         self._exited: Callable[[], None] = lambda: None
         self._effects: dict[type, Callable[[CoreRunner, Any], Any]] = {
-            **dict.fromkeys(_LOG_EFFECTS, self._log),
+            **dict.fromkeys(LOG_EFFECTS, self._log),
             effects.EndOfRecords: self._end_of_records,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
@@ -437,6 +435,21 @@ class BrokerProcess:
         elif runner is self.control:
             self._term_epoch = self.controller.epoch
         self.apply_all(self.cores.stepped(runner.core))
+        if runner is self.register and self.registration.registered is None:
+            self._check_deposed(self.control.idle and self.controller.active)
+
+    def _check_deposed(self, controls: bool) -> None:
+        """The registration has ended. controls: whether this broker is the active controller nevertheless."""
+        leads = self.manager if self.running and self.replicas.idle else None
+        self.cluster.checkers.deposed(self.id, leads, controls and self.running)
+
+    def _check_control_request(self, channel: ControlChannel, request: m.ControlRequest) -> None:
+        """A control request is about to be sent, between two steps of the controller or within one."""
+        controller = self.controller
+        to = controller.context.brokers.get(channel.broker)
+        is_live = controller.active and request.controller_epoch == controller.epoch and to is not None
+        if self.control.idle and not (is_live and to is not None and to.epoch == channel.broker_epoch):
+            self.cluster.checkers.sent_in_vain(self.id, channel.broker, request)
 
     def apply_all(self, following: Sequence[effects.Effect]) -> None:
         """Apply the effects that BrokerCores has decided."""
@@ -452,6 +465,7 @@ class BrokerProcess:
         if not self.alive:
             return
         self.apply_all(self.cores.session_lost())
+        self._check_deposed(controls=False)
         self.link.connect(int(300 * MS * self._scheduler.random.random()))
 
     # Effects
@@ -469,7 +483,7 @@ class BrokerProcess:
         if isinstance(effect, effects.DeleteLog):
             self.cluster.checkers.deleting(self.id, effect.partition, _is_named(effect.partition, runner.event))
         try:
-            answer = _LOG_EFFECTS[type(effect)](self.disk, effect)
+            answer = LOG_EFFECTS[type(effect)](self.disk, effect)
         except KreplogError as failed:
             error = failed
         slow_ms = self.disk.slow_ms
@@ -547,6 +561,7 @@ class BrokerProcess:
 
     def _leader_and_isr_applied(self, _runner: CoreRunner, effect: effects.LeaderAndIsrApplied) -> None:
         if effect.request.is_init:
+            self._has_init = True
             self._created_by_init = self.disk.begin_sync()
         self.apply_all(self.cores.applied(effect))
 
@@ -565,7 +580,8 @@ class BrokerProcess:
 
     def _clear_unclean_mark(self, _runner: CoreRunner, _effect: effects.ClearUncleanMark) -> None:
         not_durable = [replica.topic_id for replica in self._created_by_init if replica.created]
-        self.cluster.checkers.unclean_mark_cleared(self.id, not_durable)
+        unknown = (self.disk.unclean or self.machine.new_disk) and not self._has_init
+        self.cluster.checkers.unclean_mark_cleared(self.id, not_durable, unknown)
         self.disk.unclean = self.machine.new_disk = False
 
     def _drain_control_channels(self, runner: CoreRunner, effect: effects.DrainControlChannels) -> Any:
@@ -594,6 +610,11 @@ class BrokerProcess:
         held = self._held.pop(broker, None)
         if held is not None:
             self.cluster.network.hang_up(held)
+
+    def connected_to(self, broker: int) -> bool:
+        """Whether the failure detector has a connection to that broker."""
+        held = self._held.get(broker)
+        return held is not None and held.open and held.accepted
 
     def _submit_multi(self, runner: CoreRunner, effect: effects.SubmitMulti) -> None:
         checkers, epoch = self.cluster.checkers, self.manager.broker_epoch
@@ -651,49 +672,3 @@ def _is_named(partition: TopicPartition, event: events.Event | None) -> bool:
         and isinstance(event.request, m.StopReplicaRequest)
         and any(stop.partition == partition and stop.delete for stop in event.request.partitions)
     )
-
-
-def _open_log(disk: Disk, effect: effects.OpenLog) -> effects.OpenedLog:
-    opened = disk.open(effect.partition, effect.topic_id)
-    return effects.OpenedLog(opened.state, opened.high_watermark)
-
-
-def _on(disk: Disk, partition: TopicPartition) -> DiskLog:
-    log = disk.log(partition)
-    check(log is not None, f"{partition}: a core uses a log that is not open")
-    assert log is not None
-    return log
-
-
-def _size_from(disk: Disk, effect: effects.SizeFrom) -> int:
-    position = effect.partition, effect.offset
-    disk.sizes_not_read.add(position)
-    disk.check_resources(effect.partition)
-    size = _on(disk, effect.partition).size_from(effect.offset)
-    disk.sizes_not_read.discard(position)
-    return size
-
-
-def _read_log(disk: Disk, effect: effects.ReadLog) -> Any:
-    disk.check_resources(effect.partition)
-    return _on(disk, effect.partition).read(effect.offset, effect.limit, effect.max_bytes)
-
-
-_LOG_EFFECTS: dict[type, Callable[[Disk, Any], Any]] = {
-    effects.OpenLog: _open_log,
-    effects.AppendAsLeader: lambda disk, e: _on(disk, e.partition).append_as_leader(
-        e.records, e.leader_epoch, e.strict
-    ),
-    effects.AppendAsFollower: lambda disk, e: _on(disk, e.partition).append_as_follower(e.records),
-    effects.AssignLeaderEpoch: lambda disk, e: _on(disk, e.partition).assign_leader_epoch(e.leader_epoch),
-    effects.TruncateTo: lambda disk, e: _on(disk, e.partition).truncate_to(e.offset),
-    effects.TruncateFullyAndStartAt: lambda disk, e: _on(disk, e.partition).truncate_fully_and_start_at(e.offset),
-    effects.DeleteRecordsBefore: lambda disk, e: _on(disk, e.partition).delete_records_before(e.offset),
-    effects.EnforceRetention: lambda disk, e: _on(disk, e.partition).enforce_retention(),
-    effects.ReadLog: _read_log,
-    effects.SizeFrom: _size_from,
-    effects.SetAsideStray: lambda disk, e: disk.set_aside(e.partition),
-    effects.RestoreStray: lambda disk, e: disk.restore(e.partition, e.topic_id),
-    effects.DeleteStrays: lambda disk, e: disk.delete_stray(e.partition, e.topic_id),
-    effects.DeleteLog: lambda disk, e: disk.delete(e.partition),
-}

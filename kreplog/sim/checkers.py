@@ -27,6 +27,9 @@ The guarantees, and when they are checked:
     memory              memory held for fetches is charged, and within its limit                        after each step
     failed in vain      a replica is offline only if its disk has failed                                after each step
     deleted unnamed     a replica's files are deleted only if a StopReplica names it                    as they go
+    deposed             a broker whose registration has ended leads nothing and is no controller        as it ends
+    in vain             a controller that has resigned sends nothing, nor to ended registrations        as it sends
+    clean too early     the unclean mark is cleared once no loss can be unknown to controllers          as it is cleared
     deleted             only records released by an operator or retention, and only committed ones      as they go
     watermark fell      a client never gets a lower high watermark from the same or a later leader      at the response
     lost                all records acknowledged under acks=all are in the log                          at the end
@@ -44,13 +47,13 @@ may lack the state of a producer whose last records are deleted. A leader applie
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
 from kreplog.core.memory import NO_LIMIT
-from kreplog.core.messages import CONSUMER
+from kreplog.core.messages import CONSUMER, ControlRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
@@ -130,6 +133,7 @@ class Checkers:
         self._configs: dict[str, list[TopicConfig]] = {}
         self._topic_ids: dict[str, str] = {}
         self._deleted: dict[tuple[str, int], None] = {}
+        self._replaced: dict[int, Collection[TopicPartition]] = {}
         self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
         self._modified: dict[str, int] = {}
         self._registrations: dict[int, int] = {}
@@ -197,6 +201,10 @@ class Checkers:
         self.history.add(
             UncleanElectionDeclared(now_ms, effect.partition, topic_id, effect.leader, effect.leader_epoch)
         )
+
+    def disk_replaced(self, broker: int, lost: Collection[TopicPartition]) -> None:
+        """lost: all replicas on the broker's former disk."""
+        self._replaced[broker] = lost
 
     # Disks (kreplog.sim.disk.Observer)
 
@@ -548,10 +556,31 @@ class Checkers:
                     "exit of a leader", f"broker {broker} exits while it leads, with the ISR {state.isr}", model
                 )
 
-    def unclean_mark_cleared(self, broker: int, not_durable: Sequence[str]) -> None:
+    def deposed(self, broker: int, leads: ReplicaManager | None, controls: bool) -> None:
+        """A broker's registration has ended, or its session. leads: its replicas, None if they cannot know yet."""
+        for partition, replica in {} if leads is None else leads.partitions.items():
+            if replica.role is Role.LEADER:
+                text = f"broker {broker} leads it in epoch {replica.leader_epoch} although its registration has ended"
+                self.violate("deposed", text, self.model(partition, replica.topic_id))
+        if controls:
+            self.violate("deposed", f"broker {broker} is controller although its registration has ended", None)
+
+    def sent_in_vain(self, broker: int, to: int, request: ControlRequest) -> None:
+        """A controller sends a request although it has resigned, or to a broker whose registration has ended."""
+        text = f"broker {broker} sends broker {to} a {type(request).__name__} of controller epoch"
+        self.violate("in vain", f"{text} {request.controller_epoch} that can only be refused", None)
+
+    def unclean_mark_cleared(self, broker: int, not_durable: Sequence[str], losses_unknown: bool) -> None:
         """A broker's unclean mark is cleared. not_durable: topic ids of replicas that its last INIT created and that
-        are not
-        durable yet."""
+        are not durable yet. losses_unknown: this process has not had an INIT, and so may lack replicas."""
+        if losses_unknown and self._registrations.get(broker, -1) > 1:
+            self.violate("clean too early", f"broker {broker} clears its unclean mark before its INIT", None)
+        on_disk = self.disks.disk(broker).on_disk()
+        for (partition, topic_id), model in self.models.items():
+            gone = on_disk.get(partition) != topic_id and partition in self._replaced.get(broker, ())
+            if gone and broker in model.members and model.excused != _DELETION:
+                text = f"broker {broker} clears its unclean mark, but its replica of {partition} was lost with the disk"
+                self.violate("clean too early", text, None)
         if not_durable:
             text = f"broker {broker} clears its unclean mark before {len(not_durable)} new replicas are durable"
             self.violate("clean too early", text, None)

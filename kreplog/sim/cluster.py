@@ -72,7 +72,7 @@ class _Checkers(Checkers):
 
 class Cluster:
     """The cluster of one seed. failures: cores that raised an unexpected error. presumed_dead: number of registrations
-    that failure detectors have ended."""
+    that failure detectors have ended. detects_failures: brokers hold connections to each other."""
 
     def __init__(self, plan: SimulationPlan, disks: Disks, traced: bool) -> None:
         self.plan = plan
@@ -86,6 +86,7 @@ class Cluster:
         self.failures: list[Violation] = []
         self.crashes = 0
         self.presumed_dead = 0
+        self.detects_failures = True
         self.history = History(lambda: self.scheduler.now_ms)
         self.checkers = _Checkers(self)
         self.history.listener = self._heard
@@ -156,6 +157,7 @@ class Cluster:
         """The broker fails with its disk, and gets an empty one."""
         self.crash_machine(machine, lost_cache=True)
         losses = []
+        self.checkers.disk_replaced(machine.id, [*machine.disk.on_disk()])
         for partition, topic_id in machine.disk.on_disk().items():
             end, _ = machine.disk.ends(partition, topic_id)
             if end:
@@ -383,14 +385,14 @@ class Cluster:
     def unrest(self) -> tuple[str, tuple[TopicPartition, ...]] | None:
         """Why the cluster is not at rest yet, and the partitions concerned; None when it is.
 
-        At rest: all brokers are registered, one is the active controller, no request of an operator is pending, every
-        partition has a leader and its full ISR, all logs have the same end and are committed, and no disk has an
-        unassigned replica.
+        At rest: all brokers are registered, without unclean mark and connected to each other, one is the active
+        controller, no request of an operator is pending, every partition has a leader and its full ISR, all logs have
+        the same end and are committed, and no disk has an unassigned replica.
         """
         for machine in self.machines.values():
-            process = machine.process
-            if process is None or process.registration.registered is None:
-                return f"broker {machine.id} is not registered", ()
+            reason = self._unrest_of_broker(machine)
+            if reason is not None:
+                return reason, ()
         controller = self.machines.get(self.controller())
         if controller is None or controller.process is None or not controller.process.controller.active:
             return "there is no active controller", ()
@@ -412,6 +414,17 @@ class Cluster:
                     return f"broker {machine.id} still has {partition}", (partition,)
         if not controller.process.cores.channels.idle:
             return "the controller has requests to send", ()
+        return None
+
+    def _unrest_of_broker(self, machine: Machine) -> str | None:
+        process = machine.process
+        if process is None or process.registration.registered is None:
+            return f"broker {machine.id} is not registered"
+        if machine.disk.unclean or machine.new_disk:
+            return f"broker {machine.id} still has its unclean mark"
+        for other in self.machines if self.detects_failures else ():
+            if other != machine.id and not process.connected_to(other):
+                return f"the failure detector of broker {machine.id} has no connection to broker {other}"
         return None
 
     def _unrest_of(self, partition: TopicPartition, topic_id: str, assignment: nodes.Assignment) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kreplog.core.broker.control_channel import ControlChannel, ControlChannels
 from kreplog.core.effects import SendControl
 from kreplog.core.events import ControlReplied
-from kreplog.core.messages import ControlResponse
+from kreplog.core.messages import ControlRequest, ControlResponse
 from kreplog.sim.network import Network
 from kreplog.sim.scheduler import MS, Scheduler
 
@@ -15,7 +15,8 @@ TIMEOUT_US = 800 * MS
 
 
 class VirtualControlSender:
-    """put_back: called with the response for the controller. may_send: the process is neither dead nor paused."""
+    """put_back: called with the response for the controller. may_send: the process is neither dead nor paused.
+    on_send: called before a request is sent."""
 
     def __init__(
         self,
@@ -24,6 +25,7 @@ class VirtualControlSender:
         scheduler: Scheduler,
         host: str,
         may_send: Callable[[], bool],
+        on_send: Callable[[ControlChannel, ControlRequest], None],
         put_back: Callable[[ControlReplied], None],
     ) -> None:
         self._channels = channels
@@ -31,6 +33,7 @@ class VirtualControlSender:
         self._scheduler = scheduler
         self._host = host
         self._may_send = may_send
+        self._on_send = on_send
         self._put_back = put_back
         self._sending: set[ControlChannel] = set()  # channels that a response, or a retry, will continue
 
@@ -53,6 +56,7 @@ class VirtualControlSender:
         if request is None:
             return
         self._sending.add(channel)
+        self._on_send(channel, request)
 
         def replied(response: ControlResponse | None) -> None:
             if not self._channels.is_open(channel):

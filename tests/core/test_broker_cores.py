@@ -53,10 +53,10 @@ class Cores(BrokerCores):
         self.registration.registered = Registered(epoch, 1)
         return self.stepped(self.registration)
 
-    def answers(self, *, is_init: bool = True, epoch: int = EPOCH, error: ErrorCode = ErrorCode.NONE) -> list[Effect]:
+    def answers(self, *, is_init: bool = True) -> list[Effect]:
         """What follows once the files of an applied LeaderAndIsr are synced, but for its answer."""
-        response = LeaderAndIsrResponse(error)
-        applied = LeaderAndIsrApplied("controller", LeaderAndIsrRequest(2, 1, epoch, (), is_init), response)
+        response = LeaderAndIsrResponse(ErrorCode.NONE)
+        applied = LeaderAndIsrApplied("controller", LeaderAndIsrRequest(2, 1, EPOCH, (), is_init), response)
         assert self.applied(applied) == (SyncFiles(applied),)
         reply, *following = self.files_synced(applied)
         assert reply == Reply("controller", response)
@@ -67,8 +67,6 @@ def test_a_broker_is_clean_once_its_controller_has_handled_its_losses() -> None:
     cores = Cores()
     cores.registers(EPOCH)
     assert cores.answers(is_init=False) == []
-    assert cores.answers(epoch=EPOCH - 1) == [], "meant for an earlier registration"
-    assert cores.answers(error=ErrorCode.STALE_CONTROLLER_EPOCH) == []
     assert cores.registration.broker.unclean
     assert cores.answers() == [ClearUncleanMark()]
     assert not cores.registration.broker.unclean
@@ -114,16 +112,22 @@ def test_sessions_and_stops_reach_the_cores_concerned() -> None:
     cores = Cores()
     assert cores.session_started(5) == (Deliver(cores.registration, SessionStarted(5)),)
     assert cores.stop() == (Deliver(cores.registration, Stopping()), Deliver(cores.shutdown, Stopping()))
-    cores.channels.put(SendControl(2, 3, UpdateMetadataRequest(OWN, 1, 3, ())))
-    lost = [Deliver(core, SessionLost()) for core in cores.cores if core not in (cores.shutdown, cores.groups)]
-    assert list(cores.session_lost()) == [*lost, CloseControlChannel(2)]
-    assert cores.channels.idle
+    assert cores.session_lost() == tuple(Deliver(core, SessionLost()) for core in (cores.replicas, cores.registration))
+
+
+def test_the_other_cores_get_the_end_of_a_session_from_the_registration() -> None:
+    cores = Cores()
+    cores.registers(EPOCH)
+    cores.registration.registered = None
+    others = (cores.replicas, cores.controller, cores.detector)
+    assert cores.stepped(cores.registration) == [Deliver(core, SessionLost()) for core in others]
 
 
 def test_a_controller_that_has_resigned_sends_nothing_more() -> None:
     cores = Cores()
     cores.channels.put(SendControl(2, 3, UpdateMetadataRequest(OWN, 1, 3, ())))
     assert cores.stepped(cores.controller) == [CloseControlChannel(2)]
+    assert cores.channels.idle
 
 
 def test_the_failure_detector_gets_the_registered_brokers() -> None:

@@ -17,7 +17,6 @@ from kreplog.core.events import (
     PeersChanged,
     PeerUnreachable,
     Registered,
-    SessionLost,
     Tick,
 )
 from kreplog.core.failures import RECONNECT_MS, RETRY_MS, FailureDetector, is_majority
@@ -67,7 +66,7 @@ class Shell:
         self.session = cluster.sessions[broker]
         self.now_ms = 1000
         self.effects: list[Effect] = []
-        self.failing = False
+        self.failing = self.loses_replies = False
         self.step(Registered(EPOCH, self.session.id))
         self.step(PeersChanged(cluster.brokers))
         assert self.connected_to() == [other for other in cluster.brokers if other != broker]
@@ -100,7 +99,10 @@ class Shell:
             raise ConnectionLossError("no answer")
         match effect:
             case Multi(operations):
-                return self.session.multi(operations)
+                results = self.session.multi(operations)
+                if self.loses_replies:
+                    raise ConnectionLossError("the reply was lost")
+                return results
             case GetNodes(paths):
                 return self.session.get_many(paths)
             case GetChildren(path):
@@ -236,15 +238,46 @@ def test_a_broker_that_stops_is_left_to_itself() -> None:
     assert cluster.notes() == []
 
 
-def test_a_broker_that_is_not_registered_reports_nothing() -> None:
-    cluster = Cluster(1, 2)
-    shell = cluster.shells[2]
-    shell.step(SessionLost())
-    shell.lose()
+def test_a_report_of_a_broker_that_is_not_registered_does_not_count() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.shells[2].session.delete(nodes.broker(2))
+    cluster.shells[2].lose()
     assert cluster.is_registered(1)
-    shell.step(Registered(EPOCH + 1, shell.session.id))
-    shell.step(PeerUnreachable(1, EPOCH, refused=True))
+    cluster.shells[3].lose()
     assert not cluster.is_registered(1)
+
+
+def test_a_report_made_before_the_registration_in_a_new_session_is_retracted() -> None:
+    cluster = Cluster(1, 2, 3)
+    shell = cluster.shells[2]
+    shell.lose()
+    shell.step(Registered(EPOCH + 1, shell.session.id + 100))
+    shell.step(PeerConnected(1, EPOCH))
+    assert cluster.notes() == []
+
+
+def test_a_report_whose_reply_was_lost_is_retracted() -> None:
+    cluster = Cluster(1, 2, 3)
+    shell = cluster.shells[2]
+    shell.loses_replies = True
+    shell.lose()
+    assert cluster.notes() == [f"1-{EPOCH}-2"]
+    shell.loses_replies = False
+    shell.step(PeerConnected(1, EPOCH))
+    assert cluster.notes() == []
+
+
+def test_a_late_retraction_leaves_a_newer_report() -> None:
+    cluster = Cluster(1, 2, 3)
+    shell = cluster.shells[2]
+    shell.lose()
+    shell.failing = True
+    shell.step(PeerConnected(1, EPOCH))
+    shell.failing = False
+    shell.now_ms += RECONNECT_MS
+    shell.lose()
+    shell.tick()
+    assert cluster.notes() == [f"1-{EPOCH}-2"]
 
 
 def test_reports_end_with_their_session_and_are_created_again() -> None:
@@ -252,7 +285,6 @@ def test_reports_end_with_their_session_and_are_created_again() -> None:
     shell = cluster.shells[2]
     shell.lose()
     shell.session.delete(f"{nodes.BROKER_FAILURES}/1-{EPOCH}-2")  # as its end would
-    shell.step(SessionLost())
     shell.step(Registered(EPOCH + 1, shell.session.id + 100))
     shell.step(PeerUnreachable(1, EPOCH, refused=True))
     assert cluster.notes() == [f"1-{EPOCH}-2"]

@@ -8,7 +8,8 @@ The unclean mark. A broker whose host lost power may lack records that it had ac
 (`BrokerRegistration.unclean`), and a mark on its disk, until a controller has handled it. A controller reads a
 registration before it sends that broker an INIT; so the mark is cleared once an INIT for the current registration has
 been applied and the replicas that it created are durable. If it were cleared earlier, a process killed in between would
-restart as one that lost nothing, and could be elected without the records that it lacks.
+restart as one that lost nothing, and could be elected without the records that it lacks. An INIT that has been applied
+was for a registration of this process (ControlFencing); if another one has followed since, no more was lost.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.core.registration import Registration, transition
 from kreplog.core.replication.manager import ReplicaManager
-from kreplog.errors import ErrorCode
 
 _NO_EFFECTS: tuple[Effect, ...] = ()
 
@@ -84,12 +84,13 @@ class BrokerCores:
     def session_lost(self) -> Sequence[Effect]:
         """The session has ended, or may have: lead nothing, control nothing, register again.
 
+        The replicas step down at once, even while the registration waits for the store; the other cores follow from its
+        step, as after any end of a registration. What they may send or write until then is fenced by epochs.
         The shell requests another session, also while the broker stops: its shutdown reads the store, and Registration
         decides whether it registers again.
         """
         lost = SessionLost()
-        sharing = (self.replicas, self.controller, self.registration, self.detector)
-        return *(Deliver(core, lost) for core in sharing), *self._retain_channels({})
+        return Deliver(self.replicas, lost), Deliver(self.registration, lost)
 
     def stop(self) -> Sequence[Effect]:
         """Begin a controlled shutdown: the registration announces it before the leaders are moved (F15)."""
@@ -148,10 +149,8 @@ class BrokerCores:
 
     def _controller_stepped(self) -> Sequence[Effect]:
         """Close the channels of a controller that has resigned, and those to registrations that have ended."""
-        live = self.controller.context.brokers if self.controller.active else {}
-        return self._retain_channels({broker.id: broker.epoch for broker in live.values()})
-
-    def _retain_channels(self, live: dict[int, int]) -> Sequence[Effect]:
+        brokers = self.controller.context.brokers if self.controller.active else {}
+        live = {broker.id: broker.epoch for broker in brokers.values()}
         return [CloseControlChannel(broker) for broker in self.channels.retain(live)]
 
     def _is_complete(self, registered: Registered) -> bool:
@@ -159,10 +158,8 @@ class BrokerCores:
         return registered.is_first
 
     def _handles_losses(self, applied: LeaderAndIsrApplied) -> bool:
-        """Whether its controller has read the current registration of this broker, and so the unclean mark."""
-        request = applied.request
-        is_current = request.broker_epoch == self.registration.broker_epoch
-        return request.is_init and is_current and applied.response.error is ErrorCode.NONE
+        """Whether it names all replicas of this broker: one that a lost disk held is known to be missing only then."""
+        return applied.request.is_init
 
     def _clear_unclean(self) -> Sequence[Effect]:
         """Not while a replica is missing: the next process must distrust the disk as well."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from kreplog.core.broker import control_channel
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.control_channel import ControlChannel
 from kreplog.core.broker.flush_queue import FlushQueue
 from kreplog.core.broker.shutdown import ControlledShutdown
-from kreplog.core.effects import Deliver, Steps
-from kreplog.core.events import ControlReplied
+from kreplog.core.effects import ClearUncleanMark, Deliver, Effect, Steps
+from kreplog.core.events import ControlReplied, Event, SessionLost
 from kreplog.core.messages import ControlRequest, ControlResponse
 from kreplog.core.replication.partition import Partition
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
@@ -31,10 +31,75 @@ def _unclean_mark_cleared_unsynced() -> list[Patch]:
     return [(BrokerCores, "applied", BrokerCores.files_synced)]
 
 
+@MUTATIONS.add("unclean-mark-cleared-before-init")
+def _unclean_mark_cleared_before_init() -> list[Patch]:
+    """The unclean mark is cleared after any LeaderAndIsr, before an INIT has named all replicas (F17)."""
+    return [(BrokerCores, "_handles_losses", lambda self, applied: True)]
+
+
+@MUTATIONS.add("unclean-mark-cleared-while-missing")
+def _unclean_mark_cleared_while_missing() -> list[Patch]:
+    """The unclean mark is cleared while a replica is missing, which the next process would create empty (F17)."""
+
+    def clear(self: BrokerCores) -> Sequence[Effect]:
+        self.registration.clear_unclean()
+        return (ClearUncleanMark(),)
+
+    return [(BrokerCores, "_clear_unclean", clear)]
+
+
+@MUTATIONS.add("unclean-mark-never-cleared")
+def _unclean_mark_never_cleared() -> list[Patch]:
+    """The unclean mark stays, so that every later failure of the process counts as a power failure."""
+    return [(BrokerCores, "_clear_unclean", lambda self: ())]
+
+
 @MUTATIONS.add("registration-not-delivered")
 def _registration_not_delivered() -> list[Patch]:
     """The replication core does not get Registered, and refuses all control requests."""
     return [(BrokerCores, "_to_registered_cores", lambda self, event: [Deliver(self.controller, event)])]
+
+
+@MUTATIONS.add("leads-until-registration-ends")
+def _leads_until_registration_ends() -> list[Patch]:
+    """A broker whose session has ended leads on while its registration waits for the store."""
+    return [(BrokerCores, "session_lost", lambda self: (Deliver(self.registration, SessionLost()),))]
+
+
+@MUTATIONS.add("end-of-registration-not-delivered")
+def _end_of_registration_not_delivered() -> list[Patch]:
+    """A broker leads and controls on although another has deleted its registration (F26)."""
+    right = BrokerCores._to_registered_cores
+
+    def delivered(self: BrokerCores, event: Event) -> Sequence[Effect]:
+        return () if isinstance(event, SessionLost) else right(self, event)
+
+    return [(BrokerCores, "_to_registered_cores", delivered)]
+
+
+@MUTATIONS.add("detector-without-peers")
+def _detector_without_peers() -> list[Patch]:
+    """The failure detector does not get the registered brokers, so that every failure waits for its session timeout."""
+    right = BrokerCores._replicas_stepped
+
+    def stepped(self: BrokerCores) -> Sequence[Effect]:
+        return [effect for effect in right(self) if isinstance(effect, Deliver) and effect.core is not self.detector]
+
+    return [(BrokerCores, "_replicas_stepped", stepped)]
+
+
+@MUTATIONS.add("resigned-controller-sends")
+def _resigned_controller_sends() -> list[Patch]:
+    """A controller that has resigned sends the requests that it had queued (F26)."""
+    right = BrokerCores._controller_stepped
+    return [(BrokerCores, "_controller_stepped", lambda self: right(self) if self.controller.active else ())]
+
+
+@MUTATIONS.add("ended-registration-keeps-its-channel")
+def _ended_registration_keeps_its_channel() -> list[Patch]:
+    """A controller sends queued requests to a broker after its registration has ended (F30)."""
+    right = BrokerCores._controller_stepped
+    return [(BrokerCores, "_controller_stepped", lambda self: () if self.controller.active else right(self))]
 
 
 @MUTATIONS.add("control-requests-reordered")
