@@ -56,6 +56,9 @@ class BrokerSettings:
     max_memory: bytes held for clients: by connections, of incomplete or unfinished requests and unread responses, and
     at most half of it by fetch sessions and waiting fetches.
     max_partitions, max_broker_partitions: maximum of partitions of the cluster, and of replicas of a broker (KIP-578).
+    auto_create_topics: create a topic when a client that allows it requests its metadata.
+    num_partitions, default_replication_factor: of a topic that is created without its own; -1: 3 replicas, or as many
+    as there are brokers if those are fewer.
     metrics_listener: address of the HTTP endpoint for metrics; None: no endpoint.
     log_format, log_level: of the lines in server.log and state-change.log.
     log_file_max_bytes, log_file_backups: of server.log and state-change.log, each.
@@ -86,6 +89,9 @@ class BrokerSettings:
     max_connections: int
     max_partitions: int
     max_broker_partitions: int
+    auto_create_topics: bool
+    num_partitions: int
+    default_replication_factor: int
     max_idle_ms: int
     metrics_listener: Listener | None
     log_format: str
@@ -301,6 +307,13 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return parse
 
 
+def _replication_factor(value: Any) -> int:
+    factor = _integer(-1, 32767)(value)
+    if factor == 0:
+        raise ValueError("must be an integer from 1 to 32767, or -1")
+    return factor
+
+
 def _boolean(value: Any) -> bool:
     if value in (True, False):
         return bool(value)
@@ -388,6 +401,9 @@ _OWN = {
     "max.connections": "max_connections",
     "max.partitions": "max_partitions",
     "max.broker.partitions": "max_broker_partitions",
+    "auto.create.topics.enable": "auto_create_topics",
+    "num.partitions": "num_partitions",
+    "default.replication.factor": "default_replication_factor",
     "connections.max.idle.ms": "max_idle_ms",
     "metrics.listener": "metrics_listener",
     "server.log.format": "log_format",
@@ -443,6 +459,9 @@ SETTINGS: dict[str, _Setting] = {
     "max.connections": _Setting(_integer(1, _MAX_INT32), 10_000),
     "max.partitions": _Setting(_integer(1, _MAX_INT32), 200_000),
     "max.broker.partitions": _Setting(_integer(1, _MAX_INT32), 50_000),
+    "auto.create.topics.enable": _Setting(_boolean, True),
+    "num.partitions": _Setting(_integer(1, 10_000), 1),
+    "default.replication.factor": _Setting(_replication_factor, -1),
     "connections.max.idle.ms": _Setting(_integer(10, 2**40), 600_000),
     "metrics.listener": _Setting(_address, None),
     "server.log.format": _Setting(_one_of("json", "text"), "json"),

@@ -8,6 +8,7 @@ fields of their responses.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from kreplog.config import TopicConfig
 from kreplog.core import nodes
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
@@ -33,9 +33,12 @@ from kreplog.errors import (
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
+from kreplog.server.settings import BrokerSettings
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.types import NO_LEADER, BrokerRegistration, Create, SetData, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
+
+_log = logging.getLogger("kreplog.server")
 
 ATTEMPTS = 5
 RETRY_S = 0.05
@@ -113,23 +116,21 @@ async def stored_topic(store: AnySession, name: str) -> nodes.TopicNode:
 
 
 class AdminHandlers:
-    """brokers: returns the live brokers by id. default: settings of a topic that is created without any.
-    max_partitions, max_broker_partitions: see BrokerSettings."""
+    """brokers: returns the live brokers by id. max_broker_partitions: as in BrokerSettings, or fewer."""
 
     def __init__(
         self,
         store: AnySession,
         topics: TopicViews,
         brokers: Callable[[], Mapping[int, BrokerRegistration]],
-        default: TopicConfig,
-        max_partitions: int,
+        settings: BrokerSettings,
         max_broker_partitions: int,
     ) -> None:
         self._store = store
         self._topics = topics
         self._brokers = brokers
-        self._default = default
-        self._limits = PartitionLimits(max_partitions, max_broker_partitions)
+        self._settings = settings
+        self._limits = PartitionLimits(settings.max_partitions, max_broker_partitions)
         self._ids = range(0)
         self._ids_lock = asyncio.Lock()
 
@@ -172,7 +173,7 @@ class AdminHandlers:
             )
         topics, repeated = first_by_name(request.topics, _name_of)
         self._recount()
-        partitions = sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in topics)
+        partitions = sum(len(topic.assignments) or self._partitions_of(topic) for topic in topics)
         results = [
             await respond_to(
                 {"name": topic.name, "num_partitions": -1, "replication_factor": -1, "configs": []},
@@ -204,6 +205,37 @@ class AdminHandlers:
                 raise
         await self._topics.until(lambda: self._has_leaders(name, 1), timeout_s)
 
+    async def create_default_topics(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults, and return the error of each: NONE for one that exists already."""
+        self._recount()
+        errors: dict[str, ErrorCode] = {}
+        refused: dict[str, str] = {}
+        async for name in in_slices(names):
+            topic = SimpleNamespace(name=name, num_partitions=-1, replication_factor=-1, assignments=(), configs=())
+            result = await respond_to({}, self._create_topic(topic, self._settings.num_partitions, False))
+            error = ErrorCode(result["error_code"])
+            if error is ErrorCode.NONE:
+                _log.info("topic %s is created automatically", name)
+            elif error is ErrorCode.TOPIC_ALREADY_EXISTS:
+                error = ErrorCode.NONE
+            else:
+                refused[name] = result["error_message"]
+            errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if error is ErrorCode.REQUEST_TIMED_OUT else error
+        if refused:  # one line: clients repeat their requests
+            name, reason = next(iter(refused.items()))
+            _log.warning("%d topics are not created automatically, such as %s: %s", len(refused), name, reason)
+        return errors
+
+    def _partitions_of(self, topic: Any) -> int:
+        """Number of partitions of a topic that is to be created without assignments (KIP-464)."""
+        return int(self._settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions)
+
+    def _replicas_of(self, topic: Any, brokers: int) -> int:
+        if topic.replication_factor != -1:
+            return int(topic.replication_factor)
+        default = self._settings.default_replication_factor
+        return min(3, brokers) if default == -1 else default
+
     def _recount(self) -> None:
         existing = {
             name: [state.replicas for state in view.partitions.values()] for name, view in self._topics.all.items()
@@ -230,8 +262,7 @@ class AdminHandlers:
         if topic.assignments:
             assigned = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
         else:
-            count = 1 if topic.num_partitions == -1 else topic.num_partitions
-            factor = min(3, len(brokers)) if topic.replication_factor == -1 else topic.replication_factor
+            count, factor = self._partitions_of(topic), self._replicas_of(topic, len(brokers))
             existing = sum(len(view.partitions) for view in self._topics.all.values())
             assigned = assignment.assign(
                 {broker.id: broker.rack for broker in brokers.values()}, count, factor, start=existing
@@ -239,7 +270,7 @@ class AdminHandlers:
         replicas = len(next(iter(assigned.values()), ()))
         try:
             config = for_new(
-                self._default, [Change(setting.name, setting.value) for setting in topic.configs], replicas
+                self._settings.topic, [Change(setting.name, setting.value) for setting in topic.configs], replicas
             )
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error

@@ -33,6 +33,7 @@ from kreplog.core.messages import (
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.handlers.admin import AdminHandlers, Fields
+from kreplog.server.handlers.automatic_topics import AutomaticTopics
 from kreplog.server.handlers.configs import ConfigHandlers
 from kreplog.server.handlers.coordinators import CoordinatorHandlers
 from kreplog.server.handlers.inspection import inspected, refusals
@@ -110,6 +111,7 @@ class Api:
             host.recently_failed,
             lambda: self._cluster_id,
             lambda: BrokerRegistration(settings.broker_id, -1, *host.address, settings.rack),
+            self._missing_topic,
         )
         metadata = self._metadata_handlers
         self._stored = StoredMetadata(host.store, self._take_stored)
@@ -118,10 +120,10 @@ class Api:
             store,
             host.topics,
             lambda: metadata.brokers,
-            settings.topic,
-            settings.max_partitions,
+            settings,
             host.max_replicas,
         )
+        self._automatic = AutomaticTopics(settings.auto_create_topics, self._admin.create_default_topics, self._start)
         self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
@@ -275,6 +277,9 @@ class Api:
         self._host.manager.metadata.read(live, states, self._host.settings.broker_id)
         self._host.recently_failed.metadata_changed()
         self._host.topics.replaced()
+
+    def _missing_topic(self, name: str, unknown: ErrorCode, may_create: bool) -> ErrorCode:
+        return self._automatic.missing(name, unknown, may_create)
 
     def _has_suspected_leader(self, request: Any) -> bool:
         """Whether a leader of the requested partitions is suspected to have failed: a new one is elected soon."""

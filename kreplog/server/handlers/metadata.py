@@ -30,6 +30,9 @@ from kreplog.wire import generic
 
 BROKER_RESOURCE = 4
 
+FIRST_ALLOWING_CREATION = 4
+"""Metadata version from which a client says whether topics may be created; earlier ones always may."""
+
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
 
@@ -39,7 +42,8 @@ large response can be made in a thread."""
 
 
 class MetadataHandlers:
-    """cluster_id: returns the id once it is known. own: returns this broker with its address."""
+    """cluster_id: returns the id once it is known. own: returns this broker with its address. missing: the error for a
+    topic that does not exist, see AutomaticTopics."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class MetadataHandlers:
         recently_failed: RecentlyFailedBrokers,
         cluster_id: Callable[[], str | None],
         own: Callable[[], BrokerRegistration],
+        missing: Callable[[str, ErrorCode, bool], ErrorCode],
     ) -> None:
         self._settings = settings
         self._metadata = metadata
@@ -58,6 +63,7 @@ class MetadataHandlers:
         self._recently_failed = recently_failed
         self._cluster_id = cluster_id
         self._own = own
+        self._missing = missing
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
@@ -77,7 +83,9 @@ class MetadataHandlers:
             "cluster_id": self._cluster_id(),
             "controller_id": self._metadata.controller_id,
         }
-        make = partial(_topic, live, self._metadata.topic_error(), self._metadata.topic_error(by_id=True), version)
+        unknown = self._metadata.topic_error()
+        errors: dict[str, ErrorCode] = {}
+        make = partial(_topic, live, errors, self._metadata.topic_error(by_id=True), version)
         if _wants_all(request, version):
             return _description(fields, "topics", [(None, view) for view in known.values()], make)
         names = self._topics.names
@@ -88,6 +96,10 @@ class MetadataHandlers:
                 topic,
                 None if name is None else known.get(name),
             )
+        may_create = self._has_source and (version < FIRST_ALLOWING_CREATION or request.allow_auto_topic_creation)
+        for topic, view in requested.values():
+            if view is None and topic.name is not None:
+                errors[topic.name] = self._missing(topic.name, unknown, may_create)
         return _description(fields, "topics", list(requested.values()), make)
 
     def leaders(self, request: Any) -> set[int]:
@@ -100,7 +112,12 @@ class MetadataHandlers:
     def lacks_metadata(self, request: Any, version: int) -> bool:
         """Whether the response would list no topics only because this broker has no metadata, of a controller or the
         store."""
-        return _wants_all(request, version) and not (self._metadata.from_controller or self._metadata.from_store)
+        return _wants_all(request, version) and not self._has_source
+
+    @property
+    def _has_source(self) -> bool:
+        """Whether this broker has metadata, of a controller or the store."""
+        return self._metadata.from_controller or self._metadata.from_store
 
     def cluster(self) -> Description:
         fields: Fields = {
@@ -210,13 +227,13 @@ def _description(
 
 def _topic(
     live: Mapping[int, BrokerRegistration],
-    unknown: ErrorCode,
+    errors: Mapping[str, ErrorCode],
     unknown_id: ErrorCode,
     version: int,
     requested: Any,
     view: TopicView | None,
 ) -> Fields:
-    """A topic of a Metadata response; without a view an unknown topic."""
+    """A topic of a Metadata response; without a view an unknown topic. errors: of unknown topics by name."""
     if view is not None:
         return {
             "error_code": 0,
@@ -227,7 +244,7 @@ def _topic(
         }
     by_id = requested.name is None
     return {
-        "error_code": unknown_id if by_id else unknown,
+        "error_code": unknown_id if by_id else errors[requested.name],
         "name": requested.name if version >= 12 else requested.name or "",
         "topic_id": requested.topic_id if by_id else _NO_ID,
         "is_internal": False,

@@ -1,0 +1,53 @@
+"""AutomaticTopics: creates the topics that core.controller.automatic_creation queues, one batch at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import monotonic
+
+from kreplog.core.controller.automatic_creation import AutomaticCreation
+from kreplog.errors import ErrorCode
+
+_log = logging.getLogger("kreplog.server")
+
+
+class AutomaticTopics:
+    """enabled: auto.create.topics.enable. create: creates topics with the broker's defaults; returns the error of each.
+    start: starts a task."""
+
+    def __init__(
+        self,
+        enabled: bool,
+        create: Callable[[Sequence[str]], Awaitable[Mapping[str, ErrorCode]]],
+        start: Callable[[Awaitable[None]], asyncio.Task[None]],
+    ) -> None:
+        self._creation = AutomaticCreation(enabled)
+        self._create = create
+        self._start = start
+        self._task: asyncio.Task[None] | None = None
+
+    def missing(self, name: str, unknown: ErrorCode, allowed: bool) -> ErrorCode:
+        """The error for a topic that does not exist, which is created if it may be: see AutomaticCreation.requested."""
+        error = self._creation.requested(name, unknown, allowed, _now_ms())
+        if self._task is None and self._creation.next_names():
+            self._task = self._start(self._run())
+        return error
+
+    async def _run(self) -> None:
+        try:
+            while names := self._creation.next_names():
+                errors: Mapping[str, ErrorCode] = {}
+                try:
+                    errors = await self._create(names)
+                except Exception:
+                    _log.exception("topics cannot be created automatically: %s", ", ".join(names))
+                for name in names:
+                    self._creation.finished(name, errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE), _now_ms())
+        finally:
+            self._task = None
+
+
+def _now_ms() -> int:
+    return int(monotonic() * 1000)

@@ -1,0 +1,80 @@
+"""AutomaticCreation: the error of a topic that does not exist, and what clients may cause by asking for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kreplog.core.controller.automatic_creation import INTERNAL, MAX_BATCH, MAX_QUEUED, RETRY_MS, AutomaticCreation
+from kreplog.errors import ErrorCode
+
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def requested(creation: AutomaticCreation, name: str, now_ms: int = 0, *, allowed: bool = True) -> ErrorCode:
+    return creation.requested(name, UNKNOWN, allowed, now_ms)
+
+
+def test_an_unknown_topic_is_queued_once_and_its_clients_wait() -> None:
+    creation = AutomaticCreation(True)
+    assert [requested(creation, name) for name in ("b", "a", "b")] == [ErrorCode.LEADER_NOT_AVAILABLE] * 3
+    assert creation.next_names() == ["b", "a"]
+    creation.finished("b", ErrorCode.NONE, 0)
+    assert creation.next_names() == ["a"]
+
+
+@pytest.mark.parametrize(("enabled", "allowed"), [(False, True), (True, False), (False, False)])
+def test_without_leave_of_the_broker_and_of_the_client_a_topic_stays_unknown(enabled: bool, allowed: bool) -> None:
+    creation = AutomaticCreation(enabled)
+    assert requested(creation, "a", allowed=allowed) is UNKNOWN
+    assert requested(creation, "foo#bar", allowed=allowed) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert creation.next_names() == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "foo#bar", "a/b", "../x", "a\0b", "é", "x" * 250])
+def test_a_name_that_no_topic_can_have_is_invalid(name: str) -> None:
+    creation = AutomaticCreation(True)
+    assert requested(creation, name) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert creation.next_names() == []
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL))
+def test_a_topic_of_the_brokers_is_not_created_for_clients(name: str) -> None:
+    creation = AutomaticCreation(True)
+    assert requested(creation, name) is UNKNOWN
+    assert creation.next_names() == []
+
+
+def test_clients_of_a_refused_topic_get_the_error_until_it_is_tried_again() -> None:
+    creation = AutomaticCreation(True)
+    requested(creation, "a")
+    creation.finished("a", ErrorCode.INVALID_PARTITIONS, 10)
+    assert requested(creation, "a", RETRY_MS + 9) is ErrorCode.INVALID_PARTITIONS
+    assert creation.next_names() == []
+    assert requested(creation, "a", RETRY_MS + 10) is ErrorCode.LEADER_NOT_AVAILABLE
+    assert creation.next_names() == ["a"]
+
+
+def test_a_created_topic_is_not_tried_again_while_its_metadata_are_on_their_way() -> None:
+    creation = AutomaticCreation(True)
+    requested(creation, "a")
+    creation.finished("a", ErrorCode.NONE, 0)
+    assert requested(creation, "a", RETRY_MS - 1) is ErrorCode.LEADER_NOT_AVAILABLE
+    assert creation.next_names() == []
+
+
+def test_a_flood_of_names_is_bounded() -> None:
+    creation = AutomaticCreation(True)
+    names = [f"t{number}" for number in range(3 * MAX_QUEUED)]
+    errors = [requested(creation, name) for name in names]
+    assert errors == [ErrorCode.LEADER_NOT_AVAILABLE] * MAX_QUEUED + [UNKNOWN] * 2 * MAX_QUEUED
+    assert creation.next_names() == names[:MAX_BATCH]
+    assert requested(creation, names[0]) is ErrorCode.LEADER_NOT_AVAILABLE, "it waits already"
+    attempts: list[str] = []
+    while batch := creation.next_names():
+        attempts += batch
+        for name in batch:
+            creation.finished(name, ErrorCode.INVALID_PARTITIONS, 0)
+    assert attempts == names[:MAX_QUEUED]
+    for name in names[MAX_QUEUED:]:
+        creation.finished(name, ErrorCode.INVALID_PARTITIONS, 0)
+    assert sum(requested(creation, name) is ErrorCode.INVALID_PARTITIONS for name in names) == MAX_QUEUED
