@@ -40,6 +40,7 @@ KAFKA_DEFAULTS = {
     "log.dirs": "/tmp/kafka-logs (log.dir)",
     "queued.max.request.bytes": "-1: no limit",
     "max.connections": "2147483647",
+    "default.replication.factor": "1",
     "num.recovery.threads.per.data.dir": "1 (2 from Kafka 4.0 on)",
     "log.flush.offset.checkpoint.interval.ms": "60000",
     "replica.lag.time.max.ms": "30000",
