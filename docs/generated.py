@@ -82,7 +82,12 @@ LOG_TAKES_EFFECT = {
     "compression_type": "next append; for an `Appender`, the next one made",
     "producer_id_expiration_ms": "next roll of a segment or `expire_producers`",
     "max_producer_ids": "next batch of a new producer",
-    "cleanup_policy": "next `append_as_follower`",
+    "cleanup_policy": "next `compact`, `enforce_retention` or `append_as_follower`",
+    "min_cleanable_dirty_ratio": "next `compact`",
+    "min_compaction_lag_ms": "next `compact`",
+    "max_compaction_lag_ms": "next `compact`",
+    "delete_retention_ms": "next `compact`, for tombstones that it meets first",
+    "dedupe_buffer_size": "next `compact`",
     "directory_group": "when `Log.open` creates the directory",
 }
 """When a field of the LogConfig that Log.configure takes counts for a log that is open."""

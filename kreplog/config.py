@@ -45,6 +45,10 @@ RANGES = {
     "offsets_topic_num_partitions": (1, 10_000),
     "offsets_topic_replication_factor": (1, 2**15 - 1),
     "offsets_topic_segment_bytes": (256, 2**31 - 1),
+    "min_compaction_lag_ms": (0, 2**63 - 1),
+    "max_compaction_lag_ms": (1, 2**63 - 1),
+    "delete_retention_ms": (0, 2**63 - 1),
+    "dedupe_buffer_size": (1 << 10, 1 << 40),
 }
 """By setting: the least and the greatest that is allowed."""
 
@@ -72,8 +76,16 @@ class LogConfig:
         and by a broker when it looks for such.
     max_producer_ids: idempotent producers that a log remembers; more are refused until one has been idle for ten
         minutes.
-    cleanup_policy: "delete", "compact" or both, separated by a comma. With "compact", `append_as_follower` accepts the
-        gaps that compaction by the leader has left.
+    cleanup_policy: "delete", "compact" or both, separated by a comma. With "compact", `Log.compact` compacts it, and
+        `append_as_follower` accepts the gaps that compaction by the leader has left.
+    min_cleanable_dirty_ratio: `Log.compact` waits until this share of the bytes that it may look at is of records
+        appended since the last time, 0 to 1.
+    min_compaction_lag_ms: a record stays for at least so long after its timestamp, newer ones of its key or not.
+    max_compaction_lag_ms: a record that is older is compacted, whatever the ratio.
+    delete_retention_ms: a tombstone, a record with a key and a null value, stays for so long after it was first met by
+        compaction, so that readers from the start see it.
+    dedupe_buffer_size: bytes of memory for the keys that one compaction has to know, 24 for each, besides a third more;
+        where there are more keys, it goes as far as it can.
     directory_group: name or number of a group that may read the directory, where that is made by this: a reader under
         another user needs it, such as Spark. By default all files are for their owner alone, whatever the umask.
     """
@@ -93,6 +105,11 @@ class LogConfig:
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 10_000
     cleanup_policy: str = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = 24 * 3600 * 1000
+    dedupe_buffer_size: int = 128 << 20
     directory_group: str | None = None
 
     def __post_init__(self) -> None:
@@ -109,6 +126,11 @@ class LogConfig:
     def compacts(self) -> bool:
         """Whether the cleanup policy has "compact" in it."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the cleanup policy has "delete" in it: retention_ms and retention_bytes apply."""
+        return "delete" in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +259,11 @@ def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupC
                 raise ArgumentTypeError(f"{field.name} must be an int, not {type(value).__name__} {value!r}")
             if not low <= value <= high:
                 raise UsageError(f"{field.name} = {value} is out of range: allowed are {low} to {high}")
+        elif field.type == "float":
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ArgumentTypeError(f"{field.name} must be a number, not {type(value).__name__} {value!r}")
+            if not 0 <= value <= 1:
+                raise UsageError(f"{field.name} = {value} is out of range: allowed are 0 to 1")
         elif field.type == "bool" and not isinstance(value, bool):
             raise ArgumentTypeError(f"{field.name} must be a bool, not {value!r}")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from kreplog._native import (
     batch_headers,
     bulk,
+    compaction,
     directory,
     encoded,
     fixed_width,
@@ -37,7 +38,7 @@ from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
-from kreplog.types import AppendInfo, VerifyReport, topic_uuid
+from kreplog.types import AppendInfo, CompactionReport, VerifyReport, topic_uuid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -399,6 +400,24 @@ class Log(SegmentedLog):
         Raises LogFailedError.
         """
         return retention.enforce_retention(self, now_ms)
+
+    def compact(
+        self, now_ms: int | None = None, *, force: bool = False, max_bytes_per_second: int | None = None
+    ) -> CompactionReport | None:
+        """Drop the records of sealed segments that a newer one of their key supersedes; None if nothing is due.
+
+        now_ms: wall clock in ms, now by default. force: whatever min_cleanable_dirty_ratio says, if only for tombstones
+        that have expired; min_compaction_lag_ms counts nevertheless. max_bytes_per_second: of reading, in either of
+        two passes; by default there is no limit.
+        Offsets and the order of records stay. Appends and readers go on meanwhile; compactions wait for each other. The
+        newest segment, and what is at or above the high watermark, is not looked at. A tombstone stays for
+        delete_retention_ms after the first compaction that meets it.
+        Raises UsageError (the cleanup policy; dedupe_buffer_size is too small for one batch), CorruptBatchError (with
+        its offset, path and position), StorageError (disk full): what was compacted before stays so; LogFailedError,
+        LogClosedError.
+        Source: Kafka's log cleaner; KIP-58 and KIP-354 for the lags, KIP-534 for tombstones.
+        """
+        return compaction.compact(self, now_ms, force, max_bytes_per_second)
 
     @property
     def producer_count(self) -> int:

@@ -170,6 +170,25 @@ class VerifyReport:
     damages: tuple[Damage, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """What one `Log.compact` did.
+
+    start_offset, end_offset: of the dirty records, whose keys it knew; below end_offset older records of them are gone.
+    keys: how many it knew. records_dropped: superseded, without a key, or tombstones that have expired. bytes and
+    segments: of all sealed segments that it may look at, before and after.
+    """
+
+    start_offset: int
+    end_offset: int
+    keys: int
+    records_dropped: int
+    bytes_before: int
+    bytes_after: int
+    segments_before: int
+    segments_after: int
+
+
 NO_LEADER = -1
 """The leader of a partition that has none."""
 

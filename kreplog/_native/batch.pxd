@@ -9,7 +9,8 @@
 #         21      2  attributes                     57      4  record count
 #         23      4  last offset delta              61      -  records, compressed as one piece if at all
 #
-# attributes: bits 0-2 codec, 3 timestamp type (1 = log append time), 4 transactional, 5 control.
+# attributes: bits 0-2 codec, 3 timestamp type (1 = log append time), 4 transactional, 5 control, 6 (KIP-534): the base
+# timestamp is when tombstones of the batch may be deleted; the timestamps of its records count from it all the same.
 # A record: varint length; int8 attributes; varlong timestamp delta; varint offset delta; varint key length, key;
 # varint value length, value; varint header count; headers, each varint key length, key, varint value length, value.
 # A length of -1 stands for null (key, value, header value).
@@ -43,6 +44,7 @@ cdef enum:
     LOG_APPEND_TIME = 8
     TRANSACTIONAL = 16
     CONTROL = 32
+    DELETE_HORIZON = 64
 
 cdef enum:
     BATCH_OK = 0

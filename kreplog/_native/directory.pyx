@@ -114,6 +114,7 @@ def prepare(SegmentedLog log, path, object config, bint read_only, bint managed,
             OffsetCheckpoint(os.path.join(parent, name + "-offset-checkpoint"))
             for name in ("recovery-point", "replication", "log-start")
         ])
+        log.cleaner_checkpoint = OffsetCheckpoint(os.path.join(parent, "cleaner-offset-checkpoint"))
         _lock(log)
 
 

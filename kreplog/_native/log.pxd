@@ -28,6 +28,7 @@ cdef class SegmentedLog(WritableLog):
     cdef object ledger  # WriterLedger of the appends that are made once; None where the directory has none
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef tuple closed_with  # the offsets for them; None while it is open, and where closing failed
+    cdef object cleaner_checkpoint  # to where the logs of the data directory are compacted
     cdef BatchBuilder builder
     cdef Payload key_payload
     cdef Payload value_payload
@@ -44,6 +45,7 @@ cdef class SegmentedLog(WritableLog):
     cdef int finish_files(self) except -1
     cdef tuple offsets_to_checkpoint(self)
     cdef int checkpoint(self) except -1
+    cdef int64_t compacted_to(self) except -1
     cdef int load_producers(self) except -1
     cdef int replay_producers(self, int64_t start) except -1
     cdef int note_producer(self, const BatchHeader* h) except -1

@@ -30,8 +30,11 @@ from kreplog._native.segment cimport Segment, create_segment
 from kreplog._native.view cimport epochs_crc
 from kreplog._native.writable cimport WritableLog
 
+import logging
+
 from kreplog._native.producers import ProducerState
 from kreplog.errors import (
+    CorruptCheckpointError,
     FencedLeaderEpochError,
     LogClosedError,
     OffsetOutOfRangeError,
@@ -39,6 +42,8 @@ from kreplog.errors import (
     ResourceExhaustedError,
     UsageError,
 )
+
+_logger = logging.getLogger("kreplog")
 
 cdef enum:
     COALESCE = 1 << 20  # append_many hands this many bytes to one write
@@ -375,7 +380,17 @@ cdef class SegmentedLog(WritableLog):
         """Bring Kafka's checkpoint files in the data directory up to date. Raises StorageError, OSError."""
         for checkpoint, offset in zip(self.checkpoints, self.offsets_to_checkpoint(), strict=True):
             checkpoint.update(self.topic_partition, offset)
+        if self.compacts and self.compacted_to() > self.position.leo:
+            self.cleaner_checkpoint.update(self.topic_partition, self.position.leo)  # what follows was never compacted
         return 0
+
+    cdef int64_t compacted_to(self) except -1:
+        """The cleaner checkpoint, 0 without one. Raises StorageError."""
+        try:
+            return self.cleaner_checkpoint.latest().get(self.topic_partition, 0)
+        except CorruptCheckpointError as error:
+            _logger.warning("%s: %s; compacting from the log start offset on", self.name, error)
+            return 0
 
     def close(self):
         """Flush, write indexes and checkpoints, and release the directory. Closing twice does nothing.
@@ -391,6 +406,7 @@ cdef class SegmentedLog(WritableLog):
             self._segments = []
             return
         self.check_not_in_bulk_append()
+        self.stop_compaction()
         try:
             if self.failure is None:
                 self.flush()

@@ -193,6 +193,16 @@ cdef class ProducerState:
         """Remove all producers, before a rebuild."""
         self._producers.clear()
 
+    cdef list last_offsets(self):
+        """The last offset of each producer's newest batch, in order."""
+        cdef ProducerEntry producer
+        cdef list found = []
+        for producer in self._producers.values():
+            if producer.count:
+                found.append(_batch(producer, producer.count - 1).last_offset)
+        found.sort()
+        return found
+
     cpdef bytes snapshot(self):
         """The state as the content of a snapshot file; equal states give equal bytes."""
         cdef ProducerEntry producer

@@ -17,7 +17,7 @@ from kreplog._native.batch cimport (
 from kreplog._native.files cimport sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
-from kreplog._native.state cimport Position, open_state
+from kreplog._native.state cimport SWAPPING, Position, open_state
 from kreplog._native.tail_check cimport TailCheck, trim_sealed
 from kreplog._native.view cimport epochs_crc
 
@@ -27,6 +27,7 @@ import time
 import uuid
 
 from kreplog._native.checkpoint import EpochCache, OffsetCheckpoint
+from kreplog._native.compaction_swap import settle_swaps
 from kreplog._native.directory import is_brokers_directory
 from kreplog._native.ledger import WriterLedger, ledger_path
 from kreplog._native.partition_metadata import METADATA_NAME, read_topic_id, write_topic_id
@@ -114,6 +115,7 @@ cdef class Recovery:
         cdef Position* position = &log.position
         watermarks = _checkpoint(log, "replication-offset-checkpoint")
         _remove_leftovers(log)
+        settle_swaps(log.path)
         log.ledger = _load_ledger(log)
         log.relist()
         self.fresh = not log._segments
@@ -135,7 +137,8 @@ cdef class Recovery:
             _begin_cut_of_pending(log, self.limit, self.known)
         if self.known and position.generation & 1:
             position.generation += 1
-            self.limit = position.leo
+            if position.unsettled != SWAPPING:
+                self.limit = position.leo
         return 0
 
     cdef int open_segments(self) except -1:
@@ -243,6 +246,8 @@ cdef class Recovery:
         log.state.publish(&log.position)
         if self.fresh:
             _write_topic_id(log)
+            if log.compacts:  # an earlier partition of the name may have left it
+                log.cleaner_checkpoint.update(log.topic_partition, None)
         if self.unsettled:
             log.parent_unsynced = True
             log.unsynced += 1

@@ -43,8 +43,8 @@ def enforce_retention(SegmentedLog log, now_ms=None):
     """See Log.enforce_retention."""
     cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
     cdef int64_t total
-    cdef int64_t keep_ms = log.config.retention_ms
-    cdef int64_t keep_bytes = log.config.retention_bytes
+    cdef int64_t keep_ms = log.config.retention_ms if log.config.deletes else -1
+    cdef int64_t keep_bytes = log.config.retention_bytes if log.config.deletes else -1
     cdef Py_ssize_t count = 0
     cdef Segment segment
     log.begin_write()
@@ -87,6 +87,7 @@ cdef int drop_segments(SegmentedLog log, Py_ssize_t count) except -1:
     cdef int64_t start
     if count == 0:
         return 0
+    log.finish_swap()
     log.sync_snapshot()
     start = (<Segment> log._segments[count]).base_offset
     log._segments = log._segments[count:]

@@ -18,6 +18,7 @@ cdef class Segment:
     cdef StateFile state  # a reader's, and the generation in which it listed the segment: see is_final
     cdef int64_t generation
     cdef int64_t indexed_size  # bytes of the log when the indexes were read
+    cdef bint replaced  # by compaction: the file at its path may be another's
     cdef bint sealed  # no more appends; to a reader: as far as it knows
     cdef int64_t size  # bytes of whole batches; -1 until first needed
     cdef int64_t map_size
@@ -66,6 +67,7 @@ cdef class Segment:
     cdef int cut(self, int64_t position) except -1
     cdef int sync(self) except -1
     cdef int delete(self) except -1
+    cdef int rename_from(self, str stem, str suffix) except -1
 
 
 cdef int64_t next_sound(const uint8_t* data, int64_t size, int64_t damaged, int64_t chain) noexcept nogil
@@ -75,3 +77,5 @@ cdef Segment new_segment(
 cdef Segment create_segment(
     str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
 )
+cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval)
+cdef int remove(str path) except -1

@@ -178,10 +178,31 @@ cdef Segment create_segment(
     return segment
 
 
+cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval):
+    """A new segment for what compaction leaves of others, beside the one that begins there; see `compaction_swap`.
+
+    Raises StorageError."""
+    cdef Segment segment = new_segment(directory, partition, base_offset, True, 0, index_interval)
+    segment.path += ".cleaned"
+    segment.offsets.path += ".cleaned"
+    segment.times.path += ".cleaned"
+    segment.delete()
+    for path in (segment.offsets.path, segment.times.path):
+        open_file(path, O_WRONLY | O_CREAT | O_EXCL)
+    segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL)
+    segment.size = 0
+    segment.allocated = -1
+    segment.indexed = True
+    segment.timestamps_known = True
+    segment.synced = False
+    return segment
+
+
 @cython.final
 cdef class Segment:
 
     cdef FileHandle open(self):
+        """Raises FileNotFoundError, also where the file belongs to a segment that has replaced this one: look again."""
         cdef FileHandle file = self.file
         if file is None:
             if len(_open) >= _close_at:
@@ -189,6 +210,8 @@ cdef class Segment:
             file = open_file(self.path, O_RDWR if self.writable else O_RDONLY)
             if self.state is not None:  # a reader's
                 self.state.require_at_path(self.partition)
+            if self.replaced:  # looked at once it is open: it may have been replaced meanwhile
+                raise FileNotFoundError(f"{self.path} has been compacted")
             self.file = file
             _open.add(ref(self, _open.discard))
         return file  # which another thread may have taken from the segment as idle
@@ -669,6 +692,16 @@ cdef class Segment:
             self.open().sync()
             self.synced = True
         return 0
+
+    cdef int rename_from(self, str stem, str suffix) except -1:
+        """Give the files, from create_cleaned, the names of a segment. The log's own stands at `stem`.log then."""
+        os.replace(f"{stem}.index{suffix}", f"{stem}.index")
+        os.replace(f"{stem}.timeindex{suffix}", f"{stem}.timeindex")
+        self.path = f"{stem}.log"
+        self.file.path = self.path
+        self.offsets.path = f"{stem}.index"
+        self.times.path = f"{stem}.timeindex"
+        return self.seal()
 
     cdef int delete(self) except -1:
         """Remove the files. Readers that hold them go on; Raises StorageError."""

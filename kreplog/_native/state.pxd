@@ -21,6 +21,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
+cdef enum:
+    SWAPPING = 2  # of `unsettled`: the generation is odd since compaction replaces segments, and nothing is to be cut
+
+
 cdef struct Position:
     uint64_t sequence
     int64_t high_watermark
@@ -34,7 +38,7 @@ cdef struct Position:
     uint8_t has_producers  # whether idempotent producers have ever written here
     uint8_t in_use  # whether anything was appended since the log was last closed
     uint8_t epoch_noted  # whether `leader_epoch` begins at `leo` and is in no file yet
-    uint8_t unsettled  # whether the page, or the names of files, may not be durable as they are published
+    uint8_t unsettled  # SWAPPING, or whether the page, or the names of files, may not be durable as they are published
     uint32_t epochs_crc  # CRC-32C of the leader epoch entries in their file, which lacks it
     int32_t leader_epoch  # the highest that was assigned to this log
     uint32_t crc

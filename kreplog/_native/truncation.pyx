@@ -135,6 +135,8 @@ cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
 
     everything: committed records below `end` are removed too, for which the high watermark does not move back.
     """
+    log.finish_swap()
+    log.cut_count += 1
     log.position.generation += 1
     log.position.unsettled = 1
     log.position.leo = end

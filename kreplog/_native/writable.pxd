@@ -39,6 +39,10 @@ cdef class WritableLog(LogView):
     cdef bint segments_unflushed  # or epochs: their files are to be synced
     cdef bint epochs_unsynced  # records exist, or after a kill may exist, of epochs whose file is not durable yet
     cdef str unsynced_snapshot  # path of a managed log's newest producer snapshot, until a flush syncs it
+    cdef str pending_swap  # path of what replaces segments after a crash, until that is durable; see `compaction_swap`
+    cdef PyThread_type_lock compaction_mutex  # held by the one compaction at a time
+    cdef int64_t cut_count  # truncations begun, by which a compaction sees that its segments are not what they were
+    cdef bint closing  # which a compaction notices
     cdef list old_tails  # mappings of a managed log's sealed segments, until a flush drops them
 
     cdef void lock(self) noexcept
@@ -47,6 +51,7 @@ cdef class WritableLog(LogView):
     cdef int flush_pending(self) except -1
     cdef int lock_for_write(self) except -1
     cdef int check_not_in_bulk_append(self) except -1
+    cdef int stop_compaction(self) except -1
     cdef int fail(self, object error) except -1
     cdef int fail_unless_exhausted(self, object error) except -1
     cdef int flush_due(self, int64_t offset) except -1
@@ -58,6 +63,7 @@ cdef class WritableLog(LogView):
     cdef int sync_files(self) except -1
     cdef int forget(self) except -1
     cdef int check_flushable(self) except -1
+    cdef int finish_swap(self) except -1
     cdef int sync_snapshot(self) except -1
     cdef int sync_unsynced(self, object state) except -1
     cdef void mark_synced(self) noexcept

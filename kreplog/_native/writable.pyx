@@ -18,7 +18,7 @@ from posix.fcntl cimport O_RDONLY
 
 from kreplog._native.commit_gate cimport gate_enter, gate_init, gate_leave
 from kreplog._native.files cimport FileHandle, open_file, sync_directory
-from kreplog._native.segment cimport Segment
+from kreplog._native.segment cimport Segment, remove
 from kreplog._native.state cimport StateFile
 from kreplog._native.view cimport LogView
 
@@ -56,14 +56,17 @@ cdef class WritableLog(LogView):
 
     def __cinit__(self):
         self.mutex = PyThread_allocate_lock()
+        self.compaction_mutex = PyThread_allocate_lock()
         gate_init(&self.sync_gate)
-        if self.mutex == NULL:
+        if self.mutex == NULL or self.compaction_mutex == NULL:
             raise MemoryError()
         self.old_tails = []
 
     def __dealloc__(self):
         if self.mutex != NULL:
             PyThread_free_lock(self.mutex)
+        if self.compaction_mutex != NULL:
+            PyThread_free_lock(self.compaction_mutex)
 
     def __init__(self, *_arguments, **_settings):
         raise UsageError("open a log with kreplog.Log.open(path)")
@@ -129,6 +132,14 @@ cdef class WritableLog(LogView):
             )
         return 0
 
+    cdef int stop_compaction(self) except -1:
+        """Before the log closes: the compaction under way in another thread ends, and no other begins."""
+        self.closing = True
+        with nogil:
+            PyThread_acquire_lock(self.compaction_mutex, WAIT_LOCK)
+        PyThread_release_lock(self.compaction_mutex)
+        return 0
+
     @property
     def failed(self):
         """The error after which the log refuses writes; None while it accepts them."""
@@ -166,8 +177,9 @@ cdef class WritableLog(LogView):
     cdef int forget(self) except -1:
         """As `abandon`, whoever held its locks."""
         self.mutex = PyThread_allocate_lock()
+        self.compaction_mutex = PyThread_allocate_lock()
         gate_init(&self.sync_gate)
-        self.closed = True
+        self.closed = self.closing = True
         self.pending = None
         if self.bulk_append is not None:
             self.bulk_append.held = False  # it ends here, and changes nothing as the child unwinds through it
@@ -311,6 +323,20 @@ cdef class WritableLog(LogView):
                 f"{self.name}: cannot flush since an earlier failure ({self.failure}); reopen the log",
                 partition=self.name, path=self.path,
             ) from self.cause
+        return 0
+
+    cdef int finish_swap(self) except -1:
+        """Under the lock, before segments change otherwise: what compaction has replaced is durable, what it was about
+        to replace will not be. Raises LogFailedError, ResourceExhaustedError."""
+        if self.pending_swap is None:
+            return 0
+        try:
+            sync_directory(self.path)
+            remove(self.pending_swap)
+            sync_directory(self.path)
+        except BaseException as error:
+            self.fail_unless_exhausted(error)
+        self.pending_swap = None
         return 0
 
     cdef int sync_snapshot(self) except -1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,18 @@ def test_truncation_in_a_gap_ends_at_or_below_the_offset(tmp_path: Path, offset:
         abandon(log)
     with Log.open(path, COMPACTED) as log:
         assert [record.offset for record in log.read()] == [*held, end]
+
+
+def test_what_kafka_has_compacted_is_compacted_again(tmp_path: Path) -> None:
+    with Log.open(gapped(tmp_path), replace(COMPACTED, segment_bytes=300)) as log:
+        log.roll()
+        assert log.compact() is not None
+        assert [record.offset for record in log.read()] == HELD[-1:]
+        assert log.verify().damages == () and log.log_end_offset == END
+        assert log.leader_epochs == EPOCHS
+        abandon(log)
+    with Log.open(tmp_path / "topic-0", COMPACTED) as log:
+        assert [record.offset for record in log.read()] == HELD[-1:] and not log.cuts
 
 
 def copied(root: Path, log: Log, config: LogConfig) -> Log:

@@ -1,0 +1,392 @@
+"""Compaction: of the records of a key in sealed segments only the newest stays.
+
+Reads and writes beside appends and readers; only the exchange of the files takes the log's lock, see
+`compaction_swap`. Everything up to the cleaner checkpoint has been compacted before; what lies between it and the
+first segment that must not be looked at is dirty. Source: Kafka's LogCleaner, LogCleanerManager.
+"""
+
+cimport cython
+from cpython.pythread cimport NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_release_lock
+from libc.stdint cimport INT32_MAX, int64_t
+
+from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, raise_corrupt, read_header, wall_clock_ms
+from kreplog._native.columns cimport integer
+from kreplog._native.compaction_swap cimport swap
+from kreplog._native.files cimport FileHandle, Mapping, map_file
+from kreplog._native.key_map cimport KeyMap
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.producers cimport ProducerState
+from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, RecordFilter
+from kreplog._native.segment cimport Segment, create_cleaned, remove
+
+import logging
+import os
+import time
+from array import array
+
+from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
+from kreplog.types import CompactionReport
+
+_logger = logging.getLogger("kreplog")
+
+cdef enum:
+    PIECE = 4 << 20  # bytes looked at between two looks at the clock, and at whether the log is to be closed
+    LONGEST_SLEEP_MS = 50
+
+
+def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second):
+    """See Log.compact."""
+    cdef int64_t now = wall_clock_ms() if now_ms is None else integer(now_ms, "now_ms")
+    cdef int64_t rate = 0 if max_bytes_per_second is None else integer(max_bytes_per_second, "max_bytes_per_second")
+    if max_bytes_per_second is not None and rate < 1:
+        raise UsageError(f"max_bytes_per_second = {rate} must be at least 1")
+    if not log.config.compacts:
+        raise UsageError(
+            f"{log.name}: its cleanup_policy is {log.config.cleanup_policy!r}: open or configure it with one that has "
+            "'compact' in it", partition=log.name,
+        )
+    log.lock_for_write()  # raises where it takes no writes
+    log.unlock()
+    if PyThread_acquire_lock(log.compaction_mutex, NOWAIT_LOCK) == 0:
+        with nogil:
+            PyThread_acquire_lock(log.compaction_mutex, WAIT_LOCK)
+    try:
+        return Compaction(log, now, rate).run(force)
+    finally:
+        PyThread_release_lock(log.compaction_mutex)
+
+
+@cython.final
+cdef class Throttle:
+    """Keeps the bytes that are looked at below a rate, and ends a compaction whose log is to be closed."""
+
+    cdef SegmentedLog log
+    cdef int64_t rate  # bytes a second, 0 for no limit
+    cdef int64_t spent
+    cdef double started
+
+    cdef int spend(self, int64_t size) except -1:
+        """Wait until `size` bytes more are allowed. Raises LogClosedError."""
+        cdef double ahead
+        self.check()
+        self.spent += size
+        while self.rate:
+            ahead = self.spent / <double> self.rate - (time.monotonic() - self.started)
+            if ahead <= 0:
+                break
+            time.sleep(min(ahead, LONGEST_SLEEP_MS / 1000.0))
+            self.check()
+        return 0
+
+    cdef int check(self) except -1:
+        if self.log.closing or self.log.closed:
+            raise LogClosedError(
+                f"{self.log.name}: the log was closed; what was compacted before stays so", partition=self.log.name,
+                path=self.log.path,
+            )
+        return 0
+
+
+@cython.final
+cdef class Compaction:
+    """One run, in the order of its methods."""
+
+    cdef SegmentedLog log
+    cdef int64_t now
+    cdef Throttle throttle
+    cdef int64_t cut_count  # the log's, when the segments were as they are to be
+    cdef list segments  # all that may be looked at, oldest first
+    cdef int64_t first_dirty
+    cdef int64_t end  # where they end
+    cdef Py_ssize_t dirty_from  # the first of the segments with dirty records
+    cdef RecordFilter filter
+
+    def __init__(self, SegmentedLog log, int64_t now, int64_t rate):
+        self.log = log
+        self.now = now
+        self.throttle = Throttle()
+        self.throttle.log = log
+        self.throttle.rate = rate
+        self.throttle.started = time.monotonic()
+
+    def run(self, bint force):
+        """The report; None where nothing is due."""
+        cdef int64_t before
+        cdef int64_t end
+        cdef list group
+        cdef Segment segment
+        self.choose()
+        if not self.segments or not (force or self.first_dirty < self.end and self.is_due()):
+            return None
+        before = sum([segment.byte_size() for segment in self.segments])
+        try:
+            self.build_map()
+        except FileNotFoundError:  # the log was cut, or retention was there first
+            return None
+        end = self.filter.end
+        self.expect_gaps(end)
+        for group in self.groups(end):
+            if not self.compact_group(group):
+                end = self.first_dirty
+                break
+        if end > self.first_dirty:
+            self.log.cleaner_checkpoint.update(self.log.topic_partition, end)
+        return self.report(before, end)
+
+    cdef int choose(self) except -1:
+        """The segments that may be looked at: sealed, committed, and as old as min_compaction_lag_ms wants them."""
+        cdef SegmentedLog log = self.log
+        cdef Segment segment
+        cdef Py_ssize_t i
+        cdef int64_t lag = log.config.min_compaction_lag_ms
+        log.begin_write()
+        try:
+            segment = log.active
+            if segment.size and 0 <= segment.first_timestamp < self.now - log.config.max_compaction_lag_ms:
+                log.roll_segment()
+            self.cut_count = log.cut_count
+            self.segments = []
+            self.end = log.position.log_start_offset
+            for i in range(len(log._segments) - 1):
+                segment = log._segments[i]
+                if log.segment_end(log._segments, i) > log.position.high_watermark:
+                    break
+                segment.learn_timestamps()
+                if 0 < lag > self.now - segment.max_timestamp:
+                    break
+                self.segments.append(segment)
+                self.end = log.segment_end(log._segments, i)
+            self.first_dirty = log.compacted_to()
+            if self.first_dirty > log.position.leo:
+                _logger.warning(
+                    "%s: the cleaner checkpoint %d lies beyond the log end offset %d; compacting from the log start "
+                    "offset on", log.name, self.first_dirty, log.position.leo,
+                )
+                self.first_dirty = 0
+            self.first_dirty = max(self.first_dirty, log.position.log_start_offset)
+        finally:
+            log.unlock()
+        self.dirty_from = max(log.segment_index(self.segments, self.first_dirty), 0)
+        return 0
+
+    cdef bint is_due(self) except -1:
+        """Whether enough is dirty, or something for long enough."""
+        cdef Segment segment
+        cdef int64_t total = 0
+        cdef int64_t dirty = 0
+        cdef Py_ssize_t i
+        for i, segment in enumerate(self.segments):
+            total += segment.byte_size()
+            if i >= self.dirty_from:
+                dirty += segment.byte_size()
+        segment = self.segments[self.dirty_from]
+        return dirty > self.log.config.min_cleanable_dirty_ratio * total or (
+            dirty > 0 and 0 <= segment.first_timestamp < self.now - self.log.config.max_compaction_lag_ms
+        )
+
+    cdef int build_map(self) except -1:
+        """Note the newest record of each key, as far as memory goes. Raises CorruptBatchError, UsageError."""
+        cdef SegmentedLog log = self.log
+        cdef Segment segment
+        cdef Py_ssize_t i
+        log.lock()
+        try:
+            last_offsets = array("q", (<ProducerState> log.producers).last_offsets())
+        finally:
+            log.unlock()
+        self.filter = RecordFilter(
+            KeyMap(log.config.dedupe_buffer_size, self.end - self.first_dirty), log.position.dense_from, self.now,
+            log.config.delete_retention_ms, last_offsets,
+        )
+        self.filter.end = self.first_dirty
+        if self.first_dirty >= self.end:  # only tombstones can expire
+            self.filter.end = self.end
+            return 0
+        for i in range(self.dirty_from, len(self.segments)):
+            segment = self.segments[i]
+            if not self.learn(segment, self.end_of(i)):
+                break
+        if self.filter.end == self.first_dirty:
+            raise UsageError(
+                f"{log.name}: dedupe_buffer_size = {log.config.dedupe_buffer_size} has no room for the keys of one "
+                f"batch, at offset {self.first_dirty}: raise it", partition=log.name, offset=self.first_dirty,
+            )
+        return 0
+
+    cdef int64_t end_of(self, Py_ssize_t i) except -1:
+        return self.end if i + 1 == len(self.segments) else (<Segment> self.segments[i + 1]).base_offset
+
+    cdef bint learn(self, Segment segment, int64_t bound) except -1:
+        """Note the keys of a segment; False when there was no room for all of them."""
+        cdef RecordFilter filter = self.filter
+        cdef Py_ssize_t size
+        cdef Mapping mapping = self.map(segment, &size)
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t start
+        cdef BatchHeader h
+        cdef int code
+        filter.begin(segment.base_offset, bound)
+        if self.first_dirty > segment.base_offset and size:
+            at = segment.locate(self.first_dirty, self.log.position.dense_from, &h)
+            if at < size:
+                filter.begin(h.base_offset, bound)
+        while at < size:
+            start = at
+            with nogil:
+                mapping.populate(at, min(at + PIECE, size))
+                code = filter.learn(mapping.data, size, min(at + PIECE, size), &at)
+            if code == COMPRESSED_NEXT:
+                code = filter.learn_compressed(mapping.data, size, &at)
+            if code == FULL:
+                return False
+            if code != BATCH_OK:
+                raise_corrupt(code, self.log.name, filter.chain, segment.path, at)
+            self.throttle.spend(at - start)
+        filter.end = bound
+        return True
+
+    cdef Mapping map(self, Segment segment, Py_ssize_t* size):
+        """Its bytes, until they have been read. Raises FileNotFoundError, also where it was cut; StorageError."""
+        cdef FileHandle file
+        self.log.lock()
+        try:
+            file = segment.open()
+            size[0] = segment.byte_size()
+            if self.log.cut_count != self.cut_count or self.log.closed:
+                raise FileNotFoundError(f"{segment.path} was cut")
+        finally:
+            self.log.unlock()
+        return map_file(file, max(size[0], <Py_ssize_t> 1))
+
+    cdef int expect_gaps(self, int64_t end) except -1:
+        """Before files change: gaps below `end` are no damage, also after a loss of power. Raises StorageError."""
+        cdef SegmentedLog log = self.log
+        log.lock_for_write()
+        try:
+            if log.position.dense_from >= end:
+                return 0
+            log.position.dense_from = end
+            log.state.publish(&log.position)
+        finally:
+            log.unlock()
+        return log.state.sync()
+
+    cdef list groups(self, int64_t end):
+        """The segments with records below `end`, in runs whose bytes, index entries and offsets fit in one segment."""
+        cdef SegmentedLog log = self.log
+        cdef Segment segment
+        cdef list groups = []
+        cdef int64_t size = 0
+        cdef int64_t entries = 0
+        cdef int64_t base = 0
+        for i, segment in enumerate(self.segments):
+            if segment.base_offset >= end:
+                break
+            segment.load_indexes()
+            size += segment.byte_size()
+            entries += segment.offsets.count
+            if not groups or size > log.segment_bytes or entries > log.max_index_entries or (
+                self.end_of(i) - 1 - base > INT32_MAX
+            ):
+                groups.append([])
+                size = segment.byte_size()
+                entries = segment.offsets.count
+                base = segment.base_offset
+            groups[len(groups) - 1].append(segment)
+        return groups
+
+    cdef bint compact_group(self, list group) except -1:
+        """Put one segment in the place of those of the group, unless it is one already and nothing in it changes.
+
+        Returns False where the log has lost one of them meanwhile. Raises CorruptBatchError, StorageError: nothing has
+        changed; LogFailedError, LogClosedError."""
+        cdef SegmentedLog log = self.log
+        cdef Segment segment = group[0]
+        cdef Segment cleaned = create_cleaned(
+            log.path, log.name, segment.base_offset, log.config.index_interval_bytes
+        )
+        cdef tuple made = (cleaned.path, cleaned.offsets.path, cleaned.times.path)
+        try:
+            self.filter.copies = len(group) > 1
+            for segment in group:
+                self.filter.ends_group = segment is group[len(group) - 1]
+                self.rewrite(segment, cleaned)
+            if not self.filter.copies:
+                return True
+            self.write_out(cleaned)
+            cleaned.complete()
+            cleaned.sync()
+            modified = os.stat(segment.path).st_mtime_ns
+            os.utime(made[0], ns=(modified, modified))  # by it Kafka deletes what has no timestamps
+            return swap(log, self.cut_count, group, cleaned)
+        except FileNotFoundError:  # it was deleted
+            return False
+        except CorruptBatchError:
+            if log.cut_count != self.cut_count:
+                return False
+            raise
+        finally:
+            if not log.closed:
+                for path in made:
+                    remove(path)
+
+    cdef int rewrite(self, Segment segment, Segment cleaned) except -1:
+        """Write what stays of a segment."""
+        cdef RecordFilter filter = self.filter
+        cdef Py_ssize_t size
+        cdef Mapping mapping = self.map(segment, &size)
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t start
+        cdef int code
+        filter.begin(segment.base_offset, self.end_of(self.log.segment_index(self.segments, segment.base_offset)))
+        while at < size:
+            start = at
+            with nogil:
+                mapping.populate(at, min(at + PIECE, size))
+                code = filter.run(mapping.data, size, min(at + PIECE, size), &at)
+            if code == COMPRESSED_NEXT:
+                code = filter.filter_compressed(mapping.data, size, &at)
+            if code == CHANGED:
+                self.copy(mapping, at, cleaned)
+                filter.copies = True
+            elif code == FULL and filter.length:
+                self.write_out(cleaned)
+            elif code == FULL:
+                filter.make_room(mapping.data + at, size - at)
+            elif code != BATCH_OK:
+                raise_corrupt(code, self.log.name, filter.chain, segment.path, at)
+            self.throttle.spend(at - start)
+        return 0
+
+    cdef int copy(self, Mapping mapping, Py_ssize_t end, Segment cleaned) except -1:
+        """Write the batches up to byte `end` as they are, about a PIECE at a time."""
+        cdef BatchHeader h
+        cdef Py_ssize_t start = 0
+        cdef Py_ssize_t at = 0
+        while start < end:
+            while at < end and at - start < PIECE:
+                read_header(mapping.data + at, end - at, &h)
+                at += batch_size(&h)
+            cleaned.append(mapping.data + start, at - start)
+            self.throttle.check()
+            start = at
+        return 0
+
+    cdef int write_out(self, Segment cleaned) except -1:
+        cleaned.append(self.filter.output.data, self.filter.length)
+        self.filter.length = 0
+        return 0
+
+    cdef object report(self, int64_t before, int64_t end):
+        cdef SegmentedLog log = self.log
+        cdef Segment segment
+        cdef list left
+        log.lock()
+        try:
+            left = [segment for segment in log._segments if segment.base_offset < self.end]
+        finally:
+            log.unlock()
+        return CompactionReport(
+            self.first_dirty, end, self.filter.keys.count, self.filter.dropped, before,
+            sum([segment.byte_size() for segment in left]), len(self.segments), len(left),
+        )

@@ -1,0 +1,194 @@
+"""Replacement of segments by what compaction left of them: atomic to readers, and to whatever ends the process.
+
+    <base>.log.cleaned    being written; recovery deletes it
+    <base>.log.swap       whole and durable: replaces the segments from <base> to where it ends; recovery completes that
+    <base>.log            the first of the segments, then what replaces them all
+
+1. Under the log's lock, .cleaned becomes .swap. Until 3, whatever changes the segments that it replaces first calls
+   `WritableLog.finish_swap`, or recovery would bring back what that has removed.
+2. Once that is durable, under the lock again: .swap becomes <base>.log as well, by a link; the other segments are
+   deleted. The generation is odd meanwhile, so that readers wait; `unsettled` says that nothing is to be cut.
+3. Once that is durable, the name .swap is removed.
+
+So, in whatever order the disk got the changes of 2, the .swap is there until all of them are durable. Where the file
+system has no links, step 2 makes the deletions durable before the file gets its new name, under the lock.
+Source: Kafka's UnifiedLog.replaceSegments, LogLoader.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t
+from posix.fcntl cimport O_RDONLY
+
+from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, check_crc, next_offset_of, read_header
+from kreplog._native.commit_gate cimport gate_enter, gate_leave
+from kreplog._native.files cimport FileHandle, Mapping, map_file, open_file, sync_directory
+from kreplog._native.log cimport SegmentedLog
+from kreplog._native.segment cimport Segment, remove
+from kreplog._native.state cimport SWAPPING
+from kreplog._native.truncation cimport check_descriptors
+
+import logging
+import os
+
+from kreplog._native.files import error_of
+
+_logger = logging.getLogger("kreplog")
+
+SUFFIXES = (".cleaned", ".swap")
+
+
+cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleaned) except -1:
+    """Put `cleaned`, which is durable, in the place of `sources`; False, with nothing changed, where these are no
+    longer segments of the log, or were cut: cut_count is the log's when they were read.
+
+    Raises LogClosedError, LogFailedError, ResourceExhaustedError."""
+    cdef str stem = (<Segment> sources[0]).path.removesuffix(".log")
+    cdef str marker = stem + ".log.swap"
+    cdef bint done
+    log.lock_for_write()
+    try:
+        if log.cut_count != cut_count or not holds(log, sources):
+            return False
+        check_descriptors(log)
+        try:
+            os.replace(cleaned.path, marker)
+        except OSError as error:
+            raise error_of("cannot rename", cleaned.path, error) from error
+        log.pending_swap = marker
+    finally:
+        log.unlock()
+    sync_directory(log.path)
+    with nogil:  # a flush that a swap would overtake would not move the recovery point
+        gate_enter(&log.sync_gate, &log.position.recovery_point, INT64_MAX)
+    try:
+        log.lock_for_write()
+        try:
+            done = log.pending_swap == marker  # else something else has changed the segments
+            if done:
+                check_descriptors(log)
+                replace(log, sources, cleaned, stem, marker)
+        finally:
+            log.unlock()
+    finally:
+        gate_leave(&log.sync_gate)
+    sync_directory(log.path)
+    log.lock_for_write()
+    try:
+        if log.pending_swap == marker:
+            remove(marker)
+    finally:
+        log.unlock()
+    sync_directory(log.path)
+    log.lock_for_write()
+    try:
+        if log.pending_swap == marker:
+            log.pending_swap = None
+    finally:
+        log.unlock()
+    return done
+
+
+cdef bint holds(SegmentedLog log, list sources) except -1:
+    """Whether the segments are in the log still, one after the other."""
+    cdef Py_ssize_t i = log.segment_index(log._segments, (<Segment> sources[0]).base_offset)
+    cdef list found = log._segments[i:i + len(sources)] if i >= 0 else []
+    return len(found) == len(sources) and all([a is b for a, b in zip(found, sources)])
+
+
+cdef int replace(SegmentedLog log, list sources, Segment cleaned, str stem, str marker) except -1:
+    """Step 2, under the lock."""
+    cdef Segment segment
+    cdef Py_ssize_t i = log.segment_index(log._segments, (<Segment> sources[0]).base_offset)
+    cdef unsigned char unsettled = log.position.unsettled
+    log.position.generation += 1
+    log.position.unsettled = SWAPPING
+    log.state.publish(&log.position)
+    try:
+        for segment in sources:
+            segment.replaced = True  # before a file changes: see Segment.open
+        if link_at(marker, stem + ".log.cleaned"):
+            os.replace(stem + ".log.cleaned", stem + ".log")
+            for segment in reversed(sources[1:]):
+                segment.delete()
+        else:
+            for segment in reversed(sources):
+                segment.delete()
+            sync_directory(log.path)
+            os.replace(marker, stem + ".log")
+        cleaned.rename_from(stem, ".cleaned")
+    except BaseException as error:
+        log.fail(error)
+    log._segments = log._segments[:i] + [cleaned] + log._segments[i + len(sources):]
+    log.position.generation += 1
+    log.position.unsettled = unsettled
+    log.state.publish(&log.position)
+    return 0
+
+
+cdef bint link_at(str path, str name) except -1:
+    """Give the file another name; False where the file system cannot."""
+    try:
+        os.link(path, name)
+    except OSError:
+        return False
+    return True
+
+
+def settle_swaps(str directory not None):
+    """Before the segments of a directory are listed: complete swaps that were broken off, and drop what was not whole.
+
+    Raises StorageError."""
+    names = os.listdir(directory)
+    try:
+        for name in sorted(names):
+            if name.endswith(".log.swap") and name[:20].isdigit() and len(name) == 29:
+                _complete(directory, name, names)
+        for name in names:
+            if name.endswith(SUFFIXES):
+                remove(os.path.join(directory, name))
+    except OSError as error:
+        raise error_of("cannot complete a compaction in", directory, error) from error
+
+
+def _complete(directory, name, names):
+    base = int(name[:20])
+    stem = os.path.join(directory, name[:20])
+    marker = os.path.join(directory, name)
+    cdef bint whole
+    cdef int64_t end = end_of_sound(marker, &whole)
+    if not whole and (end < 0 or os.path.exists(stem + ".log")):
+        _logger.warning("%s is damaged; the segments that it was to replace are used instead", marker)
+        remove(marker)
+        return
+    for other in names:
+        if other.endswith(".log") and len(other) == 24 and other[:20].isdigit() and base < int(other[:20]) < end:
+            for suffix in (".log", ".index", ".timeindex"):
+                remove(os.path.join(directory, other[:20] + suffix))
+    remove(stem + ".index")
+    remove(stem + ".timeindex")
+    sync_directory(directory)
+    if os.path.exists(stem + ".log") and os.path.samefile(marker, stem + ".log"):
+        remove(marker)  # a rename to another name of the same file does nothing
+    else:
+        os.replace(marker, stem + ".log")
+    sync_directory(directory)
+
+
+cdef int64_t end_of_sound(str path, bint* whole) except? -2:
+    """Where the sound batches at the head of a file end, -1 without one. whole: whether there is nothing else.
+
+    Raises StorageError."""
+    cdef BatchHeader h
+    cdef FileHandle file = open_file(path, O_RDONLY)
+    cdef int64_t size = file.size()
+    cdef int64_t at = 0
+    cdef int64_t end = -1
+    cdef Mapping mapping = map_file(file, max(size, <int64_t> 1))
+    with nogil:
+        while (
+            at < size and read_header(mapping.data + at, size - at, &h) == BATCH_OK and batch_size(&h) <= size - at
+            and h.base_offset >= end and check_crc(mapping.data + at, &h) == BATCH_OK
+        ):
+            end = next_offset_of(&h)
+            at += batch_size(&h)
+    whole[0] = at == size
+    return end

@@ -1,0 +1,9 @@
+from typing import final
+
+@final
+class KeyMap:
+    @property
+    def count(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+    def __init__(self, size: int, records: int) -> None: ...
