@@ -148,6 +148,24 @@ class RecordTooLargeError(UsageError):
     kafka_code = ErrorCode.MESSAGE_TOO_LARGE
 
 
+class RecordEncodeError(UsageError):
+    """A codec does not take a key or value; nothing was written."""
+
+
+class RecordDecodeError(KreplogError):
+    """A codec does not take the key or value of a record that was read; the record itself is sound.
+
+    field: "key" or "value". record: as it is stored, to be set aside.
+    """
+
+    kafka_code = ErrorCode.CORRUPT_MESSAGE
+
+    def __init__(self, message: str, *, field: str, record: Any, partition: str, offset: int) -> None:
+        super().__init__(message, partition=partition, offset=offset)
+        self.field = field
+        self.record = record
+
+
 class TooManyProducersError(KreplogError):
     """The partition has reached its limit of idempotent producers; nothing was written. Retriable."""
 

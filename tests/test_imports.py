@@ -36,7 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.log": EVERYWHERE | {"kreplog._native"},
     "kreplog.bulk_append": EVERYWHERE | {"kreplog._native"},
     "kreplog.managed_log": EVERYWHERE | {"kreplog.log", "kreplog._native"},
-    "kreplog.topic": EVERYWHERE | {"kreplog.log", "kreplog._native"},
+    "kreplog.codecs": EVERYWHERE,
+    "kreplog.topic": EVERYWHERE | {"kreplog.codecs", "kreplog.log", "kreplog._native"},
     "kreplog.batches": EVERYWHERE | {"kreplog.log", "kreplog._native"},
     # What `kreplog log` is made of imports no other command: it runs without the extra `cluster`.
     "kreplog.commands.interruption": EVERYWHERE,

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from kreplog._native import topic_rows
 from kreplog._native.arrow_records import RowSelection
 from kreplog._native.partitioner import partition_for
+from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, UsageError
 from kreplog.log import Log
 from kreplog.topic import arrow_merge
+from kreplog.topic.decoding import Decoding, OnError
 from kreplog.topic.folder import TopicFolder
 from kreplog.topic.merge import TopicRecord, merged_by_time, of_partition
 from kreplog.topic.sticky import StickyPartitioner
@@ -62,12 +64,16 @@ class Topic:
         path: str | os.PathLike[str],
         partitions: int | None = None,
         *,
+        key_codec: CodecLike = None,
+        value_codec: CodecLike = None,
         config: LogConfig | None = None,
         read_only: bool = False,
     ) -> Self:
         """Open the topic `<folder>/<topic>`; create it with `partitions` partitions if there is none.
 
         partitions: at most the number that an existing topic has; by default all of it. config: of every partition.
+        key_codec, value_codec: what keys and values are in this program: "bytes", "str", "json", "msgpack", a
+        kreplog.codecs.ObjectCodec, or a pair of functions (encode, decode). None is null in all of them.
         read_only: change nothing and take no lock; partitions that the writer adds are found. A partition is opened,
         and recovered if it was not closed, when it is first used. A creation that was broken off is completed.
         Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`, or it has fewer),
@@ -81,6 +87,8 @@ class Topic:
         if config.replicated:
             raise UsageError("a topic in a folder is not replicated: brokers replicate topics")
         topic = cls.__new__(cls)
+        topic._key_codec = codec_of(key_codec, "key_codec")
+        topic._value_codec = codec_of(value_codec, "value_codec")
         topic._folder = TopicFolder(path, partitions, config, read_only)
         topic._logs = topic._folder.logs
         topic._sticky = StickyPartitioner()
@@ -89,6 +97,8 @@ class Topic:
     _folder: TopicFolder
     _logs: Mapping[int, Log]
     _sticky: StickyPartitioner
+    _key_codec: ObjectCodec | None
+    _value_codec: ObjectCodec | None
 
     def __enter__(self) -> Self:
         return self
@@ -155,8 +165,8 @@ class Topic:
 
     def append(
         self,
-        value: Buffer | None,
-        key: Buffer | None = None,
+        value: Any,
+        key: Any = None,
         *,
         headers: Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] = (),
         timestamp_ms: int | None = None,
@@ -164,11 +174,16 @@ class Topic:
     ) -> PartitionOffset:
         """Append one record; return its partition and offset. It is in the page cache on return, as with Log.append.
 
+        value, key: bytes-like or None, or what the topic's codecs take.
         partition: by default that of Kafka's producer: of a key by its murmur2 hash; without a key, one partition for
         16 KiB of records and then another.
-        Raises ArgumentTypeError, UsageError (no such partition), RecordTooLargeError, ResourceExhaustedError (nothing
-        written), LogFailedError, LogClosedError.
+        Raises ArgumentTypeError, UsageError (no such partition), RecordEncodeError, RecordTooLargeError,
+        ResourceExhaustedError (nothing written), LogFailedError, LogClosedError.
         """
+        if self._value_codec is not None:
+            value = self._value_codec.encoded(value, "value")
+        if self._key_codec is not None:
+            key = self._key_codec.encoded(key, "key")
         if partition is None:
             partition = self._choose(value, key)
         log = self._logs.get(partition)
@@ -196,11 +211,14 @@ class Topic:
         column, with `keys` and `timestamps_ms` beside it: a sequence of bytes-like or None, an Arrow array in chunks or
         not, or a NumPy array as Log.append_many takes it. partition: for all records. Without it, and where that column
         is null, the key decides; records without a key go to partitions in long runs. Records of a partition keep their
-        order. All rows are split and encoded natively, and all are checked before the first is written.
-        Raises ArgumentTypeError, UsageError, RecordTooLargeError (nothing written); LogFailedError,
+        order. What is in Arrow or NumPy is taken as it is; items of other sequences go through the topic's codecs. All
+        rows are split and encoded natively, and all are checked before the first is written.
+        Raises ArgumentTypeError, UsageError, RecordEncodeError, RecordTooLargeError (nothing written); LogFailedError,
         ResourceExhaustedError: partitions before that of the error may be written; LogClosedError.
         """
-        pieces = topic_rows.rows_of(values, keys, timestamps_ms)
+        pieces = topic_rows.rows_of(
+            _encoded(values, self._value_codec, "value"), _encoded(keys, self._key_codec, "key"), timestamps_ms
+        )
         chosen: dict[int, list[RowSelection]] = {}
         for rows in pieces:
             if partition is not None:
@@ -241,12 +259,16 @@ class Topic:
         stop: Offsets = None,
         *,
         order: str = "partition",
+        on_error: OnError = "raise",
     ) -> Iterator[TopicRecord]:
         """Iterate over the committed records up to the high watermarks now, of one partition or of all.
 
         start, stop: offsets, [start, stop); of all partitions, by partition number. order: "partition", one after the
         other; "time", merged: within a partition offsets rise, and between them the latest timestamp so far.
-        Raises UsageError, LogClosedError, and as `Log.read` does.
+        on_error: of a record that the codecs do not take: "raise", "skip", or a function that sets it aside; it is
+        called with the RecordDecodeError, which has the record.
+        Raises UsageError, LogClosedError, and as `Log.read` does; while iterating RecordDecodeError with the partition
+        and the offset, after which a new read from the next offset goes on.
         """
         _check_order(order)
         numbers = self._numbers(partition)
@@ -256,9 +278,8 @@ class Topic:
             )
             for number in numbers
         ]
-        if order == "time":
-            return merged_by_time(pieces)
-        return (record for piece in pieces for record in piece)
+        records = merged_by_time(pieces) if order == "time" else (record for piece in pieces for record in piece)
+        return Decoding(self.name, self._key_codec, self._value_codec).decoded(records, on_error)
 
     def to_arrow(
         self,
@@ -274,7 +295,8 @@ class Topic:
         """Iterate over the records that `read` returns as pyarrow.RecordBatches of about max_bytes.
 
         columns: as of Log.to_arrow, and partition (int32), which is the first of the default. order "time" reads all
-        partitions at once, and merges them by NumPy. Needs pyarrow. Raises as `read` and `Log.to_arrow` do.
+        partitions at once, and merges them by NumPy. Keys and values
+        are as stored, no codec decodes them. Needs pyarrow. Raises as `read` and `Log.to_arrow` do.
         """
         _check_order(order)
         numbers = self._numbers(partition)
@@ -296,6 +318,21 @@ class Topic:
 
     def _numbers(self, partition: int | None) -> list[int]:
         return list(self._folder.numbers) if partition is None else [partition]
+
+
+def _encoded(items: Any, codec: ObjectCodec | None, field: str) -> Any:
+    """A column with its items encoded, unless it is in memory as one, as Arrow's and NumPy's are."""
+    if codec is None or items is None or isinstance(items, (str, bytes, bytearray)) or _is_columnar(items):
+        return items
+    try:
+        listed = list(items)
+    except TypeError:
+        return items  # which is refused as no column
+    return [codec.encoded(item, field) for item in listed]
+
+
+def _is_columnar(items: object) -> bool:
+    return any(hasattr(items, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "dtype"))
 
 
 def _check_order(order: str) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kreplog.log import Log
 
 
 class TopicRecord(NamedTuple):
-    """A record of a topic. timestamp_ms: ms since 1970."""
+    """A record of a topic. timestamp_ms: ms since 1970. key, value: bytes or None, or what the topic's codec reads."""
 
     partition: int
     offset: int
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: tuple[tuple[str, bytes | None], ...]
 
 

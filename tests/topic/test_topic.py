@@ -150,7 +150,7 @@ class TestAppend:
         with Topic.open(path, 2) as topic:
             for value, key in [("text", None), (b"x", "text"), (1, b"k"), (b"x", 5)]:
                 with pytest.raises(errors.ArgumentTypeError):
-                    topic.append(value, key)  # type: ignore[arg-type]
+                    topic.append(value, key)
             assert topic.offsets() == {0: range(0), 1: range(0)}
 
     def test_a_reader_cannot_append(self, path: Path) -> None:
