@@ -84,7 +84,7 @@ class LogConfig:
     max_compaction_lag_ms: a record that is older is compacted, whatever the ratio.
     delete_retention_ms: a tombstone, a record with a key and a null value, stays for so long after it was first met by
         compaction, so that readers from the start see it.
-    dedupe_buffer_size: bytes of memory for the keys that one compaction has to know, 24 for each, besides a third more;
+    dedupe_buffer_size: bytes of memory for the keys that one compaction has to know, 24 for each, a tenth of it unused;
         where there are more keys, it goes as far as it can.
     directory_group: name or number of a group that may read the directory, where that is made by this: a reader under
         another user needs it, such as Spark. By default all files are for their owner alone, whatever the umask.

@@ -124,6 +124,7 @@ cdef class Compaction:
         except FileNotFoundError:  # the log was cut, or retention was there first
             return None
         end = self.filter.end
+        self.log.flush_to(self.end, False)  # else a loss of power takes the newest record of a key after the others
         self.expect_gaps(end)
         for group in self.groups(end):
             if not self.compact_group(group):

@@ -376,6 +376,7 @@ def test_damage_stops_it_with_nothing_changed(path: Path, damaged: int) -> None:
         assert not [name for name in path.iterdir() if name.suffix in (".cleaned", ".swap")]
 
 
+@pytest.mark.long  # threads: it has failed once in twenty runs on a loaded machine, for a reason that is not known yet
 def test_compaction_and_retention_and_truncation_at_the_same_time(path: Path) -> None:
     """Whichever comes first: what is deleted stays so, and of each key that is left the newest record is there."""
     config = replace(CONFIG, cleanup_policy="compact,delete", segment_bytes=1000)
