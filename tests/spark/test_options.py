@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 
 import pytest
@@ -79,7 +80,8 @@ def test_which_bound_wins(side: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "meant"), [("/a/b", "/a/b"), ("file:///a/b%20c", "/a/b c"), ("file:/a", "/a"), ("a/b", "a/b")]
+    ("path", "meant"),
+    [("/a/b", "/a/b"), ("file:///a/b%20c", "/a/b c"), ("file:/a", "/a"), ("a/b", os.path.abspath("a/b"))],
 )
 def test_path(path: str, meant: str) -> None:
     assert given(path=path).path == meant
