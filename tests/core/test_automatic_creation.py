@@ -1,4 +1,4 @@
-"""AutomaticCreation: the error of a topic that does not exist, and what clients may cause by asking for it."""
+"""AutomaticCreation: the error for a topic that does not exist, and the creations that requests for its metadata cause."""
 
 from __future__ import annotations
 
