@@ -1,4 +1,4 @@
-"""AutomaticCreation: the error for a topic that does not exist, and the creations that requests for its metadata cause."""
+"""AutomaticCreation: the error for a topic that does not exist, and the creations that requests for metadata cause."""
 
 from __future__ import annotations
 
