@@ -11,13 +11,13 @@ from libc.stdint cimport INT32_MAX, int64_t
 
 from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, raise_corrupt, read_header, wall_clock_ms
 from kreplog._native.columns cimport integer
-from kreplog._native.compaction_swap cimport swap
+from kreplog._native.compaction_swap cimport create_cleaned, swap
 from kreplog._native.files cimport FileHandle, Mapping, map_file
 from kreplog._native.key_map cimport KeyMap
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.producers cimport ProducerState
 from kreplog._native.record_filter cimport CHANGED, COMPRESSED_NEXT, FULL, RecordFilter
-from kreplog._native.segment cimport Segment, create_cleaned, remove
+from kreplog._native.segment cimport Segment, remove
 
 import logging
 import os

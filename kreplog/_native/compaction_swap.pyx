@@ -16,13 +16,13 @@ Source: Kafka's UnifiedLog.replaceSegments, LogLoader.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t
-from posix.fcntl cimport O_RDONLY
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_WRONLY
 
 from kreplog._native.batch cimport BATCH_OK, BatchHeader, batch_size, check_crc, next_offset_of, read_header
 from kreplog._native.commit_gate cimport gate_enter, gate_leave
 from kreplog._native.files cimport FileHandle, Mapping, map_file, open_file, sync_directory
 from kreplog._native.log cimport SegmentedLog
-from kreplog._native.segment cimport Segment, remove
+from kreplog._native.segment cimport Segment, new_segment, remove
 from kreplog._native.state cimport SWAPPING
 from kreplog._native.truncation cimport check_descriptors
 
@@ -34,6 +34,26 @@ from kreplog._native.files import error_of
 _logger = logging.getLogger("kreplog")
 
 SUFFIXES = (".cleaned", ".swap")
+
+
+cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval):
+    """A new segment for what compaction leaves of others, beside the one that begins there.
+
+    Raises StorageError."""
+    cdef Segment segment = new_segment(directory, partition, base_offset, True, 0, index_interval)
+    segment.path += ".cleaned"
+    segment.offsets.path += ".cleaned"
+    segment.times.path += ".cleaned"
+    segment.delete()
+    for path in (segment.offsets.path, segment.times.path):
+        open_file(path, O_WRONLY | O_CREAT | O_EXCL)
+    segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL)
+    segment.size = 0
+    segment.allocated = -1
+    segment.indexed = True
+    segment.timestamps_known = True
+    segment.synced = False
+    return segment
 
 
 cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleaned) except -1:

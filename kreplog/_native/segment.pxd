@@ -77,5 +77,4 @@ cdef Segment new_segment(
 cdef Segment create_segment(
     str directory, str partition, int64_t base_offset, int64_t map_size, Py_ssize_t index_interval
 )
-cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval)
 cdef int remove(str path) except -1

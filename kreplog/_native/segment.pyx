@@ -178,26 +178,6 @@ cdef Segment create_segment(
     return segment
 
 
-cdef Segment create_cleaned(str directory, str partition, int64_t base_offset, Py_ssize_t index_interval):
-    """A new segment for what compaction leaves of others, beside the one that begins there; see `compaction_swap`.
-
-    Raises StorageError."""
-    cdef Segment segment = new_segment(directory, partition, base_offset, True, 0, index_interval)
-    segment.path += ".cleaned"
-    segment.offsets.path += ".cleaned"
-    segment.times.path += ".cleaned"
-    segment.delete()
-    for path in (segment.offsets.path, segment.times.path):
-        open_file(path, O_WRONLY | O_CREAT | O_EXCL)
-    segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL)
-    segment.size = 0
-    segment.allocated = -1
-    segment.indexed = True
-    segment.timestamps_known = True
-    segment.synced = False
-    return segment
-
-
 @cython.final
 cdef class Segment:
 
