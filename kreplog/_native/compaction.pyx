@@ -74,7 +74,7 @@ cdef class Throttle:
             ahead = self.spent / <double> self.rate - (time.monotonic() - self.started)
             if ahead <= 0:
                 break
-            time.sleep(min(ahead, LONGEST_SLEEP_MS / 1000.0))
+            time.sleep(min(ahead, LONGEST_SLEEP_MS / 1000.0))  # in short pieces, so that close() is noticed
             self.check()
         return 0
 

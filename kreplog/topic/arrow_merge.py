@@ -7,7 +7,7 @@ time, sorted by (latest timestamp so far, partition, offset).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,8 +75,8 @@ def _earliest(ahead: list[_Ahead]) -> Iterator[pa.RecordBatch]:
     bound, last = min((int(partition.latest[-1]), partition.number) for partition in ahead)
     taken = []
     for partition in ahead:
-        side = "right" if partition.number <= last else "left"
-        count = int(np.searchsorted(partition.latest, bound, side))  # type: ignore[call-overload]
+        side: Literal["left", "right"] = "right" if partition.number <= last else "left"
+        count = int(np.searchsorted(partition.latest, bound, side))
         if count:
             taken.append(partition.take(count))
     order = np.argsort(np.concatenate([latest for _, latest in taken]), kind="stable")

@@ -221,7 +221,7 @@ class TestClose:
         with pytest.raises(errors.LogFailedError, match="full"):
             topic.close()
         monkeypatch.undo()
-        assert topic.log.__self__.closed  # type: ignore[attr-defined]
+        assert topic.closed
         offsets = OffsetCheckpoint(str(path.parent / "recovery-point-offset-checkpoint")).read()
         assert offsets == {TopicPartition("orders", 1): 1}
 

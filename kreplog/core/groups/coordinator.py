@@ -107,6 +107,7 @@ class GroupCoordinator:
     def step(self, event: Event, now_ms: int) -> Steps[None]:
         match event:
             case Received(reply_to, request):
+                # core.broker routes only requests about groups here, which the union of all requests does not show.
                 yield from self._received(reply_to, request, now_ms)  # type: ignore[arg-type]
             case GroupRecordsAppended():
                 yield from self._log.appended(event, self._is_led, now_ms)

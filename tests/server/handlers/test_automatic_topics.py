@@ -125,16 +125,16 @@ def test_a_store_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
 
     async def work(client: Client) -> None:
         await until_controlled(client.broker)
-        store = client.broker.store
+        store: Any = client.broker.store
         multi = store.multi
 
         async def fails(operations: Any) -> Any:
             raise ConnectionLossError("the store does not respond")
 
-        store.multi = fails  # type: ignore[method-assign]
+        store.multi = fails
         for _ in range(3):
             assert await errors_of(client, "a") == [ErrorCode.LEADER_NOT_AVAILABLE]
-        store.multi = multi  # type: ignore[method-assign]
+        store.multi = multi
 
         async def is_ready() -> bool:
             return await errors_of(client, "a") == [0]
