@@ -121,18 +121,29 @@ cdef class Compaction:
         before = sum([segment.byte_size() for segment in self.segments])
         try:
             self.build_map()
+            end = self.filter.end
+            self.log.flush_to(self.end, False)  # else a loss of power takes the newest record of a key after the others
+            self.expect_gaps(end)
+            groups = self.groups(end)
         except FileNotFoundError:  # the log was cut, or retention was there first
             return None
-        end = self.filter.end
-        self.log.flush_to(self.end, False)  # else a loss of power takes the newest record of a key after the others
-        self.expect_gaps(end)
-        for group in self.groups(end):
+        for group in groups:
             if not self.compact_group(group):
                 end = self.first_dirty
                 break
         if end > self.first_dirty:
-            self.log.cleaner_checkpoint.update(self.log.topic_partition, end)
+            self.note_compacted(end)
         return self.report(before, end)
+
+    cdef int note_compacted(self, int64_t end) except -1:
+        """Move the cleaner checkpoint, unless the log was cut: what follows the cut was never compacted."""
+        self.log.lock()
+        try:
+            if self.log.cut_count == self.cut_count:
+                self.log.cleaner_checkpoint.update(self.log.topic_partition, end)
+        finally:
+            self.log.unlock()
+        return 0
 
     cdef int choose(self) except -1:
         """The segments that may be looked at: sealed, committed, and as old as min_compaction_lag_ms wants them."""
@@ -228,7 +239,12 @@ cdef class Compaction:
         cdef int code
         filter.begin(segment.base_offset, bound)
         if self.first_dirty > segment.base_offset and size:
-            at = segment.locate(self.first_dirty, self.log.position.dense_from, &h)
+            self.log.lock()
+            try:
+                self.require(segment)
+                at = segment.locate(self.first_dirty, self.log.position.dense_from, &h)
+            finally:
+                self.log.unlock()
             if at < size:
                 filter.begin(h.base_offset, bound)
         while at < size:
@@ -251,19 +267,31 @@ cdef class Compaction:
         cdef FileHandle file
         self.log.lock()
         try:
+            self.require(segment)
             file = segment.open()
             size[0] = segment.byte_size()
-            if self.log.cut_count != self.cut_count or self.log.closed:
-                raise FileNotFoundError(f"{segment.path} was cut")
         finally:
             self.log.unlock()
         return map_file(file, max(size[0], <Py_ssize_t> 1))
 
+    cdef int require(self, Segment segment) except -1:
+        """Under the lock, without which a cut or retention takes the files and the indexes away: raise
+        FileNotFoundError where the log has lost the segment since it was chosen."""
+        cdef Py_ssize_t i = self.log.segment_index(self.log._segments, segment.base_offset)
+        if (
+            self.log.cut_count != self.cut_count or self.log.closed or i < 0 or self.log._segments[i] is not segment
+        ):
+            raise FileNotFoundError(f"{segment.path} was cut, or deleted")
+        return 0
+
     cdef int expect_gaps(self, int64_t end) except -1:
-        """Before files change: gaps below `end` are no damage, also after a loss of power. Raises StorageError."""
+        """Before files change: gaps below `end` are no damage, also after a loss of power. Raises FileNotFoundError
+        where the log was cut, StorageError."""
         cdef SegmentedLog log = self.log
         log.lock_for_write()
         try:
+            if log.cut_count != self.cut_count:
+                raise FileNotFoundError(f"{log.path} was cut")
             if log.position.dense_from >= end:
                 return 0
             log.position.dense_from = end
@@ -273,7 +301,9 @@ cdef class Compaction:
         return log.state.sync()
 
     cdef list groups(self, int64_t end):
-        """The segments with records below `end`, in runs whose bytes, index entries and offsets fit in one segment."""
+        """The segments with records below `end`, in runs whose bytes, index entries and offsets fit in one segment.
+
+        Raises FileNotFoundError where the log has lost one of them."""
         cdef SegmentedLog log = self.log
         cdef Segment segment
         cdef list groups = []
@@ -283,9 +313,14 @@ cdef class Compaction:
         for i, segment in enumerate(self.segments):
             if segment.base_offset >= end:
                 break
-            segment.load_indexes()
-            size += segment.byte_size()
-            entries += segment.offsets.count
+            log.lock()
+            try:
+                self.require(segment)
+                segment.load_indexes()
+                entries += segment.offsets.count
+                size += segment.byte_size()
+            finally:
+                log.unlock()
             if not groups or size > log.segment_bytes or entries > log.max_index_entries or (
                 self.end_of(i) - 1 - base > INT32_MAX
             ):
