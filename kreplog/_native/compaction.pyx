@@ -292,13 +292,12 @@ cdef class Compaction:
         try:
             if log.cut_count != self.cut_count:
                 raise FileNotFoundError(f"{log.path} was cut")
-            if log.position.dense_from >= end:
-                return 0
-            log.position.dense_from = end
-            log.state.publish(&log.position)
+            if log.position.dense_from < end:
+                log.position.dense_from = end
+                log.state.publish(&log.position)
         finally:
             log.unlock()
-        return log.state.sync()
+        return log.state.sync()  # also of what a killed process has published
 
     cdef list groups(self, int64_t end):
         """The segments with records below `end`, in runs whose bytes, index entries and offsets fit in one segment.

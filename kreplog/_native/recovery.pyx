@@ -187,6 +187,7 @@ cdef class Recovery:
         if self.known and log.active.exposed:  # sealed once: appends, and cuts in place, belong to another inode
             log.active.cut(log.active.byte_size())
         if self.unsettled or position.in_use:  # a killed writer may have rolled, and not synced what was trimmed
+            log.directory_changed = True
             for segment in reversed(log._segments):
                 segment.synced = False
                 if segment.base_offset < position.recovery_point:

@@ -52,6 +52,27 @@ def test_power_loss_after_thousands_of_deaths(
     lives(folder, shim, mode, 1000, 700, figure)
 
 
+def compactions(folder: Path, shim: Path, kind: str, first: int, seeds: int, figure: Callable[[str], None]) -> None:
+    output = run_driver("compactions", folder, kind, first, seeds, shim=shim)
+    match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
+    assert match and int(match[2]) > seeds // 2 and int(match[3]) > 5 * seeds, output
+    figure(match[0])
+
+
+@pytest.mark.parametrize("kind", ["log", "managed"])
+def test_power_loss_beside_compaction(folder: Path, shim: Path, kind: str, figure: Callable[[str], None]) -> None:
+    """F40: of each key the newest flushed record outlives kills and power cuts at each step of a compaction."""
+    compactions(folder, shim, kind, 10, 25, figure)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["log", "managed"])
+def test_power_loss_beside_hundreds_of_compactions(
+    folder: Path, shim: Path, kind: str, figure: Callable[[str], None]
+) -> None:
+    compactions(folder, shim, kind, 1000, 300, figure)
+
+
 def brokers(folder: Path, shim: Path, first: int, seeds: int, figure: Callable[[str], None]) -> None:
     output = run_driver("broker_power_loss", folder, first, seeds, shim=shim, timeout_s=60 + 15 * seeds)
     match = re.search(r"seeds=(\d+) from \d+ deaths=(\d+) images=(\d+)", output)
