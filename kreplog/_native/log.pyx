@@ -459,7 +459,7 @@ cdef class SegmentedLog(WritableLog):
                 self.active.sync()
             if self.position.has_producers:
                 self.producers.write_snapshot(self.path, self.position.leo)
-            if self.unsynced or self.epochs_unsynced or self.directory_changed:  # the last by a roll since the last flush
+            if self.unsynced or self.epochs_unsynced or self.directory_changed:  # the last by a roll since a flush
                 self.sync_unsynced(self.state)
             self.closed_with = self.offsets_to_checkpoint()
             if not (self.managed or self.in_topic):
