@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client
 from kreplog.wire.versions import ApiKey
+from tests.clients.polling import Polled
 from tests.integration.clusters import FAST, WITHIN_S, admin_of, eventually, kill, running, wait_for_topic
 
 ROUNDS = 4
@@ -54,6 +56,12 @@ def coordinator_of(cluster: LocalCluster, group: str) -> int:
 
         eventually(agreed, f"no coordinator of {group}")
         return agreed() - 1
+
+
+def members_of(cluster: LocalCluster, group: str) -> list[str]:
+    with admin_of(cluster.bootstrap()) as admin:
+        described = admin.describe_groups([group])[group]
+    return sorted(member["member_id"] for member in described["members"])
 
 
 def test_commits_survive_the_coordinator(cluster: LocalCluster) -> None:
@@ -95,32 +103,29 @@ def test_members_stay_through_a_failover(cluster: LocalCluster) -> None:
     """The group is loaded with its members and their assignments: they go on in the same generation."""
     create(cluster, "shared", 4)
     bootstrap = cluster.bootstrap().split(",")
-    consumers = [
-        kafka.KafkaConsumer(
-            "shared", group_id="members", bootstrap_servers=bootstrap, auto_offset_reset="earliest", **QUICK
-        )
-        for _ in range(2)
-    ]
-    found: list[bytes] = []
+    with ExitStack() as stack:
+        consumers = [
+            stack.enter_context(
+                Polled(
+                    kafka.KafkaConsumer(
+                        "shared", group_id="members", bootstrap_servers=bootstrap, auto_offset_reset="earliest", **QUICK
+                    )
+                )
+            )
+            for _ in range(2)
+        ]
+        _fail_over_beneath(cluster, consumers)
 
-    def poll() -> None:
-        for consumer in consumers:
-            for records in consumer.poll(20).values():
-                found.extend(record.value for record in records)
+
+def _fail_over_beneath(cluster: LocalCluster, consumers: Sequence[Polled]) -> None:
+    bootstrap = cluster.bootstrap().split(",")
 
     def shared() -> bool:
-        poll()
-        return sorted(len(consumer.assignment()) for consumer in consumers) == [2, 2]
+        return sorted(len(consumer.assignment) for consumer in consumers) == [2, 2]
 
     eventually(shared, "the partitions are not shared")
-    assignments = [consumer.assignment() for consumer in consumers]
-
-    def generation() -> list[tuple[str, int]]:
-        with admin_of(cluster.bootstrap()) as admin:
-            group = admin.describe_groups(["members"])["members"]
-        return sorted(member["member_id"] for member in group["members"])
-
-    members = generation()
+    assignments = [consumer.assignment for consumer in consumers]
+    members = members_of(cluster, "members")
     assert len(members) == 2
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=False, **QUICK)
     producer.send("shared", b"first", partition=0).get(WITHIN_S)
@@ -130,17 +135,14 @@ def test_members_stay_through_a_failover(cluster: LocalCluster) -> None:
         producer.send("shared", value, partition=number % 4)
     producer.flush(WITHIN_S)
 
-    def all_came() -> bool:
-        poll()
-        return len(found) >= len(sent)
+    def found() -> list[bytes]:
+        return [value for consumer in consumers for value in consumer.values]
 
-    eventually(all_came, lambda: f"{len(found)} of {len(sent)} came")
-    assert sorted(found) == sorted(sent), "none came twice"
-    assert [consumer.assignment() for consumer in consumers] == assignments
-    assert generation() == members
+    eventually(lambda: len(found()) >= len(sent), lambda: f"{len(found())} of {len(sent)} came")
+    assert sorted(found()) == sorted(sent), "none came twice"
+    assert [consumer.assignment for consumer in consumers] == assignments
     cluster.start()
-    for consumer in consumers:
-        consumer.close()
+    assert members_of(cluster, "members") == members
     producer.close()
 
 

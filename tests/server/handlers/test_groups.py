@@ -15,6 +15,7 @@ import kafka
 from kafka.errors import KafkaError
 
 from kreplog.cluster.local_cluster import LocalCluster
+from tests.clients.polling import Polled
 from tests.integration.clusters import WITHIN_S, admin_of, end, eventually
 
 TOPIC = "topic"
@@ -56,25 +57,15 @@ def consumer_of(bootstrap: str, group: str | None, *topics: str, **settings: Any
 
 
 def test_kafka_python_subscribes_and_shares(bootstrap: str) -> None:
-    first = consumer_of(bootstrap, "python", TOPIC)
-    assert next(first).value == b"value"
-    second = consumer_of(bootstrap, "python", TOPIC)
-
-    def shared() -> bool:
-        for consumer in (first, second):
-            consumer.poll(20)
-        return [len(first.assignment()), len(second.assignment())] == [1, 1]
-
-    eventually(shared, "both partitions stay with one member")
-    assert first.assignment() | second.assignment() == {kafka.TopicPartition(TOPIC, number) for number in (0, 1)}
-    second.close()
-
-    def alone() -> bool:
-        first.poll(20)
-        return len(first.assignment()) == 2
-
-    eventually(alone, "the partition of a member that has left stays without one")
-    first.close()
+    with Polled(consumer_of(bootstrap, "python", TOPIC)) as first:
+        eventually(lambda: first.values == [b"value"], "the record does not come")
+        with Polled(consumer_of(bootstrap, "python", TOPIC)) as second:
+            eventually(
+                lambda: [len(first.assignment), len(second.assignment)] == [1, 1],
+                "both partitions stay with one member",
+            )
+            assert first.assignment | second.assignment == {kafka.TopicPartition(TOPIC, number) for number in (0, 1)}
+        eventually(lambda: len(first.assignment) == 2, "the partition of a member that has left stays without one")
 
 
 def test_committed_offsets_outlive_the_broker(cluster: LocalCluster) -> None:
