@@ -250,6 +250,11 @@ def _topic_settings() -> str:
         rows.append((f"`{name}`", kind, allowed, default, _unit(name), takes_effect, _of_kafka(name), meaning))
     for name, fixed in topic_settings.FIXED.items():
         rows.append((f"`{name}`", "string", fixed, fixed, "", "never", "the same", "accepted with this value alone"))
+    for name, usual in topic_settings.UNUSED.items():
+        kind = {bool: "bool", int: "int", str: "list"}[type(usual)]
+        allowed = {"bool": "true, false", "int": "0 to 2^63-1", "list": "PARTITION:BROKER, ...; or *"}[kind]
+        meaning = "accepted, stored and described"
+        rows.append((f"`{name}`", kind, allowed, _value(usual), _unit(name), "never", "the same", meaning))
     return _table(("Name", "Type", "Allowed", "Default", "Unit", "Takes effect", "Kafka's default", "Meaning"), rows)
 
 

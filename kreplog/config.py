@@ -143,6 +143,8 @@ class TopicConfig:
     flush_messages: 1 makes every replica fsync a record before it counts as replicated; the default leaves it to the
         page cache.
 
+    unused: settings of Kafka's that have no effect, with their values as text, by name.
+
     The rest: as in LogConfig; None for what the broker that has the replica goes by.
     """
 
@@ -156,6 +158,7 @@ class TopicConfig:
     max_message_bytes: int | None = None
     index_interval_bytes: int | None = None
     message_timestamp_type: str | None = None
+    unused: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         _check_fields(self)

@@ -235,13 +235,12 @@ def decode_broker(path: str, node: Node, epoch: int) -> BrokerRegistration:
 def encode_topic_config(config: TopicConfig) -> bytes:
     """Only the settings that differ from the default."""
     default = TopicConfig()
-    return _encode(
-        {
-            name.replace("_", "."): getattr(config, name)
-            for name in TopicConfig.__slots__
-            if getattr(config, name) != getattr(default, name)
-        }
-    )
+    settings = {
+        name.replace("_", "."): getattr(config, name)
+        for name in TopicConfig.__slots__
+        if getattr(config, name) != getattr(default, name)
+    }
+    return _encode(settings | {"unused": dict(config.unused)} if config.unused else settings)
 
 
 def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
@@ -250,6 +249,7 @@ def decode_topic_config(path: str, node: Node | None) -> TopicConfig:
         return TopicConfig()
     try:
         settings = {name.replace(".", "_"): value for name, value in _parsed(node.data).items()}
+        settings["unused"] = tuple(sorted((name, str(value)) for name, value in settings.get("unused", {}).items()))
         return replace(TopicConfig(), **{name: settings[name] for name in TopicConfig.__slots__ if name in settings})
     except (ValueError, TypeError, AttributeError) as error:
         raise _unreadable(path, node.data) from error

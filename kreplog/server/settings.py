@@ -294,6 +294,12 @@ def config_value(config: Any, field: str, value: Any) -> Any:
     return found
 
 
+def value_like(default: bool | int, value: Any) -> bool | int:
+    """A value of the kind of `default`: true or false, or an integer from 0 on. Raises ValueError with the allowed
+    values."""
+    return _boolean(value) if isinstance(default, bool) else _integer(0, 2**63 - 1)(value)
+
+
 def _integer(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         try:
@@ -418,7 +424,7 @@ _OWN = {
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
 }
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
-_TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig) if field.default is not None}
+_TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig) if isinstance(field.default, int)}
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _LOG = {
     "log.retention.ms": "retention_ms",

@@ -1,20 +1,42 @@
 """Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
 They are checked here, whether a topic is created or altered. Names are Kafka's. Two of them have one allowed value,
-since tools send them in any case: logs are deleted, not compacted, and batches keep their compression.
+since tools send them in any case: logs are deleted, not compacted, and batches keep their compression. Others, UNUSED,
+are stored and described, but have no effect: there is nothing here that they could change.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from kreplog.config import TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
-from kreplog.server.settings import BrokerSettings, config_value
+from kreplog.server.settings import BrokerSettings, config_value, value_like
 
 FIXED = {"cleanup.policy": "delete", "compression.type": "producer"}
-NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__}
+NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__ if field != "unused"}
+
+UNUSED: dict[str, bool | int | str] = {
+    "file.delete.delay.ms": 60_000,
+    "follower.replication.throttled.replicas": "",
+    "leader.replication.throttled.replicas": "",
+    "message.downconversion.enable": True,
+    "preallocate": False,
+    "segment.jitter.ms": 0,
+}
+"""Settings without effect, and Kafka's defaults. Those that are texts are lists of PARTITION:BROKER."""
+
+LISTS = ("cleanup.policy", *(name for name, value in UNUSED.items() if isinstance(value, str)))
+
+NO_EFFECT = "stored, but without effect in kreplog"
+"""The documentation of an UNUSED setting in DescribeConfigs."""
+
+MAX_LIST_CHARACTERS = 100_000
+"""Maximum of a list: the settings of a topic are in one node of the coordination store, and in control requests."""
+
+_REPLICAS = re.compile(r"\*|none|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
 
 DEFAULT, TOPIC, STATIC = 5, 1, 4
 """Sources of a value in DescribeConfigs: the default, the topic, the broker's settings."""
@@ -43,13 +65,15 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A setting in DescribeConfigs. broker: (name, value, source) of the broker's corresponding setting, if any."""
+    """A setting in DescribeConfigs. broker: (name, value, source) of the broker's corresponding setting, if any.
+    documentation: what is special about it, if anything."""
 
     name: str
     value: Any
     source: int
     alterable: bool
     broker: tuple[str, Any, int] | None = None
+    documentation: str | None = None
 
 
 def default_for(default: TopicConfig, replicas: int) -> TopicConfig:
@@ -81,14 +105,19 @@ def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig
 
 def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
     name, text, operation = change
-    if name not in NAMES and name not in FIXED:
+    if name not in NAMES and name not in FIXED and name not in UNUSED:
         raise InvalidSettingError(
-            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *FIXED]))}"
+            f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *FIXED, *UNUSED]))}"
         )
+    if operation in (APPEND, SUBTRACT) and name in LISTS:
+        present = FIXED[name] if name in FIXED else dict(config.unused).get(name, "")
+        text, operation = _list_after(present, text or "", operation), SET
     if operation not in (SET, DELETE):
         raise InvalidSettingError(
             f"{name} is not a list: it can be set or deleted, but not appended to or subtracted from"
         )
+    if name in UNUSED:
+        return _with_unused(config, name, None if operation == DELETE else text or "")
     if name in FIXED:
         if operation == SET and text != FIXED[name]:
             raise InvalidSettingError(f"{name} = {text}: must be {FIXED[name]}")
@@ -102,6 +131,35 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
     except ValueError as error:
         raise InvalidSettingError(f"{name} = {text}: {error}") from error
     return replace(config, **{field: value})
+
+
+def _list_after(present: str, given: str, operation: int) -> str:
+    """A comma-separated list to which items are appended, unless it has them, or from which they are subtracted."""
+    items, changed_items = ([item.strip() for item in text.split(",") if item.strip()] for text in (present, given))
+    left = items if operation == APPEND else [item for item in items if item not in changed_items]
+    return ",".join(dict.fromkeys([*left, *(changed_items if operation == APPEND else ())]))
+
+
+def _with_unused(config: TopicConfig, name: str, text: str | None) -> TopicConfig:
+    """`config` with another value of a setting without effect; None for its default."""
+    unused = dict(config.unused)
+    unused.pop(name, None)
+    if text is not None:
+        try:
+            _unused_value(name, text)
+        except ValueError as error:
+            raise InvalidSettingError(f"{name} = {text[:100]}: {error}") from error
+        unused[name] = text
+    return replace(config, unused=tuple(sorted(unused.items())))
+
+
+def _unused_value(name: str, text: str) -> bool | int | str:
+    default = UNUSED[name]
+    if not isinstance(default, str):
+        return value_like(default, text)
+    if len(text) > MAX_LIST_CHARACTERS or not _REPLICAS.fullmatch(text):
+        raise ValueError("must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty")
+    return text
 
 
 def described(config: TopicConfig, settings: BrokerSettings) -> Iterator[Described]:
@@ -123,3 +181,7 @@ def described(config: TopicConfig, settings: BrokerSettings) -> Iterator[Describ
             yield Described(name, value, TOPIC, True, of_broker)
     for name, fixed in FIXED.items():
         yield Described(name, fixed, DEFAULT, False)
+    given = dict(config.unused)
+    for name, default in UNUSED.items():
+        value, source = (_unused_value(name, given[name]), TOPIC) if name in given else (default, DEFAULT)
+        yield Described(name, value, source, True, documentation=NO_EFFECT)

@@ -285,7 +285,10 @@ def _topic_configs(partitions: Iterable[PartitionState]) -> list[tuple[Any, ...]
             config.min_insync_replicas,
             config.unclean_leader_election_enable,
             config.flush_messages,
-            [(name, str(value)) for name in TOPIC_LOG_SETTINGS if (value := getattr(config, name)) is not None],
+            [
+                *((name, str(value)) for name in TOPIC_LOG_SETTINGS if (value := getattr(config, name)) is not None),
+                *config.unused,
+            ],
         )
         for config, places in positions.items()
     ]
@@ -299,7 +302,8 @@ def _states(message: Any) -> Iterator[tuple[_Topic, Any]]:
             topic_config.min_insync_replicas,
             topic_config.unclean_leader_election_enable,
             topic_config.flush_messages,
-            **dict(map(_log_setting, topic_config.log_settings)),
+            **dict(_log_setting(setting) for setting in topic_config.log_settings if not _is_unused(setting)),
+            unused=tuple((setting.name, setting.value) for setting in topic_config.log_settings if _is_unused(setting)),
         )
         _check_positions(topic_config.positions, configs)
         for position in topic_config.positions:
@@ -308,6 +312,11 @@ def _states(message: Any) -> Iterator[tuple[_Topic, Any]]:
         topic = _Topic(topic_state.topic_name, generic.topic_id(topic_state.topic_id), config)
         for state in topic_state.partition_states:
             yield topic, state
+
+
+def _is_unused(setting: Any) -> bool:
+    """Whether it is one of TopicConfig.unused, whose names are Kafka's, with dots."""
+    return "." in setting.name
 
 
 def _log_setting(setting: Any) -> tuple[str, Any]:

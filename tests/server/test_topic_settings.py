@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kreplog.config import TopicConfig
+from kreplog.core.nodes import decode_topic_config, encode_topic_config
 from kreplog.server.settings import load
 from kreplog.server.topic_settings import (
     APPEND,
     DEFAULT,
     DELETE,
+    NO_EFFECT,
     SET,
     STATIC,
     SUBTRACT,
     TOPIC,
+    UNUSED,
     Change,
     InvalidSettingError,
     changed,
     described,
     for_new,
 )
+from kreplog.types import Node
 
 BROKERS = TopicConfig(min_insync_replicas=2)
+THROTTLED = "leader.replication.throttled.replicas"
+
+GIVEN = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
 
 
 def test_values_are_parsed_by_type() -> None:
@@ -62,7 +69,13 @@ def test_min_insync_replicas_of_a_new_topic_is_at_most_its_replicas() -> None:
         ([Change("message.timestamp.type", "Now")], "message.timestamp.type = Now: choose one of CreateTime"),
         ([Change("cleanup.policy", "compact")], "cleanup.policy = compact: must be delete"),
         ([Change("compression.type", "gzip")], "compression.type = gzip: must be producer"),
-        ([Change("cleanup.policy", "delete", APPEND)], "cleanup.policy is not a list"),
+        ([Change("cleanup.policy", "compact", APPEND)], "cleanup.policy = delete,compact: must be delete"),
+        ([Change("cleanup.policy", "delete", SUBTRACT)], "cleanup.policy = : must be delete"),
+        ([Change("file.delete.delay.ms", "-1")], "file.delete.delay.ms = -1: must be an integer from 0 to"),
+        ([Change("preallocate", "yes")], "preallocate = yes: must be true or false"),
+        ([Change("preallocate", "true", APPEND)], "preallocate is not a list"),
+        ([Change(THROTTLED, "0")], f"{THROTTLED} = 0: must be a list such as 0:1,1:2 of PARTITION:BROKER, *, or empty"),
+        ([Change(THROTTLED, "0:1," * 30_000 + "0:1")], f"{THROTTLED} = {'0:1,' * 25}: must be a list"),
         ([Change("retention.ms", "1", SUBTRACT)], "retention.ms is not a list"),
         ([Change("retention.ms", "1", 9)], "retention.ms is not a list"),
         ([Change("retention.ms", "1"), Change("retention.ms", "2")], "retention.ms is given twice"),
@@ -79,10 +92,41 @@ def test_wrong_settings_are_named(changes: list[Change], expected: str) -> None:
     assert str(refused.value).startswith(expected)
 
 
+def test_settings_without_effect_are_stored_and_described_as_such() -> None:
+    changes = [Change("preallocate", "true"), Change("file.delete.delay.ms", "1000"), Change(THROTTLED, "*")]
+    config = changed(BROKERS, changes, BROKERS, 3)
+    assert dict(config.unused) == {"preallocate": "true", "file.delete.delay.ms": "1000", THROTTLED: "*"}
+    path = "/config/topics/t"
+    assert decode_topic_config(path, Node(encode_topic_config(config), cast(Any, None))) == config
+    found = {setting.name: setting for setting in described(config, load(GIVEN, None, {}))}
+    assert [(found[name].value, found[name].source) for name in ("preallocate", "file.delete.delay.ms", THROTTLED)] == [
+        (True, TOPIC),
+        (1000, TOPIC),
+        ("*", TOPIC),
+    ]
+    assert (found["segment.jitter.ms"].value, found["segment.jitter.ms"].source) == (0, DEFAULT)
+    assert {name for name, setting in found.items() if setting.documentation == NO_EFFECT} == set(UNUSED)
+    deleted = [Change(name, None, DELETE) for name, _ in config.unused]
+    assert changed(config, deleted, BROKERS, 3) == BROKERS
+
+
+def test_lists_are_appended_to_and_subtracted_from() -> None:
+    config = BROKERS
+    for operation, items, expected in (
+        (SUBTRACT, "0:1", ""),
+        (APPEND, "0:1,1:2", "0:1,1:2"),
+        (APPEND, "1:2,2:3", "0:1,1:2,2:3"),
+        (SUBTRACT, "0:1, 9:9", "1:2,2:3"),
+        (SUBTRACT, "1:2,2:3", ""),
+    ):
+        config = changed(config, [Change(THROTTLED, items, operation)], BROKERS, 3)
+        assert dict(config.unused)[THROTTLED] == expected
+    assert changed(BROKERS, [Change("cleanup.policy", "delete", APPEND)], BROKERS, 3) == BROKERS
+
+
 def test_described_settings_have_their_source() -> None:
-    given = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
     more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
-    settings = load(given | more, None, {})
+    settings = load(GIVEN | more, None, {})
     config = TopicConfig(2, flush_messages=1, retention_bytes=7)
     found: dict[str, Any] = {setting.name: setting for setting in described(config, settings)}
     assert [(found[name].value, found[name].source) for name in ("flush.messages", "retention.bytes")] == [

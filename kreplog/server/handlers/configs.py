@@ -1,4 +1,4 @@
-"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs of topics.
+"""ConfigHandlers: AlterConfigs and IncrementalAlterConfigs, of topics alone.
 
 New settings are written to the store on condition that no other write came in between; the controller, which watches
 them, sends them to the replicas. Requests are messages of kreplog.wire.generic, results the fields of their responses.
@@ -27,10 +27,11 @@ from kreplog.server.handlers.admin import (
 from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
-from kreplog.server.topic_settings import Change, InvalidSettingError, changed, default_for
+from kreplog.server.settings import SETTINGS
+from kreplog.server.topic_settings import DELETE, Change, InvalidSettingError, changed, default_for
 
-TOPIC_RESOURCE = 2
-"""Resource type of a topic."""
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+"""Resource types."""
 
 METADATA_WAIT_S = 2.0
 """How long a response waits until this broker's metadata have the new settings."""
@@ -73,6 +74,8 @@ class ConfigHandlers:
     async def _alter_resource(
         self, kind: int, name: str, changes: Sequence[Change], validate_only: bool, keep: bool
     ) -> Fields:
+        if kind == BROKER_RESOURCE and changes and all(map(_is_unset, changes)):
+            return {}  # as kafka-reassign-partitions --verify deletes throttles, whether there are any or not
         if kind != TOPIC_RESOURCE:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST,
@@ -118,6 +121,11 @@ class ConfigHandlers:
         """Whether this broker's metadata have the settings, so that the client's next DescribeConfigs shows them."""
         view = self._topics.get(name)
         return view is None or all(partition.config == config for partition in view.partitions.values())
+
+
+def _is_unset(change: Change) -> bool:
+    """Whether it deletes a setting that no broker has."""
+    return change.operation == DELETE and change.name not in SETTINGS
 
 
 def _no_topic(name: str) -> RefusedError:

@@ -18,7 +18,7 @@ from kreplog.core.replication.metadata import MetadataCache
 from kreplog.errors import ErrorCode
 from kreplog.managed_log import ManagedLog
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
-from kreplog.server.handlers.configs import TOPIC_RESOURCE
+from kreplog.server.handlers.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kreplog.server.handlers.topics import TopicView, TopicViews
 from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.settings import SETTINGS, BrokerSettings, given_value
@@ -27,8 +27,6 @@ from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.server.topic_settings import DEFAULT, STATIC, TOPIC, Described, described
 from kreplog.types import NO_LEADER, BrokerRegistration, TopicPartition
 from kreplog.wire import generic
-
-BROKER_RESOURCE = 4
 
 FIRST_ALLOWING_CREATION = 4
 """Metadata version from which a client says whether topics may be created; earlier ones always may."""
@@ -137,11 +135,13 @@ class MetadataHandlers:
         resources = {
             (resource.resource_type, resource.resource_name): resource for resource in request.resources
         }.values()
+        extent = request.include_synonyms, request.include_documentation
         return len(TopicConfig.__dataclass_fields__) * len(resources), lambda: {
-            "results": [self._describe_resource(resource, request.include_synonyms, known) for resource in resources]
+            "results": [self._describe_resource(resource, extent, known) for resource in resources]
         }
 
-    def _describe_resource(self, resource: Any, synonyms: bool, known: Mapping[str, TopicView]) -> Fields:
+    def _describe_resource(self, resource: Any, extent: tuple[bool, bool], known: Mapping[str, TopicView]) -> Fields:
+        """extent: whether synonyms and documentation are requested."""
         response: Fields = {
             "error_code": 0,
             "error_message": None,
@@ -166,7 +166,7 @@ class MetadataHandlers:
             }
         keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
         return response | {
-            "configs": [_config(setting, synonyms) for setting in found if keys is None or setting.name in keys]
+            "configs": [_config(setting, *extent) for setting in found if keys is None or setting.name in keys]
         }
 
     def _topic_settings(self, view: TopicView) -> Iterator[Described]:
@@ -274,7 +274,7 @@ def _partition(number: int, partition: PartitionState, live: Iterable[int]) -> F
     }
 
 
-def _config(setting: Described, with_synonyms: bool) -> Fields:
+def _config(setting: Described, with_synonyms: bool, with_documentation: bool) -> Fields:
     own = (setting.name, setting.value, setting.source)
     synonyms = [own] if setting.broker is None or setting.source == TOPIC else []
     synonyms += [] if setting.broker is None else [setting.broker]
@@ -289,7 +289,7 @@ def _config(setting: Described, with_synonyms: bool) -> Fields:
         if with_synonyms
         else [],
         "config_type": _TYPES.get(type(setting.value), 2),
-        "documentation": None,
+        "documentation": setting.documentation if with_documentation else None,
     }
 
 
