@@ -165,6 +165,8 @@ def _value(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
+    if value == "":
+        return '""'
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return f"{value} (no limit)" if value == 2**63 - 1 else str(value)
@@ -177,6 +179,8 @@ def default_of(name: str) -> str:
         return "**required**" if default is settings._REQUIRED else _value(default)
     if name in topic_settings.FIXED:
         return topic_settings.FIXED[name]
+    if name in topic_settings.UNUSED:
+        return _value(topic_settings.UNUSED[name])
     own = getattr(TopicConfig(), topic_settings.NAMES[name])
     return _value(getattr(LogConfig(), topic_settings.NAMES[name]) if own is None else own)
 

@@ -28,7 +28,7 @@ from kreplog.core.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from kreplog.errors import PeerProtocolError, UsageError
+from kreplog.errors import PeerProtocolError
 from kreplog.types import BrokerRegistration, LeaderAndIsr, TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.frames import RequestHeader
@@ -315,13 +315,11 @@ def _states(message: Any) -> Iterator[tuple[_Topic, Any]]:
 
 
 def _is_unused(setting: Any) -> bool:
-    """Whether it is one of TopicConfig.unused, whose names are Kafka's, with dots."""
-    return "." in setting.name
+    """Whether it is one of TopicConfig.unused."""
+    return setting.name not in TOPIC_LOG_SETTINGS
 
 
 def _log_setting(setting: Any) -> tuple[str, Any]:
-    if setting.name not in TOPIC_LOG_SETTINGS:
-        raise UsageError(f"{setting.name} is no setting of a topic's logs")
     return setting.name, int(setting.value) if setting.name in RANGES else setting.value
 
 

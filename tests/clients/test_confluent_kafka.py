@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import kafka
@@ -177,6 +178,33 @@ def test_settings_of_a_topic_are_described_and_altered(cluster: LocalCluster, ad
             resource.add_incremental_config(library.ConfigEntry(name, value, incremental_operation=operation))
     done(getattr(admin, call)([resource]))
     eventually(lambda: settings() == {**before, **changes}, "the settings do not change")
+
+
+def test_lists_are_appended_to_and_throttles_of_brokers_deleted(cluster: LocalCluster, admin: Any) -> None:
+    topic, throttled = made(cluster), "leader.replication.throttled.replicas"
+    operations = library.AlterConfigOpType
+
+    def alter(kind: Any, name: str, *changes: tuple[str, str | None, Any]) -> None:
+        entries = [library.ConfigEntry(key, text, incremental_operation=operation) for key, text, operation in changes]
+        done(admin.incremental_alter_configs([library.ConfigResource(kind, name, incremental_configs=entries)]))
+
+    def described() -> str:
+        return str(
+            done(admin.describe_configs([library.ConfigResource(library.ResourceType.TOPIC, topic)]))[throttled].value
+        )
+
+    for items, operation, expected in (
+        ("0:1,0:2", operations.APPEND, "0:1,0:2"),
+        ("0:1", operations.SUBTRACT, "0:2"),
+        (None, operations.DELETE, ""),
+    ):
+        alter(library.ResourceType.TOPIC, topic, (throttled, items, operation))
+        eventually(partial(lambda expected: described() == expected, expected), "the list does not change")
+    rate = "leader.replication.throttled.rate"
+    alter(library.ResourceType.BROKER, "1", (rate, None, operations.DELETE))
+    with pytest.raises(confluent.KafkaException) as refused:
+        alter(library.ResourceType.BROKER, "1", (rate, "1000", operations.SET))
+    assert refused.value.args[0].code() == confluent.KafkaError.INVALID_REQUEST
 
 
 def test_preferred_leaders_are_elected(cluster: LocalCluster, admin: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kreplog.cluster.local_cluster import LocalCluster
+from tests.clients.scenarios import wait_for_replicas
 from tests.integration.clusters import admin_of, running
 from tests.interop.clients import found_by_kreplog, served_to_java
 from tests.interop.jvm import (
@@ -18,6 +19,7 @@ from tests.interop.jvm import (
     DELETE_RECORDS,
     GET_OFFSETS,
     PRODUCER_PERF,
+    REASSIGN,
     Kafka,
 )
 
@@ -111,3 +113,21 @@ def test_kafkas_tools_delete_records_and_change_settings(kafka: Kafka, cluster: 
     kafka.run(CONFIGS, *topic, "--alter", "--delete-config", "min.insync.replicas")
     output = kafka.run(CONFIGS, *topic, "--describe")
     assert "retention.ms=1000000" in output and "min.insync.replicas" not in output, output
+
+
+def test_kafkas_tool_moves_a_partition_with_a_throttle_and_verifies_it(
+    kafka: Kafka, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """--verify deletes throttles from topic and brokers, whether there are any or not."""
+    with admin_of(cluster.bootstrap()) as admin:
+        admin.create_topics({"moved": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        (topic,) = admin.describe_topics(["moved"])
+        (replica,) = topic["partitions"][0]["replica_nodes"]
+    target = next(broker for broker in cluster.brokers if broker != replica)
+    plan = tmp_path / "plan.json"
+    plan.write_text(f'{{"version":1,"partitions":[{{"topic":"moved","partition":0,"replicas":[{target}]}}]}}')
+    given = ("--bootstrap-server", cluster.bootstrap(), "--reassignment-json-file", plan)
+    kafka.run(REASSIGN, *given, "--execute")
+    wait_for_replicas(cluster, "moved", [target])
+    output = kafka.run(REASSIGN, *given, "--verify")
+    assert "Reassignment of partition moved-0 is completed" in output, output

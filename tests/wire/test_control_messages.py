@@ -38,6 +38,7 @@ configs = st.just(TopicConfig()) | st.builds(
     st.integers(1, 2**63 - 1),
     retention_ms=st.none() | st.integers(-1, 2**63 - 1),
     message_timestamp_type=st.sampled_from([None, "LogAppendTime"]),
+    unused=st.sampled_from([(), (("preallocate", "true"), ("segment.jitter.ms", "5"))]),
 )
 states = st.builds(
     PartitionState,
@@ -126,6 +127,7 @@ def test_every_setting_of_a_topic_is_told() -> None:
         "unclean_leader_election_enable",
         "flush_messages",
         *TOPIC_LOG_SETTINGS,
+        "unused",
     )
 
 
@@ -192,7 +194,6 @@ def sent(key: ApiKey, **fields: Any) -> bytes:
         sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], eligible_replicas=[(0, [1])]),
         sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([0], 1, False, 1, [])]),
         sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([], 0, False, 1, [])]),
-        sent(ApiKey.LEADER_AND_ISR, topic_states=[], live_leaders=[], topic_configs=[([], 1, False, 1, [("a", "")])]),
         sent(
             ApiKey.LEADER_AND_ISR,
             topic_states=[],
