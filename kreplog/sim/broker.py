@@ -24,12 +24,13 @@ from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
 from kreplog.core.failures import FailureDetector
 from kreplog.core.groups.coordinator import GroupCoordinator
-from kreplog.core.memory import MemoryAccount
+from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.disk import Disk, DiskLog
+from kreplog.sim.group_log_records import decode_group_record, encode_group_record
 from kreplog.sim.log_effects import LOG_EFFECTS
 from kreplog.sim.network import Fate, HeldConnection
 from kreplog.sim.scheduler import MS, Timer
@@ -43,10 +44,16 @@ if TYPE_CHECKING:
 FEW_BYTES = 20_000
 """Memory limit for fetch sessions and waiting fetches, in seeds with few sessions."""
 
+GROUP_BYTES = 12_000
+"""Memory limit for groups in the same seeds; half of it is for what lasts between requests."""
+
 FETCH_SLACK_MS = 700
 """Time beyond max_wait after which the connection of a fetch is closed."""
 
 UNKNOWN_TOPIC_ERRORS = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+GROUP_READ_BYTES = 400
+"""Bytes of records that a coordinator reads at once."""
 
 CHECKPOINT_MS = 700
 SHUTDOWN_MAX_WAIT_MS = 4000
@@ -59,6 +66,13 @@ EXIT_DELAY_MS = 300
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
     """A client's metadata request; the response is a copy of the broker's MetadataCache."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAppend:
+    """The reply_to of a coordinator's append. tag: of the AppendGroupRecords."""
+
+    tag: int
 
 
 class _Awaited:
@@ -251,6 +265,7 @@ class BrokerProcess:
         )
         few_sessions = config.max_incremental_fetch_session_cache_slots == 2
         memory = MemoryAccount(FEW_BYTES) if few_sessions else None
+        self.group_memory = MemoryAccount(GROUP_BYTES if few_sessions else NO_LIMIT)
         self.manager = ReplicaManager(self.id, config, self.disk.on_disk(), machine.new_disk, memory=memory)
         self.controller = Controller(self.id, config, self._transition)
         self._term_epoch = -1
@@ -270,7 +285,9 @@ class BrokerProcess:
             self.registration,
             FailureDetector(self.id),
             ControlledShutdown(self.id, self.registration, self.manager.metadata, SHUTDOWN_MAX_WAIT_MS),
-            GroupCoordinator(cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, memory),
+            GroupCoordinator(
+                cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, self.group_memory
+            ),
         )
         names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups")
         self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
@@ -291,6 +308,9 @@ class BrokerProcess:
             effects.AdvanceHighWatermark: self._advance_high_watermark,
             effects.Flush: self._flush,
             effects.OffsetForTimestamp: self._offset_for_timestamp,
+            effects.AppendGroupRecords: self._append_group_records,
+            effects.ReadGroupRecords: self._read_group_records,
+            effects.WallClock: lambda runner, effect: self._scheduler.now_ms,
             effects.Send: self._send,
             effects.Reply: self._reply,
             effects.LeaderAndIsrApplied: self._leader_and_isr_applied,
@@ -432,6 +452,8 @@ class BrokerProcess:
         """A step has ended."""
         if runner is self.replicas:
             self.cluster.checkers.stepped(self.id, self.manager)
+        elif runner is self.groups:
+            self.cluster.checkers.groups_stepped(self.id, self.cores.groups, self.group_memory)
         elif runner is self.control:
             self._term_epoch = self.controller.epoch
         self.apply_all(self.cores.stepped(runner.core))
@@ -551,7 +573,40 @@ class BrokerProcess:
         timeout_us = (effect.request.max_wait_ms + FETCH_SLACK_MS) * MS
         self.cluster.network.call(self.host, f"b{effect.leader}", "fetch", effect.request, answered, timeout_us)
 
+    def _append_group_records(self, _runner: CoreRunner, effect: effects.AppendGroupRecords) -> None:
+        values = [encode_group_record(record) for record in effect.records]
+        records = self.cluster.disks.codec.encode(-1, -1, -1, values, self._scheduler.now_ms)
+        produced = m.ProducePartition(effect.partition, records)
+        request = m.CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch)
+        self.replicas.put(events.Received(GroupAppend(effect.tag), request))
+
+    def _read_group_records(self, _runner: CoreRunner, effect: effects.ReadGroupRecords) -> None:
+        """Reads take time, and a few records each."""
+        delay_us = int(5 * MS * self._scheduler.random.random()) + self.disk.slow_ms * MS
+        self._scheduler.after(delay_us, self._read_group_records_now, effect)
+
+    def _read_group_records_now(self, effect: effects.ReadGroupRecords) -> None:
+        if not self.alive:
+            return
+        log, read = self.disk.log(effect.partition), (effect.partition, effect.leader_epoch, effect.offset)
+        if log is None:
+            self.groups.put(events.GroupRecordsRead(*read, failure="its replica is not open"))
+            return
+        offset, end = max(effect.offset, log.state().log_start), log.high_watermark
+        records: tuple[Any, ...] = ()
+        if offset < end:
+            stored = self.cluster.disks.codec.decode(log.read(offset, end, GROUP_READ_BYTES))
+            found = [record for record in stored if record.offset >= offset]
+            records = tuple((record.offset, decode_group_record(record.value)) for record in found)
+            offset = found[-1].offset + 1 if found else end
+        self.groups.put(events.GroupRecordsRead(*read, records, offset))
+
     def _reply(self, _runner: CoreRunner, effect: effects.Reply) -> None:
+        if isinstance(effect.reply_to, GroupAppend):
+            assert isinstance(effect.response, m.ProduceResponse)
+            (produced,) = effect.response.partitions
+            self.groups.put(events.GroupRecordsAppended(effect.reply_to.tag, produced.error, produced.base_offset))
+            return
         assert isinstance(effect.reply_to, int)
         if self.manager.metadata.controller_epoch < 0:
             for partition in getattr(effect.response, "partitions", ()):

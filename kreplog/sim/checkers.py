@@ -52,17 +52,21 @@ from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
-from kreplog.core.memory import NO_LIMIT
+from kreplog.core.groups.coordinator import GroupCoordinator
+from kreplog.core.groups.shard import ACCOUNT as GROUP_ACCOUNT
+from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.messages import CONSUMER, ControlRequest
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.sim.disk import DiskLog, Disks, Loss
+from kreplog.sim.group_checker import GroupChecker
 from kreplog.sim.history import (
     DeletionDone,
     DeletionRequested,
     Event,
     Fail,
+    GroupEvent,
     GuaranteeViolated,
     History,
     Ok,
@@ -143,6 +147,7 @@ class Checkers:
         self._positions: dict[tuple[str, TopicPartition, str], int] = {}
         self._watermarks: dict[tuple[str, TopicPartition, str], tuple[int, int]] = {}
         self._counts = {"acked": 0, "read": 0}
+        self.groups = GroupChecker(self._group_violated)
         disks.observe(self)
         history.listener = self.heard
 
@@ -160,9 +165,14 @@ class Checkers:
         without deleted ones."""
         return {
             **self._counts,
+            **self.groups.counts,
             "committed": sum(len(model.values) for model in self.models.values()),
             "excused": sum(bool(model.excused) and model.excused != _DELETION for model in self.models.values()),
         }
+
+    def _group_violated(self, kind: str, text: str, event: Event) -> None:
+        topic_id = self._topic_ids.get(event.partition.topic)
+        self.violate(kind, text, None if topic_id is None else self.model(event.partition, topic_id))
 
     def model(self, partition: TopicPartition, topic_id: str) -> PartitionModel:
         found = self.models.get((partition, topic_id))
@@ -477,6 +487,13 @@ class Checkers:
                     text = f"broker {broker} went back from leader epoch {before[1]} to {replica.leader_epoch}"
                     self.violate("two leaders", text, model)
 
+    def groups_stepped(self, broker: int, groups: GroupCoordinator, account: MemoryAccount) -> None:
+        """A step of a coordinator has ended."""
+        held = account.held[GROUP_ACCOUNT]
+        if held != groups.charged:
+            text = f"the groups of broker {broker} are charged {groups.charged} bytes, its account says {held}"
+            self.violate("memory", text, None)
+
     def _check_memory(self, broker: int, manager: ReplicaManager) -> None:
         held: Counter[str] = Counter()
         consumers = 0
@@ -594,6 +611,9 @@ class Checkers:
 
     def heard(self, event: Event) -> None:
         """Called by the history for every event."""
+        if isinstance(event, GroupEvent):
+            self.groups.heard(event, len(self.history.events) - 1)
+            return
         model = self.model(event.partition, event.topic_id)
         match event:
             case Ok(acks=-1):

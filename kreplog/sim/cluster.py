@@ -16,10 +16,11 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import effects, nodes
 from kreplog.core import messages as m
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.errors import ErrorCode
-from kreplog.sim import final_checks, workload
+from kreplog.sim import final_checks, group_client, workload
 from kreplog.sim.administrator import Administrator
 from kreplog.sim.broker import BrokerProcess, Machine, MetadataRequest
 from kreplog.sim.checkers import Checkers, Violation
@@ -208,8 +209,9 @@ class Cluster:
         return self._topics
 
     def topic_names(self) -> list[str]:
+        """Of the topics that operators may change."""
         self._read_store()
-        return list(self._topics)
+        return [name for name in self._topics if name != OFFSETS_TOPIC]
 
     def state_of(self, partition: TopicPartition) -> LeaderAndIsr | None:
         self._read_store()
@@ -325,6 +327,17 @@ class Cluster:
                 self.trace.note(name, f"starts with {settings}")
                 self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
                 self.clients[name].start()
+        for index in range(1, self.plan.members + 1):
+            self._start_member(f"member-{index}", brokers)
+
+    def _start_member(self, name: str, brokers: list[int]) -> None:
+        random = Random(f"{self.plan.seed}-{name}")
+        settings = workload.draw(random, "consumer")
+        topic = group_client.GroupTopic(self.plan.topics[-1].partitions)
+        client = group_client.member(name, topic, settings, self.history, random, brokers, self._switch)
+        self.trace.note(name, f"starts with {settings}")
+        self.clients[name] = workload.ClientRunner(client, NetworkPort(self, name))
+        self.clients[name].start()
 
     def stop_clients(self) -> None:
         """Signal the clients to finish."""

@@ -12,10 +12,11 @@ when it is injected. So any subset of a plan's actions can be run, which is how 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from kreplog.config import GroupConfig, ReplicationConfig, TopicConfig
+from kreplog.core.group_messages import OFFSETS_TOPIC
 
 KINDS: dict[str, int] = {
     "late": 2,
@@ -60,6 +61,20 @@ APART = {"refuse": ("refusals", 0.4), "exhaust": ("exhaustion", 0.2), "forge": (
 """Kinds with random numbers of their own: the name of those, and the share of the seeds that have the kind."""
 
 
+GROUPS = GroupConfig(
+    group_min_session_timeout_ms=100,
+    group_initial_rebalance_delay_ms=50,
+    offsets_commit_timeout_ms=500,
+    offsets_retention_check_interval_ms=3000,
+)
+"""How brokers coordinate the group."""
+
+GROUP_SHARE = 0.25
+"""The share of the seeds that have a group."""
+
+GROUP_PARTITIONS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One fault. number: its place in the plan. at_ms, duration_ms: virtual time. draws: numbers in [0, 1)."""
@@ -87,7 +102,8 @@ class SimulationPlan:
 
     starved: brokers whose control requests are always late. fence_late_ms: how long after the end of its session a
     broker still considers it alive. all_flush: every topic fsyncs each record, so that the power may fail everywhere at
-    once. quick_notice: the store detects a dead process at once, as the embedded store does.
+    once. quick_notice: the store detects a dead process at once, as the embedded store does. members: of a consumer
+    group; 0 in most seeds, which then have no topic for its offsets.
     """
 
     seed: int
@@ -107,7 +123,8 @@ class SimulationPlan:
     kinds: tuple[str, ...]
     actions: tuple[Action, ...]
     all_flush: bool = False
-    groups: GroupConfig = field(default_factory=GroupConfig)
+    members: int = 0
+    groups: GroupConfig = GROUPS
 
 
 def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) -> SimulationPlan:
@@ -166,7 +183,17 @@ def draw(seed: int, brokers: tuple[int, int], kinds: Sequence[str], log: str) ->
     for kind, drawn in apart.items():
         plan = replace(plan, kinds=(*plan.kinds, kind))
         actions += _draw_apart(drawn, plan, kind, len(actions))
-    return replace(plan, actions=tuple(actions))
+    return _with_group(replace(plan, actions=tuple(actions)), power)
+
+
+def _with_group(plan: SimulationPlan, power: bool) -> SimulationPlan:
+    """The plan with a group in some seeds; drawn apart too."""
+    random = Random(f"kreplog-groups-{plan.seed}")
+    if random.random() >= GROUP_SHARE:
+        return plan
+    config = TopicConfig(2, False, 1 if plan.all_flush or (power and random.random() < 0.5) else 2**63 - 1)
+    topic = TopicPlan(OFFSETS_TOPIC, GROUP_PARTITIONS, min(plan.brokers, 3), config)
+    return replace(plan, topics=(*plan.topics, topic), members=random.randint(2, 3))
 
 
 def _draw_topic(random: Random, name: str, brokers: int, power: bool, all_flush: bool) -> TopicPlan:

@@ -140,6 +140,53 @@ class TopicDeleted(Event):
     """Its deletion was requested: its guarantees end. Added for every partition."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupEvent(Event):
+    """An action or observation of a member of a group. partition: of the group's log."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAssigned(GroupEvent):
+    """A member got its assignment. owner: its instance id, or its member id. numbers: of the partitions that it has."""
+
+    generation: int
+    owner: str
+    member_id: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitInvoked(GroupEvent):
+    """A member commits an offset of partition `number`, with a text that no other commit has."""
+
+    generation: int
+    owner: str
+    member_id: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitted(GroupEvent):
+    """... and has the response. error: its name, "" if there was none."""
+
+    text: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetched(GroupEvent):
+    """A member read the committed offset. since: place in the history when it began. text: of the commit, "" if nothing
+    is committed."""
+
+    since: int
+    number: int
+    text: str
+    offset: int
+
+
 @dataclass(slots=True)
 class History:
     """events: in order. now_ms: virtual time. listener: called with each event at once."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kreplog.config import TopicConfig
 from kreplog.core.events import RetentionDue
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import (
     FetchPartition,
     FetchRequest,
@@ -120,8 +121,9 @@ class Injector:
         others = [other for other in self._cluster.machines.values() if other is not machine]
         return others[int(pick * len(others))]
 
-    def _partition(self, pick: float) -> TopicPartition | None:
-        partitions = self._cluster.partitions()
+    def _partition(self, pick: float, *, internal: bool = True) -> TopicPartition | None:
+        """internal: may be of a topic whose records nobody else deletes."""
+        partitions = [name for name in self._cluster.partitions() if internal or name.topic != OFFSETS_TOPIC]
         return partitions[int(pick * len(partitions))] if partitions else None
 
     def _later(self, action: Action, end: Callable[..., object], *arguments: object) -> None:
@@ -611,7 +613,7 @@ class Injector:
 
     def _delete_records(self, action: Action) -> bool:
         cluster = self._cluster
-        partition = self._partition(action.draws[0])
+        partition = self._partition(action.draws[0], internal=False)
         if partition is None:
             return False
         leader = cluster.leader_of(partition)
@@ -631,7 +633,8 @@ class Injector:
         process.disk.retention_bytes = int(4000 * action.draws[2])
         self._note(action, f"broker {process.id} keeps {process.disk.retention_bytes} bytes of each replica")
         for partition in process.disk.on_disk():
-            process.replicas.put(RetentionDue(partition))
+            if partition.topic != OFFSETS_TOPIC:
+                process.replicas.put(RetentionDue(partition))
         return True
 
     def _topic(self, action: Action) -> bool:

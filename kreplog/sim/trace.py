@@ -193,6 +193,12 @@ def describe_event(event: events.Event) -> str:
             return f"cannot connect to broker {broker}: {'refused' if refused else 'time-out'}"
         case events.ControlReplied(broker=broker, response=response):
             return f"gets from broker {broker}: {describe(response)}"
+        case events.LeadershipChanged(partition=partition, leader_epoch=epoch, end=end):
+            return f"{'no longer coordinates' if epoch is None else f'coordinates from {end} on'} by {partition}"
+        case events.GroupRecordsAppended(tag=tag, error=error, base_offset=offset):
+            return f"learns of its append {tag}: {error.name} at {offset}"
+        case events.GroupRecordsRead(partition=partition, records=records, next_offset=offset, failure=failure):
+            return f"has read {len(records)} records of {partition} up to {offset} {failure}".rstrip()
         case _:
             return "gets a tick"
 
@@ -363,6 +369,14 @@ def describe_history(event: h.Event) -> str:
             return f"an operator requests DeleteRecords of {partition} below {offset}"
         case h.DeletionDone(partition=partition, offset=offset, low_watermark=low):
             return f"an operator gets low watermark {low} of {partition}, requested was {offset}"
+        case h.GroupAssigned(generation=generation, owner=owner, numbers=numbers):
+            return f"has partitions {list(numbers)} in generation {generation} as {owner}"
+        case h.OffsetCommitInvoked(generation=generation, number=number, text=text):
+            return f"commits {text} for partition {number} in generation {generation}"
+        case h.OffsetCommitted(text=text, error=error):
+            return f"gets for its commit {text}: {error or 'no response'}"
+        case h.OffsetFetched(number=number, text=text, offset=offset):
+            return f"reads {text or 'no commit'}, offset {offset}, of partition {number}"
         case _:
             return f"{type(event).__name__} {event.partition}"
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import (
     CONSUMER,
     EARLIEST,
@@ -205,10 +206,20 @@ class Switch:
         self.off = False
 
 
-class _ClientMetadata:
-    """A client's metadata: the newest known state of each partition."""
+class ClientMetadata:
+    """A client's metadata: the newest known state of each partition. internal: also of internal topics."""
 
-    def __init__(self, name: str, history: History, random: Random, settings: Settings, brokers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        random: Random,
+        settings: Settings,
+        brokers: Sequence[int],
+        *,
+        internal: bool = False,
+    ) -> None:
+        self._internal = internal
         self.name = name
         self.history = history
         self.random = random
@@ -233,6 +244,8 @@ class _ClientMetadata:
                 self.brokers.append(broker)
         self.partitions = {}
         for partition in sorted(partitions):
+            if partition.topic == OFFSETS_TOPIC and not self._internal:
+                continue
             state = partitions[partition]
             # Metadata of another broker may be older: a known leader epoch is not replaced by an older one (KIP-320).
             held = self._newest.setdefault((partition, state.topic_id), state)
@@ -265,7 +278,7 @@ def producer(
     switch: Switch,
 ) -> Client:
     """Write to random partitions until `switch` is off. ids: unused producer ids. brokers: to request metadata of."""
-    metadata = _ClientMetadata(name, history, random, settings, brokers)
+    metadata = ClientMetadata(name, history, random, settings, brokers)
     sessions: dict[TopicPartition, _ProducerSession] = {}
     while True:
         yield Sleep(random.randint(0, settings.pause_ms))
@@ -295,7 +308,7 @@ class _Batch:
 
 
 def _produce(
-    metadata: _ClientMetadata, session: _ProducerSession, codec: RecordCodec, switch: Switch
+    metadata: ClientMetadata, session: _ProducerSession, codec: RecordCodec, switch: Switch
 ) -> Generator[ClientEffect, Any, bool]:
     """Write a few batches; return whether the sequence numbers continue after them."""
     settings, history = metadata.settings, metadata.history
@@ -341,7 +354,7 @@ def _produce(
     return True
 
 
-def _make(metadata: _ClientMetadata, session: _ProducerSession, codec: RecordCodec) -> list[_Batch]:
+def _make(metadata: ClientMetadata, session: _ProducerSession, codec: RecordCodec) -> list[_Batch]:
     settings, batches = metadata.settings, []
     for _ in range(metadata.random.randint(1, settings.in_flight)):
         count = metadata.random.randint(1, settings.batch)
@@ -363,7 +376,7 @@ def _make(metadata: _ClientMetadata, session: _ProducerSession, codec: RecordCod
     return batches
 
 
-def _count_elsewhere(metadata: _ClientMetadata, batches: list[_Batch], leader_epoch: int) -> int:
+def _count_elsewhere(metadata: ClientMetadata, batches: list[_Batch], leader_epoch: int) -> int:
     """The number of first batches that may still be on their way to an earlier leader, and are not sent to this one."""
     most = 0
     while most < len(batches) - 1 and NO_EPOCH < batches[most].sent_epoch < leader_epoch:
@@ -431,7 +444,7 @@ def consumer(
     switch: Switch,
 ) -> Client:
     """Read all partitions in turn, until `switch` is off and all records committed by then have been read."""
-    metadata = _ClientMetadata(name, history, random, settings, brokers)
+    metadata = ClientMetadata(name, history, random, settings, brokers)
     readers: dict[TopicPartition, _Reader] = {}
     finished = False
     while True:
@@ -453,7 +466,7 @@ def consumer(
 class _Reader:
     """A consumer's position in one partition of one topic id, -1 when it has none yet."""
 
-    def __init__(self, metadata: _ClientMetadata, codec: RecordCodec, partition: TopicPartition, topic_id: str) -> None:
+    def __init__(self, metadata: ClientMetadata, codec: RecordCodec, partition: TopicPartition, topic_id: str) -> None:
         self.topic_id = topic_id
         self._view = metadata
         self._codec = codec

@@ -234,17 +234,18 @@ class Shell:
         topic_id: str = "id",
         is_init: bool = False,
         flush_every_record: bool | None = None,
+        partition: TopicPartition = TP,
     ) -> Any:
-        """Send a LeaderAndIsr of TP; return the response. flush_every_record: of the epoch, by default as `config`."""
+        """Send a LeaderAndIsr; return the response. flush_every_record: of the epoch, by default as `config`."""
         config = config or TopicConfig()
         if flush_every_record is None:
             flush_every_record = config.flushes_every_record
         partition_state = PartitionState(
-            TP,
+            partition,
             topic_id,
             LeaderAndIsr(leader, leader_epoch, isr, (), 1, version, flush_every_record),
             replicas,
-            is_new=self.topic_ids.get(TP) != topic_id,
+            is_new=self.topic_ids.get(partition) != topic_id,
             config=config,
         )
         epoch = self.epoch if broker_epoch is None else broker_epoch

@@ -1,4 +1,4 @@
-"""GroupOffsets: commits of a group's offsets, their reading, deletion and retention.
+"""CommittedOffsets: commits of a group's offsets, their reading, deletion and retention.
 
 A commit is answered, and seen by others, once its record is committed by all in-sync replicas. Source: Kafka,
 GroupMetadataManager; KIP-211 for retention, KIP-496 for deletion.
@@ -35,7 +35,7 @@ from kreplog.types import TopicPartition
 _NOTHING = OffsetAndMetadata(NO_OFFSET)
 
 
-class GroupOffsets:
+class CommittedOffsets:
     """See the module. exists: whether a partition is in the cluster's metadata."""
 
     def __init__(self, config: GroupConfig, log: GroupLogWriter, exists: Callable[[TopicPartition], bool]) -> None:

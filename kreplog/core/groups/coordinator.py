@@ -51,7 +51,7 @@ from kreplog.core.group_messages import (
     SyncGroupResponse,
     partition_of_group,
 )
-from kreplog.core.groups.committed_offsets import GroupOffsets
+from kreplog.core.groups.committed_offsets import CommittedOffsets
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.membership import Membership
@@ -100,7 +100,7 @@ class GroupCoordinator:
         self._timers = Timers()
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
         self._membership = Membership(config, self._timers, self._log, unique)
-        self._offsets = GroupOffsets(config, self._log, lambda partition: partition in partitions())
+        self._offsets = CommittedOffsets(config, self._log, lambda partition: partition in partitions())
         self._retention = Deadline(self._begin_retention)
         self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())
 
@@ -110,7 +110,7 @@ class GroupCoordinator:
                 # core.broker routes only requests about groups here, which the union of all requests does not show.
                 yield from self._received(reply_to, request, now_ms)  # type: ignore[arg-type]
             case GroupRecordsAppended():
-                yield from self._log.appended(event, self._is_led, now_ms)
+                yield from self._log.appended(event, now_ms)
             case LeadershipChanged(partition, leader_epoch, end):
                 yield from self._leadership(partition, leader_epoch, end, now_ms)
             case GroupRecordsRead():
@@ -124,6 +124,11 @@ class GroupCoordinator:
     def next_wakeup(self, now_ms: int) -> int | None:
         """When the next Tick is due, at the latest; None for never."""
         return self._timers.next_ms()
+
+    @property
+    def charged(self) -> int:
+        """Bytes of memory that its groups are charged."""
+        return sum(group.charged for shard in self.shards.values() for group in shard.groups.values())
 
     # Shards
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from kreplog.core.effects import AppendGroupRecords, Steps
 from kreplog.core.events import GroupRecordsAppended
@@ -37,35 +36,24 @@ def reported(error: ErrorCode) -> ErrorCode:
     return _AS_REPORTED.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-@dataclass(slots=True)
-class _Append:
-    shard: GroupShard
-    group: Group
-    then: Committed
-
-
 class GroupLogWriter:
     """See the module. timeout_ms: how long an append may take to be committed."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._tags = itertools.count(1)
-        self._pending: dict[int, _Append] = {}
+        self._pending: dict[int, tuple[Group, Committed]] = {}
 
     def append(self, shard: GroupShard, group: Group, records: tuple[LogRecord, ...], then: Committed) -> Steps[None]:
         """Append records of one group; `then` follows once they are committed by all in-sync replicas, or have
         failed."""
         tag = next(self._tags)
-        self._pending[tag] = _Append(shard, group, then)
+        self._pending[tag] = group, then
         group.in_flight += 1
         yield AppendGroupRecords(tag, shard.partition, shard.leader_epoch, records, self._timeout_ms)
 
-    def appended(self, event: GroupRecordsAppended, is_led: Callable[[GroupShard], bool], now_ms: int) -> Steps[None]:
-        """The outcome of an append. One for a shard that this broker no longer leads is NOT_COORDINATOR, whatever
-        became of it: the groups have another coordinator, or are loaded again."""
-        pending = self._pending.pop(event.tag, None)
-        if pending is None:
-            return
-        pending.group.in_flight -= 1
-        error = reported(event.error) if is_led(pending.shard) else ErrorCode.NOT_COORDINATOR
-        yield from pending.then(error, event.base_offset, now_ms)
+    def appended(self, event: GroupRecordsAppended, now_ms: int) -> Steps[None]:
+        """The outcome of an append. A success comes before the end of the leadership in which it was made."""
+        group, then = self._pending.pop(event.tag)
+        group.in_flight -= 1
+        yield from then(reported(event.error), event.base_offset, now_ms)

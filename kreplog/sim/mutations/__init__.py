@@ -16,6 +16,7 @@ from kreplog.sim.mutations import (
     controller,
     exhaustion,
     failure_detection,
+    group_coordination,
     isr_and_watermark,
     log_start_and_settings,
     truncation,
@@ -30,6 +31,7 @@ _MODULES = (
     controller,
     failure_detection,
     broker_cores,
+    group_coordination,
 )
 _MUTATIONS: dict[str, Mutation] = {mutation.name: mutation for module in _MODULES for mutation in module.MUTATIONS}
 

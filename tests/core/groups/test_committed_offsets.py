@@ -160,14 +160,6 @@ class TestLoading:
         shell.pass_time(10 * SESSION_MS)
         assert shell.group_ids() == []
 
-    def test_a_commit_of_an_earlier_leadership_is_not_taken(self, shell: GroupShell) -> None:
-        shell.automatic = False
-        shell.commit_offset(5)
-        shell.resign(NUMBER)
-        shell.lead(NUMBER)
-        shell.commit()
-        assert shell.replies["commit 5"].partitions == ((TOPIC, ErrorCode.NOT_COORDINATOR),)
-
     def test_a_leader_that_leads_on_in_another_epoch_keeps_its_groups(self, shell: GroupShell) -> None:
         (member,) = shell.stable("a")
         shell.lead()

@@ -1,0 +1,53 @@
+"""The replication core's part in groups: changes of leadership are reported, appends of another epoch refused."""
+
+from __future__ import annotations
+
+from kreplog.core.effects import Reply
+from kreplog.core.events import LeadershipChanged, Received, SessionLost
+from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.messages import CoordinatorProduce, ProducePartition
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+from tests.core.shell import Shell, batch
+
+HOME = TopicPartition(OFFSETS_TOPIC, 3)
+
+
+def changes(shell: Shell) -> list[LeadershipChanged]:
+    found, shell.manager.leadership_changes = shell.manager.leadership_changes, []
+    return found
+
+
+def append(shell: Shell, epoch: int) -> ErrorCode:
+    produced = ProducePartition(HOME, batch("record"))
+    (reply,) = [
+        effect
+        for effect in shell.step(Received("append", CoordinatorProduce(-1, 1000, (produced,), epoch)))
+        if isinstance(effect, Reply)
+    ]
+    return reply.response.partitions[0].error  # type: ignore[union-attr]
+
+
+def test_every_change_of_leadership_is_reported_in_order() -> None:
+    shell = Shell()
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,), partition=HOME)
+    assert changes(shell) == [LeadershipChanged(HOME, 1, 0)]
+    assert append(shell, 1) is ErrorCode.NONE
+    shell.leader_and_isr(1, 2, (1,), replicas=(1,), partition=HOME)
+    assert changes(shell) == [LeadershipChanged(HOME, 2, 1)]
+    shell.step(SessionLost())
+    assert changes(shell) == [LeadershipChanged(HOME, None, 1)]
+
+
+def test_other_topics_are_not_reported() -> None:
+    shell = Shell()
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,))
+    assert changes(shell) == []
+
+
+def test_an_append_of_another_epoch_is_refused() -> None:
+    shell = Shell()
+    shell.leader_and_isr(1, 2, (1,), replicas=(1,), partition=HOME)
+    assert append(shell, 1) is ErrorCode.FENCED_LEADER_EPOCH
+    assert append(shell, 3) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert append(shell, 2) is ErrorCode.NONE
