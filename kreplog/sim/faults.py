@@ -69,7 +69,7 @@ GROUPS = GroupConfig(
 )
 """How brokers coordinate the group."""
 
-GROUP_SHARE = 0.25
+GROUP_SHARE = 0.18
 """The share of the seeds that have a group."""
 
 GROUP_PARTITIONS = 2
