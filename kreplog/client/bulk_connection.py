@@ -42,9 +42,13 @@ SUPPORTED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.FIND_COORDINATOR: (0, 3),
     ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (1, 7),
+    ApiKey.DESCRIBE_GROUPS: (0, 6),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.DELETE_GROUPS: (0, 2),
 }
 """By API: the first and last version that this client can send. The oldest broker with all of them is Kafka 0.11, but
-for OffsetForLeaderEpoch, which Kafka 2.1 has."""
+for DeleteGroups, which Kafka 1.1 has, and OffsetForLeaderEpoch, which 2.1 has."""
 
 _API_VERSIONS = 3
 _BUFFERS_PER_CALL = 64

@@ -69,14 +69,21 @@ class FetchTimeoutError(KreplogError):
     kafka_code = ErrorCode.REQUEST_TIMED_OUT
 
 
-class OffsetCommitError(KreplogError):
-    """A group coordinator did not take committed offsets; code: its error, which Kafka's protocol guide explains."""
+class GroupRequestError(KreplogError):
+    """The coordinator of a group refused a request, or could not be found or reached in time.
+
+    group: its id. code: the error, which Kafka's protocol guide explains."""
 
     kafka_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def __init__(self, message: str, *, code: int) -> None:
+    def __init__(self, message: str, *, group: str, code: ErrorCode) -> None:
         super().__init__(message)
+        self.group = group
         self.code = code
+
+
+class OffsetCommitError(GroupRequestError):
+    """A group coordinator did not take committed offsets."""
 
 
 class ProduceError(KreplogError):

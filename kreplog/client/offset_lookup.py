@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kreplog.client.bulk_errors import PartitionUnavailableError, UnknownTopicError
 from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.leader_requests import request_from_leaders
-from kreplog.core.messages import CONSUMER
+from kreplog.core.messages import CONSUMER, LATEST
 from kreplog.errors import ErrorCode
-from kreplog.types import NO_EPOCH, EpochEndOffset, TopicPartition
+from kreplog.types import NO_EPOCH, NO_LEADER, EpochEndOffset, TopicPartition
 from kreplog.wire import generic
 from kreplog.wire.versions import ApiKey
 
@@ -58,6 +59,26 @@ def list_offsets(
     return request_from_leaders(
         cluster, partitions, ApiKey.LIST_OFFSETS, fields, results, "lists its offsets", deadline
     )
+
+
+def available_end_offsets(
+    cluster: ClusterConnections, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, int]:
+    """The high watermark of each partition; without those that no longer exist, or have no leader until `deadline`.
+
+    Raises BrokersUnreachableError, UnsupportedBrokerError."""
+    if not partitions:
+        return {}
+    metadata = cluster.refresh({at.topic for at in partitions}, deadline)
+    led = {at: None for at in partitions if metadata.leader_of(at) != NO_LEADER}
+    while led:
+        try:
+            found = list_offsets(cluster, list(led), LATEST, deadline)
+        except (PartitionUnavailableError, UnknownTopicError) as error:  # it has lost its leader, or was deleted
+            led = {at: None for at in led if str(at) != error.partition}
+        else:
+            return {at: result.offset for at, result in found.items() if result is not None}
+    return {}
 
 
 def epoch_end_offsets(

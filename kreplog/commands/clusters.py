@@ -16,6 +16,7 @@ from kreplog.cluster.local_cluster import BrokerStatus, ClusterError, LocalClust
 from kreplog.commands.add_brokers import add_brokers
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.consume import consume_app
+from kreplog.commands.consumer_groups import group_app
 from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, ClusterDir, ids, print_json
 from kreplog.commands.partitions import partition_app
@@ -34,6 +35,7 @@ APPS = {
     "cluster": cluster_app,
     "topic": topic_app,
     "partition": partition_app,
+    "group": group_app,
     "produce": produce_app,
     "consume": consume_app,
 }

@@ -17,6 +17,7 @@ from kreplog.client.bootstrap import (
     kafka_errors,
     reachable_brokers,
 )
+from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.cluster.pid_file import read_pid_file
 from kreplog.errors import UsageError
@@ -59,3 +60,13 @@ def kafka_admin_client(cluster: Path | None, bootstrap: str | None) -> Iterator[
             yield admin
         finally:
             admin.close()
+
+
+@contextmanager
+def cluster_connections(cluster: Path | None, bootstrap: str | None) -> Iterator[ClusterConnections]:
+    """For requests to leaders and coordinators. Raises UnreachableError, UsageError."""
+    connections = ClusterConnections(bootstrap_servers(cluster, bootstrap), "kreplog", ADMIN_TIMEOUT_MS / 1000)
+    try:
+        yield connections
+    finally:
+        connections.close()

@@ -10,17 +10,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
+from kafka.errors import CommitFailedError
 
 from kreplog.client.bootstrap import CONNECT_TIMEOUT_S, kafka_errors
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.interruption import Interruption
-from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted
+from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, milliseconds
 from kreplog.commands.records import bytes_to_json
 from kreplog.errors import UsageError
 
@@ -43,6 +44,15 @@ def consume(
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Partition; may be repeated (default: all).")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Share the partitions with the other members of this group, continue where it was, and commit what is "
+            "printed; --from-beginning applies where the group has committed nothing.",
+        ),
     ] = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=0, help="Exit after this many records.")
@@ -67,7 +77,9 @@ def consume(
     """Print the committed records of a topic, one on each line, until Ctrl-C, --max-messages or --timeout."""
     if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
         raise UsageError("--from-beginning, --offset and --timestamp exclude each other: give one of them")
-    time_ms = None if timestamp is None else _milliseconds(timestamp)
+    if group is not None and (offset is not None or timestamp is not None or partition):
+        raise UsageError("--group excludes --offset, --timestamp and --partition: the group has offsets and partitions")
+    time_ms = None if timestamp is None else milliseconds("--timestamp", timestamp)
     with admin_client(cluster, bootstrap) as admin:
         existing = admin.partitions_of(topic, partition or ())
         servers = admin.addresses
@@ -79,12 +91,16 @@ def consume(
     show = _as_json if as_json else _as_text(print_key, print_offset, key_separator.encode())
     count = 0
     with kafka_errors(), Interruption() as interruption:
-        consumer = _consumer(servers)
+        consumer = _consumer(servers, group, from_beginning)
         try:
-            assigned = [KafkaPartition(topic, number) for number in numbers]
-            consumer.assign(assigned)
-            _seek(consumer, assigned, from_beginning, offset, time_ms)
-            for record in _records(consumer, max_messages, timeout, interruption):
+            if group is None:
+                assigned = [KafkaPartition(topic, number) for number in numbers]
+                consumer.assign(assigned)
+                _seek(consumer, assigned, from_beginning, offset, time_ms)
+            else:
+                consumer.subscribe([topic])
+            printed = partial(_commit, consumer) if group is not None else None
+            for record in _records(consumer, max_messages, timeout, interruption, printed):
                 sys.stdout.buffer.write(show(record))
                 count += 1
             sys.stdout.buffer.flush()
@@ -96,17 +112,26 @@ def consume(
     print(f"{topic}: {counted(count, 'record')}", file=sys.stderr)
 
 
-def _consumer(servers: list[str]) -> Any:
-    """A consumer without a group, whose partitions are assigned by hand."""
+def _consumer(servers: list[str], group: str | None, from_beginning: bool) -> Any:
+    """A consumer that commits only when it is called to; without a group its partitions are assigned by hand."""
+    reset = "earliest" if from_beginning else "latest"
     return KafkaConsumer(
         bootstrap_servers=servers,
         bootstrap_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
-        group_id=None,
+        group_id=group,
         enable_auto_commit=False,
-        auto_offset_reset="none",
+        auto_offset_reset="none" if group is None else reset,
         allow_auto_create_topics=False,
         metrics_enabled=False,
     )
+
+
+def _commit(consumer: Any) -> None:
+    """Commit what has been printed, as a member. If the coordinator refuses it, another member prints it again."""
+    try:
+        consumer.commit()
+    except CommitFailedError:
+        print("the group is in another generation: its members will print some records again", file=sys.stderr)
 
 
 def _seek(consumer: Any, assigned: list[Any], from_beginning: bool, offset: int | None, time_ms: int | None) -> None:
@@ -132,9 +157,15 @@ def _seek(consumer: Any, assigned: list[Any], from_beginning: bool, offset: int 
             consumer.seek(partition, end)
 
 
-def _records(consumer: Any, limit: int | None, timeout_s: float | None, interruption: Interruption) -> Iterator[Any]:
+def _records(
+    consumer: Any,
+    limit: int | None,
+    timeout_s: float | None,
+    interruption: Interruption,
+    printed: Callable[[], None] | None,
+) -> Iterator[Any]:
     """Records as they are committed, at most `limit`, until none has come for `timeout_s` or the command is
-    interrupted."""
+    interrupted. printed: called when those before it are on stdout."""
     last = time.monotonic()
     left = limit
     while not interruption.happened and left != 0:
@@ -144,6 +175,8 @@ def _records(consumer: Any, limit: int | None, timeout_s: float | None, interrup
             left = None if left is None else left - len(records)
         if found:
             sys.stdout.buffer.flush()
+            if printed is not None:
+                printed()
             last = time.monotonic()
         elif timeout_s is not None and time.monotonic() - last >= timeout_s:
             return
@@ -174,16 +207,3 @@ def _as_json(record: Any) -> bytes:
         "headers": [[name, bytes_to_json(value)] for name, value in record.headers],
     }
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _milliseconds(text: str) -> int:
-    """Milliseconds since 1970, of a number or of ISO 8601, which is in UTC by default. Raises UsageError."""
-    if text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"--timestamp {text!r}: give a time as in 2025-01-31T12:00:00Z, or milliseconds since 1970"
-        ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,3 +78,21 @@ def counted(count: int, noun: str) -> str:
 
 def print_json(facts: object) -> None:
     print(json.dumps(facts, ensure_ascii=False, separators=(",", ":")))
+
+
+def milliseconds(option: str, text: str) -> int:
+    """Milliseconds since 1970, of a number or of ISO 8601, which is in UTC by default. Raises UsageError."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{option} {text!r}: give a time as in 2025-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def printable(text: str) -> str:
+    """A client's own text for a terminal, with escapes in place of control characters."""
+    return text if text.isprintable() else repr(text)[1:-1]

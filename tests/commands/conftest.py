@@ -30,7 +30,8 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers that serve. Whoever stops one starts it again."""
     from tests.integration import clusters
 
-    with clusters.running(tmp_path_factory.mktemp("trio") / "c") as made:
+    settings = (*clusters.FAST, '"group.initial.rebalance.delay.ms" = 0')
+    with clusters.running(tmp_path_factory.mktemp("trio") / "c", settings) as made:
         yield made
 
 

@@ -1,0 +1,226 @@
+"""Consumer groups for tools: list, describe and delete them, and read their committed offsets.
+
+group_offsets.py has commits. Members' assignments are their clients' own bytes, of the layout
+
+    int16 version, int32 n, n times: topic name (int16 length, UTF-8), int32 m, m times int32 partition
+
+for consumers (Kafka, ConsumerProtocolAssignment).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kreplog.client.broker_client import Address
+from kreplog.client.bulk_errors import GroupRequestError
+from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections
+from kreplog.client.coordinator_requests import RETRIABLE, Refusal, call_coordinator
+from kreplog.errors import ErrorCode, KreplogError, PeerProtocolError
+from kreplog.types import TopicPartition, check_partition
+from kreplog.wire import generic
+from kreplog.wire.versions import ApiKey
+
+CONSUMER_PROTOCOL = "consumer"
+"""Protocol type of groups whose members read topics."""
+
+DEAD = "Dead"
+"""State of a group that does not exist."""
+
+
+class GroupOverview(NamedTuple):
+    """state, type: "" from brokers that do not report them."""
+
+    group: str
+    state: str
+    protocol_type: str
+    type: str
+
+
+class GroupMember(NamedTuple):
+    """partitions: assigned to it, as far as its protocol is known."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """state: Empty, PreparingRebalance, CompletingRebalance, Stable, or Dead. protocol: the assignor, "" without
+    members. coordinator: its address."""
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: Address
+    members: tuple[GroupMember, ...]
+
+
+class CommittedOffset(NamedTuple):
+    """offset: of the next record that the group is to read. metadata: the client's own text."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+def list_groups(cluster: ClusterConnections, deadline: float) -> list[GroupOverview]:
+    """The groups of all brokers, by name. A coordinator that is loading, or cannot be reached, is retried until
+    `deadline` (time.monotonic). Raises GroupRequestError, BrokersUnreachableError, UnsupportedBrokerError."""
+    while True:
+        brokers = list(cluster.refresh((), deadline).brokers)
+        found: dict[str, GroupOverview] = {}
+        failed: tuple[int, ErrorCode] | None = None
+        for broker_id in brokers:
+            listed = _groups_of(cluster, broker_id, deadline)
+            if isinstance(listed, ErrorCode):
+                failed = broker_id, listed
+                break
+            found.update((overview.group, overview) for overview in listed)
+        if failed is None:
+            return sorted(found.values())
+        broker_id, code = failed
+        if code not in RETRIABLE or time.monotonic() + RETRY_BACKOFF_S >= deadline:
+            raise GroupRequestError(f"broker {broker_id} does not list its groups: {code.name}", group="", code=code)
+        time.sleep(RETRY_BACKOFF_S)  # groups are being loaded, which clients are not notified of
+
+
+def _groups_of(cluster: ClusterConnections, broker_id: int, deadline: float) -> list[GroupOverview] | ErrorCode:
+    try:
+        response = cluster.call_leader(broker_id, ApiKey.LIST_GROUPS, deadline, states_filter=[], types_filter=[])
+    except OSError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if response.error_code:
+        return generic.error_of(response.error_code)
+    return [
+        GroupOverview(group.group_id, group.group_state or "", group.protocol_type, group.group_type or "")
+        for group in response.groups
+    ]
+
+
+def describe_group(cluster: ClusterConnections, group: str, deadline: float) -> GroupDescription:
+    """State and members; DEAD and none of a group that does not exist. Raises as call_coordinator."""
+    response, coordinator = call_coordinator(
+        cluster,
+        group,
+        ApiKey.DESCRIBE_GROUPS,
+        deadline,
+        lambda response: _refused_description(group, response),
+        groups=[group],
+        include_authorized_operations=False,
+    )
+    (described,) = response.groups
+    if described.error_code:
+        return GroupDescription(group, DEAD, "", "", coordinator, ())
+    consumers = described.protocol_type == CONSUMER_PROTOCOL
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            assigned_partitions(bytes(member.member_assignment)) if consumers else (),
+        )
+        for member in described.members
+    )
+    return GroupDescription(
+        group, described.group_state, described.protocol_type, described.protocol_data, coordinator, members
+    )
+
+
+def _refused_description(group: str, response: Any) -> Refusal | None:
+    if [described.group_id for described in response.groups] != [group]:
+        raise PeerProtocolError(f"group {group}: its coordinator describes other groups")
+    code = generic.error_of(response.groups[0].error_code)
+    harmless = code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+    return None if harmless else (code, "the coordinator does not describe it")
+
+
+def committed_offsets(
+    cluster: ClusterConnections, group: str, deadline: float
+) -> dict[TopicPartition, CommittedOffset]:
+    """By partition, of all that have one, also by deleted topics' names. Raises as call_coordinator."""
+    response, _ = call_coordinator(
+        cluster, group, ApiKey.OFFSET_FETCH, deadline, _refused_fetch, group_id=group, topics=None, require_stable=False
+    )
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.committed_offset >= 0:
+                at = _checked(topic.name, partition.partition_index)
+                epoch = getattr(partition, "committed_leader_epoch", None)
+                metadata = partition.metadata or ""
+                found[at] = CommittedOffset(partition.committed_offset, -1 if epoch is None else epoch, metadata)
+    return dict(sorted(found.items()))
+
+
+def _refused_fetch(response: Any) -> Refusal | None:
+    codes = [response.error_code or 0, *(part.error_code for topic in response.topics for part in topic.partitions)]
+    code = generic.error_of(next(filter(None, codes), 0))
+    return None if code is ErrorCode.NONE else (code, "the coordinator does not report its offsets")
+
+
+def delete_group(cluster: ClusterConnections, group: str, deadline: float) -> None:
+    """Delete a group without members, with its offsets. Raises as call_coordinator."""
+
+    def refusal(response: Any) -> Refusal | None:
+        code = generic.error_of(next((result.error_code for result in response.results), 0))
+        return None if code is ErrorCode.NONE else (code, "the coordinator does not delete it")
+
+    call_coordinator(cluster, group, ApiKey.DELETE_GROUPS, deadline, refusal, groups_names=[group])
+
+
+def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in an assignment of a consumer; none if these bytes are no such assignment."""
+    try:
+        return _parse_assignment(assignment)
+    except (ValueError, KreplogError):
+        return ()
+
+
+def _parse_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """Raises ValueError, KreplogError for other bytes."""
+    found: list[TopicPartition] = []
+    at = 2
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        if not 0 <= size <= len(assignment) - at:
+            raise ValueError("an assignment that ends too early")
+        at += size
+        return assignment[at - size : at]
+
+    def count(size: int) -> int:
+        return int.from_bytes(take(size), "big", signed=True)
+
+    if not assignment:
+        return ()
+    for _ in range(_within(count(4), len(assignment))):
+        topic = take(count(2)).decode()
+        found += [_checked(topic, count(4)) for _ in range(_within(count(4), len(assignment)))]
+    return tuple(found)
+
+
+def _within(number: int, size: int) -> int:
+    if not 0 <= number <= size:
+        raise ValueError("a count that its bytes cannot have")
+    return number
+
+
+def _checked(topic: str, number: int) -> TopicPartition:
+    """Raises PeerProtocolError for what cannot be a partition."""
+    try:
+        return check_partition(TopicPartition(topic, number))
+    except (KreplogError, TypeError) as error:
+        raise PeerProtocolError(f"a partition {number} of {topic!r}: {error}") from None
+
+
+def owners(members: Sequence[GroupMember]) -> dict[TopicPartition, GroupMember]:
+    """By partition the member that it is assigned to."""
+    return {at: member for member in members for at in member.partitions}

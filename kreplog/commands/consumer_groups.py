@@ -1,0 +1,294 @@
+"""`kreplog group`: list, describe and delete consumer groups, and reset their offsets, over the Kafka protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from kreplog.client.bulk_errors import GroupRequestError
+from kreplog.client.cluster_connections import ClusterConnections
+from kreplog.client.group_admin import (
+    DEAD,
+    CommittedOffset,
+    GroupDescription,
+    committed_offsets,
+    delete_group,
+    describe_group,
+    list_groups,
+    owners,
+)
+from kreplog.client.group_offsets import commit_offsets
+from kreplog.client.offset_lookup import available_end_offsets
+from kreplog.client.offset_reset import PartitionReset, ResetTarget, plan_reset
+from kreplog.commands.connecting import cluster_connections
+from kreplog.commands.options import (
+    App,
+    AsJson,
+    Bootstrap,
+    OptionalDir,
+    counted,
+    milliseconds,
+    print_json,
+    printable,
+)
+from kreplog.errors import ErrorCode, UsageError
+from kreplog.types import TopicPartition, check_topic
+
+TIMEOUT_S = 15.0
+"""How long a command waits for a coordinator that is loading or moving."""
+
+group_app = App("List, describe and delete consumer groups, and reset their offsets.")
+
+GroupId = Annotated[str, typer.Argument(help="Id of the group.")]
+
+
+@group_app.command("list")
+def list_all(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only groups in this state, as in Stable; may be repeated.")
+    ] = None,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the groups with their states."""
+    states = {each.lower() for each in state or ()}
+    with cluster_connections(cluster, bootstrap) as connections:
+        groups = [each for each in list_groups(connections, _deadline()) if not states or each.state.lower() in states]
+    if as_json:
+        print_json({"groups": [each._asdict() for each in groups]})
+        return
+    for each in groups:
+        print(f"{printable(each.group)}  {each.state or 'state unknown'}  {each.protocol_type or 'no protocol'}")
+
+
+# Describe
+
+
+@group_app.command()
+def describe(group: GroupId, cluster: OptionalDir = None, bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+    """Show a group's state and members, and committed offset, log end and lag of each partition."""
+    with cluster_connections(cluster, bootstrap) as connections:
+        described = describe_group(connections, group, _deadline())
+        committed = committed_offsets(connections, group, _deadline())
+        if described.state == DEAD and not committed:
+            raise _no_such_group(group)
+        partitions = sorted({*committed, *owners(described.members)})
+        ends = available_end_offsets(connections, partitions, _deadline())
+    facts = _facts(described, committed, partitions, ends)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _facts(
+    described: GroupDescription,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    partitions: Sequence[TopicPartition],
+    ends: Mapping[TopicPartition, int],
+) -> dict[str, Any]:
+    owner = owners(described.members)
+    offsets = []
+    for at in partitions:
+        offset, end = (committed[at].offset if at in committed else None), ends.get(at)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        offsets.append(
+            {
+                "topic": at.topic,
+                "partition": at.partition,
+                "offset": offset,
+                "log_end_offset": end,
+                "lag": lag,
+                "member_id": owner[at].member_id if at in owner else None,
+                "metadata": committed[at].metadata if at in committed else None,
+            }
+        )
+    return {
+        "group": described.group,
+        "state": described.state,
+        "protocol_type": described.protocol_type,
+        "protocol": described.protocol,
+        "coordinator": "{}:{}".format(*described.coordinator),
+        "members": [
+            {**member._asdict(), "partitions": [str(at) for at in member.partitions]} for member in described.members
+        ],
+        "offsets": offsets,
+        "lag": sum(row["lag"] or 0 for row in offsets),
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    protocol = f", {printable(facts['protocol'])}" if facts["protocol"] else ""
+    print(
+        f"{printable(facts['group'])}: {facts['state']}{protocol}, coordinator {facts['coordinator']}, "
+        f"{counted(len(facts['members']), 'member')}, lag {facts['lag']:,}"
+    )
+    for member in facts["members"]:
+        static = f"  instance {printable(member['instance_id'])}" if member["instance_id"] is not None else ""
+        print(f"    {printable(member['member_id'])}{static}  at {printable(member['host'])}: {_list(member)}")
+    for row in facts["offsets"]:
+        numbers = "".join(f"  {word} {_number(row[key])}" for word, key in _COLUMNS.items())
+        print(f"{row['topic']}-{row['partition']}{numbers}  {printable(row['member_id'] or 'no member')}")
+
+
+_COLUMNS = {"committed": "offset", "end": "log_end_offset", "lag": "lag"}
+
+
+def _list(member: dict[str, Any]) -> str:
+    return ", ".join(member["partitions"]) or "no partitions"
+
+
+def _number(value: int | None) -> str:
+    return "none" if value is None else f"{value:,}"
+
+
+# Reset
+
+
+@group_app.command("reset-offsets")
+def reset_offsets(
+    group: GroupId,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", help="Topic, or partitions of it as in events:0,2; may be repeated."),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All partitions with a committed offset of the group.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: only new records.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="By this many records from the committed offset, back if negative.")
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", help="To the first record from then on: ISO 8601, or milliseconds since 1970."),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Commit the new offsets (default: show them only).")
+    ] = False,
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show, or with --execute commit, offsets from which a group without members is to continue.
+
+    An offset outside of the log becomes its nearest end."""
+    target = _target(to_earliest, to_latest, to_offset, shift_by, to_datetime)
+    if bool(topic) == all_topics:
+        raise UsageError("give either --topic or --all-topics")
+    requested = [_topic_and_partitions(text) for text in topic or ()]
+    with cluster_connections(cluster, bootstrap) as connections:
+        described = describe_group(connections, group, _deadline())
+        if described.members or described.state not in ("Empty", DEAD):
+            raise UsageError(
+                f"group {group} is {described.state} with {counted(len(described.members), 'member')}: offsets can be "
+                "reset while it has none; stop its consumers first"
+            )
+        committed = committed_offsets(connections, group, _deadline())
+        partitions = _partitions(connections, requested) if requested else list(committed)
+        if not partitions:
+            raise _no_such_group(group)
+        resets = plan_reset(connections, partitions, committed, target, _deadline())
+        if execute:
+            commit_offsets(connections, group, {at: reset.offset for at, reset in resets.items()}, {}, _deadline())
+    _show_resets(group, resets, execute, as_json)
+
+
+def _target(
+    to_earliest: bool, to_latest: bool, to_offset: int | None, shift_by: int | None, to_datetime: str | None
+) -> ResetTarget:
+    given = [to_earliest, to_latest, to_offset is not None, shift_by is not None, to_datetime is not None]
+    if sum(given) != 1:
+        raise UsageError("give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
+    if to_offset is not None or shift_by is not None:
+        return ResetTarget(offset=to_offset, shift=shift_by)
+    if to_datetime is not None:
+        return ResetTarget(timestamp=milliseconds("--to-datetime", to_datetime))
+    return ResetTarget.earliest() if to_earliest else ResetTarget.latest()
+
+
+def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
+    """The topic of a --topic, and the partitions, None for all. Raises UsageError."""
+    name, colon, numbers = text.partition(":")
+    check_topic(name)
+    if not colon:
+        return name, None
+    try:
+        return name, [int(number) for number in numbers.split(",")]
+    except ValueError:
+        raise UsageError(f"--topic {text!r}: give partitions as in {name}:0,2") from None
+
+
+def _partitions(
+    connections: ClusterConnections, requested: Sequence[tuple[str, list[int] | None]]
+) -> list[TopicPartition]:
+    metadata = connections.refresh({name for name, _ in requested}, _deadline())
+    found: dict[TopicPartition, None] = {}
+    for name, numbers in requested:
+        existing = sorted(at for at in metadata.partitions if at.topic == name)
+        wanted = existing if numbers is None else [TopicPartition(name, number) for number in numbers]
+        for at in wanted or [TopicPartition(name, 0)]:
+            if at not in metadata.partitions:
+                raise UsageError(f"there is no partition {at}: topic {name} has {len(existing)}")
+            found[at] = None
+    return list(found)
+
+
+def _show_resets(group: str, resets: Mapping[TopicPartition, PartitionReset], execute: bool, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {"topic": at.topic, "partition": at.partition, **reset._asdict()} for at, reset in sorted(resets.items())
+        ]
+        print_json({"group": group, "executed": execute, "offsets": rows})
+        return
+    for at, reset in sorted(resets.items()):
+        wanted = "" if reset.wanted is None else f"  ({reset.wanted:,} is outside of the log)"
+        print(f"{at}  committed {_number(reset.committed)}  new {reset.offset:,}{wanted}")
+    changed = f"{counted(len(resets), 'offset')} of group {printable(group)}"
+    print(f"{changed} committed" if execute else f"{changed} would be committed: add --execute to do so")
+
+
+# Delete
+
+
+@group_app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(help="Ids of the groups.")],
+    cluster: OptionalDir = None,
+    bootstrap: Bootstrap = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete groups without members, with their committed offsets."""
+    deleted: list[str] = []
+    with cluster_connections(cluster, bootstrap) as connections:
+        for group in dict.fromkeys(groups):
+            try:
+                delete_group(connections, group, _deadline())
+            except GroupRequestError as error:
+                if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise _no_such_group(group, deleted) from error
+                raise
+            deleted.append(group)
+            if not as_json:
+                print(f"{printable(group)}: deleted")
+    if as_json:
+        print_json({"deleted": deleted})
+
+
+def _no_such_group(group: str, deleted: Sequence[str] = ()) -> GroupRequestError:
+    before = f"; {', '.join(map(printable, deleted))} deleted before" if deleted else ""
+    return GroupRequestError(
+        f"there is no group {printable(group)} with members or offsets: `kreplog group list` lists them{before}",
+        group=group,
+        code=ErrorCode.GROUP_ID_NOT_FOUND,
+    )
+
+
+def _deadline() -> float:
+    return time.monotonic() + TIMEOUT_S

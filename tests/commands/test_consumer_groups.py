@@ -1,0 +1,198 @@
+"""group list, describe, reset-offsets and delete, and consume --group, against brokers that serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+import kafka
+
+from kreplog.client.group_admin import assigned_partitions
+from kreplog.cluster.local_cluster import LocalCluster
+from kreplog.types import TopicPartition
+from tests.clients.polling import Polled
+from tests.commands.conftest import Kreplog
+from tests.integration.clusters import eventually, wait_for_topic
+
+TOPIC = "counted"
+RECORDS = 6
+"""Of the first of its two partitions."""
+
+AT_MS = 1_700_000_000_000
+"""Timestamp of the first record; each is a second later than the one before."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topic(trio: LocalCluster) -> Iterator[None]:
+    with kafka.KafkaAdminClient(bootstrap_servers=trio.bootstrap()) as admin:
+        admin.create_topics({TOPIC: {"num_partitions": 2, "replication_factor": 3}})
+    wait_for_topic(trio, TOPIC, 2)
+    producer = kafka.KafkaProducer(bootstrap_servers=trio.bootstrap())
+    for number in range(RECORDS):
+        producer.send(TOPIC, b"%d" % number, partition=0, timestamp_ms=AT_MS + 1000 * number)
+    producer.flush()
+    producer.close()
+    yield
+
+
+def as_json(run: Kreplog, *words: Any) -> dict[str, Any]:
+    outcome = run(*words, "--json")
+    assert outcome.code == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+def commit(run: Kreplog, group: str, offset: int) -> None:
+    """An offset of the first partition, by a group without members."""
+    outcome = run("group", "reset-offsets", group, "--topic", f"{TOPIC}:0", "--to-offset", offset, "--execute")
+    assert outcome.code == 0, outcome.err
+
+
+def committed(run: Kreplog, group: str) -> dict[int, int]:
+    return {row["partition"]: row["offset"] for row in as_json(run, "group", "describe", group)["offsets"]}
+
+
+def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
+    commit(on_trio, "live", 2)
+    consumer = kafka.KafkaConsumer(
+        TOPIC,
+        group_id="live",
+        group_instance_id="first\x1b[31m",
+        client_id="reader",
+        bootstrap_servers=trio.bootstrap(),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    with Polled(consumer):
+
+        def has_both() -> bool:
+            members = as_json(on_trio, "group", "describe", "live")["members"]
+            return [len(member["partitions"]) for member in members] == [2]
+
+        eventually(has_both, "it does not get its partitions")
+        facts = as_json(on_trio, "group", "describe", "live")
+        (member,) = facts["members"]
+        assert facts["coordinator"] in trio.bootstrap().split(",")
+        assert (facts["protocol_type"], facts["lag"]) == ("consumer", 4)
+        assert (member["client_id"], member["instance_id"]) == ("reader", "first\x1b[31m")
+        assert member["partitions"] == [f"{TOPIC}-0", f"{TOPIC}-1"]
+        assert [(row["offset"], row["log_end_offset"], row["lag"]) for row in facts["offsets"]] == [
+            (2, RECORDS, 4),
+            (None, 0, None),
+        ]
+        assert {row["member_id"] for row in facts["offsets"]} == {member["member_id"]}
+        text = on_trio("group", "describe", "live").out.decode()
+        assert text.startswith("live: Stable, ") and "1 member, lag 4\n" in text
+        assert f"\n{TOPIC}-0  committed 2  end 6  lag 4  first\\x1b[31m-" in text
+        assert "instance first\\x1b[31m  at " in text, "control characters of clients must not reach the terminal"
+        listed = {each["group"]: each["state"] for each in as_json(on_trio, "group", "list")["groups"]}
+        assert listed["live"] == "Stable"
+        assert b"live  Stable  consumer\n" in on_trio("group", "list", "--state", "stable").out
+        assert b"live" not in on_trio("group", "list", "--state", "Empty").out
+        refused = on_trio("group", "reset-offsets", "live", "--all-topics", "--to-earliest", "--execute")
+        assert refused.code == 2 and "group live is Stable with 1 member" in refused.err
+        refused = on_trio("group", "delete", "live")
+        assert refused.code == 1 and "NON_EMPTY_GROUP" in refused.err
+        assert committed(on_trio, "live")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "offset"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], RECORDS),
+        (["--to-offset", 4], 4),
+        (["--to-offset", 99], RECORDS),
+        (["--shift-by", 2], 5),
+        (["--shift-by", -2], 1),
+        (["--shift-by", -9], 0),
+        (["--to-datetime", AT_MS + 1500], 2),
+        (["--to-datetime", "2033-05-18T03:33:20Z"], RECORDS),
+    ],
+)
+def test_where_a_reset_goes_to(on_trio: Kreplog, words: list[Any], offset: int) -> None:
+    commit(on_trio, "reset", 3)
+    command = ["group", "reset-offsets", "reset", "--all-topics", *words]
+    planned = as_json(on_trio, *command)
+    assert planned["executed"] is False
+    (row,) = planned["offsets"]
+    assert (row["committed"], row["offset"]) == (3, offset)
+    assert row["wanted"] == {99: 99, -9: -6}.get(words[-1])
+    assert committed(on_trio, "reset") == {0: 3}, "a plan changes nothing"
+    assert as_json(on_trio, *command, "--execute")["executed"] is True
+    assert committed(on_trio, "reset") == {0: offset}
+
+
+def test_a_reset_in_words(on_trio: Kreplog) -> None:
+    commit(on_trio, "words", 3)
+    command = ["group", "reset-offsets", "words", "--topic", TOPIC, "--to-offset", 9]
+    assert on_trio(*command).out.decode().splitlines() == [
+        f"{TOPIC}-0  committed 3  new 6  (9 is outside of the log)",
+        f"{TOPIC}-1  committed none  new 0  (9 is outside of the log)",
+        "2 offsets of group words would be committed: add --execute to do so",
+    ]
+    assert on_trio(*command, "--execute").out.endswith(b"2 offsets of group words committed\n")
+
+
+def test_resets_that_are_refused(on_trio: Kreplog) -> None:
+    commit(on_trio, "refused", 3)
+    for words, expected in (
+        (["--all-topics"], "give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime"),
+        (["--all-topics", "--to-latest", "--to-earliest"], "give one of"),
+        (["--to-latest"], "give either --topic or --all-topics"),
+        (["--topic", TOPIC, "--all-topics", "--to-latest"], "give either --topic or --all-topics"),
+        (["--topic", f"{TOPIC}:x", "--to-latest"], f"give partitions as in {TOPIC}:0,2"),
+        (["--topic", f"{TOPIC}:7", "--to-latest"], f"there is no partition {TOPIC}-7: topic {TOPIC} has 2"),
+        (["--topic", "unborn", "--to-latest"], "there is no partition unborn-0: topic unborn has 0"),
+        (["--topic", TOPIC, "--shift-by", 1], f"{TOPIC}-1: the group has no committed offset there to shift"),
+        (["--all-topics", "--to-datetime", "soon"], "--to-datetime 'soon': give a time"),
+    ):
+        outcome = on_trio("group", "reset-offsets", "refused", *words, "--execute")
+        assert outcome.code == 2 and expected in outcome.err, outcome.err
+    assert committed(on_trio, "refused") == {0: 3}
+
+
+def test_delete(on_trio: Kreplog) -> None:
+    commit(on_trio, "old", 1)
+    commit(on_trio, "older", 1)
+    outcome = on_trio("group", "delete", "old", "never", "older")
+    assert (outcome.code, outcome.out) == (1, b"old: deleted\n")
+    assert "there is no group never" in outcome.err and "; old deleted before" in outcome.err
+    assert as_json(on_trio, "group", "delete", "older") == {"deleted": ["older"]}
+    outcome = on_trio("group", "describe", "older")
+    assert outcome.code == 1 and "there is no group older with members or offsets" in outcome.err
+    assert not {"old", "older"} & {each["group"] for each in as_json(on_trio, "group", "list")["groups"]}
+
+
+def test_consume_continues_where_its_group_was(on_trio: Kreplog) -> None:
+    command = ["consume", TOPIC, "--group", "printer", "--from-beginning"]
+    assert on_trio(*command, "-n", 4).out == b"0\n1\n2\n3\n"
+    assert committed(on_trio, "printer")[0] == 4
+    assert on_trio(*command, "-n", 2).out == b"4\n5\n"
+    assert committed(on_trio, "printer")[0] == RECORDS
+    assert as_json(on_trio, "group", "describe", "printer")["state"] == "Empty", "it has not left"
+    for words in (["--offset", 1], ["--partition", 0], ["--timestamp", 1]):
+        outcome = on_trio("consume", TOPIC, "--group", "printer", *words)
+        assert outcome.code == 2 and "--group" in outcome.err
+
+
+def test_assignments_of_hostile_members() -> None:
+    topic = b"\x00\x01t"
+    right = b"\x00\x00" + b"\x00\x00\x00\x01" + topic + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x00\x00\x00\x00\x05"
+    assert assigned_partitions(right + b"\xff\xff\xff\xff") == (TopicPartition("t", 0), TopicPartition("t", 5))
+    assert assigned_partitions(b"") == ()
+    for end in range(len(right)):
+        assert assigned_partitions(right[:end]) == ()
+    for wrong in (
+        b"\x00\x00\x7f\xff\xff\xff" + topic * 3,
+        b"\x00\x00\xff\xff\xff\xff",
+        right.replace(b"t", b"/"),
+        right.replace(b"t", b"\xff"),
+        right.replace(b"\x00\x00\x00\x05", b"\xff\xff\xff\xff"),
+    ):
+        assert assigned_partitions(wrong) == ()
