@@ -121,9 +121,8 @@ class Injector:
         others = [other for other in self._cluster.machines.values() if other is not machine]
         return others[int(pick * len(others))]
 
-    def _partition(self, pick: float, *, internal: bool = True) -> TopicPartition | None:
-        """internal: may be of a topic whose records nobody else deletes."""
-        partitions = [name for name in self._cluster.partitions() if internal or name.topic != OFFSETS_TOPIC]
+    def _partition(self, pick: float) -> TopicPartition | None:
+        partitions = self._cluster.partitions()
         return partitions[int(pick * len(partitions))] if partitions else None
 
     def _later(self, action: Action, end: Callable[..., object], *arguments: object) -> None:
@@ -613,7 +612,7 @@ class Injector:
 
     def _delete_records(self, action: Action) -> bool:
         cluster = self._cluster
-        partition = self._partition(action.draws[0], internal=False)
+        partition = self._partition(action.draws[0])
         if partition is None:
             return False
         leader = cluster.leader_of(partition)

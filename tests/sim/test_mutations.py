@@ -79,6 +79,7 @@ FOUND = {
     "pipelined-fetch-in-sync": 27,
     "presumed-dead-not-registered-again": 5,
     "producer-state-lost": 57,
+    "records-of-groups-deleted": 222,
     "refused-deletion-skips-fsync": 1532,
     "registration-not-delivered": 0,
     "resigned-controller-sends": 8,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from kreplog.core.effects import Reply, Steps
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import DeletedRecords, DeleteRecordsPartition, DeleteRecordsRequest, FetchPartition
 from kreplog.core.replication.delayed import DelayedDeletion, DelayedDeletions
 from kreplog.core.replication.metadata import MetadataCache
@@ -38,6 +39,9 @@ class Deletions:
 
     def _delete_before(self, deleted: DeleteRecordsPartition) -> Steps[tuple[DeletedRecords, int]]:
         """The current response, and the offset that the low watermark must reach to complete it."""
+        if self._is_internal(deleted.partition):
+            text = f"{deleted.partition}: records of an internal topic are deleted by its coordinators alone"
+            return DeletedRecords(deleted.partition, ErrorCode.INVALID_TOPIC_EXCEPTION, message=text), 0
         partition = self._partitions.get(deleted.partition)
         if partition is None:
             return DeletedRecords(deleted.partition, self._metadata.replica_error(deleted.partition)), 0
@@ -51,6 +55,10 @@ class Deletions:
             partition.storage_failed(failure)
             return DeletedRecords(deleted.partition, ErrorCode.KAFKA_STORAGE_ERROR, message=str(failure)), 0
         return DeletedRecords(deleted.partition, ErrorCode.NONE, partition.low_watermark()), required
+
+    def _is_internal(self, partition: TopicPartition) -> bool:
+        """Its records are the only copy of the committed offsets. Source: Kafka, ReplicaManager.deleteRecords."""
+        return partition.topic == OFFSETS_TOPIC
 
     def settle(self, topic_partition: TopicPartition) -> Steps[None]:
         """Complete what waits for this partition if all its live replicas have deleted, or it is no longer led here."""

@@ -21,6 +21,7 @@ from kreplog.core import nodes
 from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
 from kreplog.core.controller.partition_limits import PartitionLimits
+from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.errors import (
     BadVersionError,
     CoordinationError,
@@ -343,6 +344,12 @@ class AdminHandlers:
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
         current = await stored_topic(self._store, topic.name)
         first = max(current.partitions) + 1
+        if topic.name == OFFSETS_TOPIC:
+            raise RefusedError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {topic.name} keeps its {first} partitions: with another number groups would lose the partition "
+                "that has their offsets",
+            )
         if topic.count <= first:
             raise RefusedError(
                 ErrorCode.INVALID_PARTITIONS,

@@ -21,6 +21,7 @@ from kreplog.core.groups.group import Group
 from kreplog.core.groups.log_writer import Committed, GroupLogWriter
 from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
+from kreplog.core.replication.deletions import Deletions
 from kreplog.errors import ErrorCode
 from kreplog.sim.mutations.mutation import MutationGroup, Patch
 
@@ -160,6 +161,12 @@ def _fenced_static_member_acts() -> list[Patch]:
         return self.members.get(current, ErrorCode.UNKNOWN_MEMBER_ID)
 
     return [(Group, "identified", by_instance)]
+
+
+@MUTATIONS.add("records-of-groups-deleted")
+def _records_of_groups_deleted() -> list[Patch]:
+    """DeleteRecords deletes committed offsets, which the next coordinator then lacks."""
+    return [(Deletions, "_is_internal", lambda self, partition: False)]
 
 
 def _ignore(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:

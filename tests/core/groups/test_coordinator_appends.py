@@ -5,7 +5,13 @@ from __future__ import annotations
 from kreplog.core.effects import Reply
 from kreplog.core.events import LeadershipChanged, Received, SessionLost
 from kreplog.core.group_messages import OFFSETS_TOPIC
-from kreplog.core.messages import CoordinatorProduce, ProducePartition
+from kreplog.core.messages import (
+    CoordinatorProduce,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ProducePartition,
+)
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 from tests.core.shell import Shell, batch
@@ -51,3 +57,16 @@ def test_an_append_of_another_epoch_is_refused() -> None:
     assert append(shell, 1) is ErrorCode.FENCED_LEADER_EPOCH
     assert append(shell, 3) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert append(shell, 2) is ErrorCode.NONE
+
+
+def test_records_of_groups_cannot_be_deleted() -> None:
+    """Source: Kafka, ReplicaManager.deleteRecords, which rejects internal topics."""
+    shell = Shell()
+    shell.leader_and_isr(1, 1, (1,), replicas=(1,), partition=HOME)
+    assert append(shell, 1) is ErrorCode.NONE
+    request = DeleteRecordsRequest(1000, (DeleteRecordsPartition(HOME, -1),))
+    (reply,) = [effect for effect in shell.step(Received("delete", request)) if isinstance(effect, Reply)]
+    assert isinstance(reply.response, DeleteRecordsResponse)
+    (deleted,) = reply.response.partitions
+    assert deleted.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert shell.logs[HOME].log_start == 0

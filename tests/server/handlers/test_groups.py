@@ -111,6 +111,19 @@ def test_nobody_but_coordinators_writes_to_the_internal_topic(bootstrap: str) ->
     assert [error.name() for error in reports] == ["TOPIC_EXCEPTION"]
 
 
+def test_the_internal_topic_keeps_its_partitions_and_records(bootstrap: str) -> None:
+    """A group belongs to one partition by the hash of its name and the number of partitions, and its offsets stay."""
+    consumer_of(bootstrap, "keeps", TOPIC).close()
+    with admin_of(bootstrap) as admin:
+        for count in (2, 3, 50):
+            with pytest.raises(KafkaError, match="keeps its 3 partitions"):
+                admin.create_partitions({INTERNAL: count})
+        with pytest.raises(KafkaError, match="InvalidTopic"):
+            admin.delete_records({kafka.TopicPartition(INTERNAL, 0): -1})
+        (topic,) = admin.describe_topics([INTERNAL])
+        assert len(topic["partitions"]) == 3
+
+
 def test_aiokafka_subscribes(bootstrap: str) -> None:
     aiokafka = pytest.importorskip("aiokafka")
 
