@@ -86,6 +86,8 @@ class LogConfig:
         compaction, so that readers from the start see it.
     dedupe_buffer_size: bytes of memory for the keys that one compaction has to know, 24 for each, a tenth of it unused;
         where there are more keys, it goes as far as it can.
+    offset_gaps: accept what compaction by the leader has left, as under a policy with "compact", since an earlier
+        policy was such a one.
     directory_group: name or number of a group that may read the directory, where that is made by this: a reader under
         another user needs it, such as Spark. By default all files are for their owner alone, whatever the umask.
     """
@@ -110,6 +112,7 @@ class LogConfig:
     max_compaction_lag_ms: int = 2**63 - 1
     delete_retention_ms: int = 24 * 3600 * 1000
     dedupe_buffer_size: int = 128 << 20
+    offset_gaps: bool = False
     directory_group: str | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +145,9 @@ class TopicConfig:
     unclean_leader_election_enable: elect a replica that may lack committed records when no other is left.
     flush_messages: 1 makes every replica fsync a record before it counts as replicated; the default leaves it to the
         page cache.
-
+    cleanup_policy: "delete" deletes segments past the retention limits, "compact" leaves of each key the newest
+        record, and refuses records without a key; or both.
+    offset_gaps: an earlier cleanup_policy had "compact" in it, so that offsets may be missing.
     unused: settings of Kafka's that have no effect, with their values as text, by name.
 
     The rest: as in LogConfig; None for what the broker that has the replica goes by.
@@ -151,6 +156,8 @@ class TopicConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     flush_messages: int = 2**63 - 1
+    cleanup_policy: str = "delete"
+    offset_gaps: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
     segment_bytes: int | None = None
@@ -158,17 +165,28 @@ class TopicConfig:
     max_message_bytes: int | None = None
     index_interval_bytes: int | None = None
     message_timestamp_type: str | None = None
+    min_cleanable_dirty_ratio: float | None = None
+    min_compaction_lag_ms: int | None = None
+    max_compaction_lag_ms: int | None = None
+    delete_retention_ms: int | None = None
     unused: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         _check_fields(self)
         if self.message_timestamp_type is not None:
             _one_of("message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES)
+        _one_of("cleanup_policy", self.cleanup_policy, CLEANUP_POLICIES)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the cleanup policy has "compact" in it."""
+        return "compact" in self.cleanup_policy
 
     def log_config(self, broker: LogConfig) -> LogConfig:
         """What a log of the topic goes by, on a broker whose own settings are these."""
         given = {name: value for name in TOPIC_LOG_SETTINGS if (value := getattr(self, name)) is not None}
-        return replace(broker, **given) if given else broker
+        given |= {name: getattr(self, name) for name in ("cleanup_policy", "offset_gaps")}
+        return broker if all(getattr(broker, name) == value for name, value in given.items()) else replace(broker, **given)
 
     @property
     def flushes_every_record(self) -> bool:
@@ -262,7 +280,7 @@ def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupC
                 raise ArgumentTypeError(f"{field.name} must be an int, not {type(value).__name__} {value!r}")
             if not low <= value <= high:
                 raise UsageError(f"{field.name} = {value} is out of range: allowed are {low} to {high}")
-        elif field.type == "float":
+        elif str(field.type).startswith("float"):
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ArgumentTypeError(f"{field.name} must be a number, not {type(value).__name__} {value!r}")
             if not 0 <= value <= 1:

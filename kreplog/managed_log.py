@@ -6,7 +6,7 @@ and directories, open files and freed memory, and batches as clients send them.
 
 from __future__ import annotations
 
-from kreplog._native import writable
+from kreplog._native import compaction, writable
 from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
 from kreplog._native.directory import OWNER_LOCK
@@ -17,6 +17,7 @@ from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog._native.state import STATE_NAME
 from kreplog.log import Log
+from kreplog.types import CompactionBacklog
 
 __all__ = [
     "OWNER_LOCK",
@@ -67,8 +68,19 @@ class ManagedLog(Log):
         writable.sync_files(self)
 
     def expect_failure(self) -> None:
-        """Its directory is about to be moved or deleted: what threads still do with it may fail, and is not logged."""
+        """Its directory is about to be moved or deleted: what threads still do with it may fail, and is not logged. A
+        compaction under way ends without touching what is in its place then."""
         writable.expect_failure(self)
+
+    def compaction_backlog(self, now_ms: int) -> CompactionBacklog:
+        """What a compaction would find. Rolls the active segment if its oldest record is past max_compaction_lag_ms.
+
+        now_ms: wall clock in ms. Raises LogFailedError, LogClosedError, StorageError."""
+        return compaction.backlog(self, now_ms)
+
+    def end_compaction(self) -> None:
+        """Have a compaction under way in another thread end soon, with LogClosedError; no other begins."""
+        writable.end_compaction(self)
 
     def abandon(self) -> None:
         """Forget the log without a last write, and let go of its files."""

@@ -189,6 +189,29 @@ class CompactionReport:
     segments_after: int
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionBacklog:
+    """What a compaction of a log would find in the segments that it may look at.
+
+    clean_bytes, dirty_bytes: below and above the cleaner checkpoint. overdue_ms: by how much the oldest dirty record is
+    older than max_compaction_lag_ms, 0 if it is not. min_dirty_ratio: min_cleanable_dirty_ratio of the log."""
+
+    clean_bytes: int
+    dirty_bytes: int
+    overdue_ms: int
+    min_dirty_ratio: float
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of the bytes that is dirty."""
+        return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough is dirty, or something for too long. Source: KIP-354, Kafka's LogCleanerManager."""
+        return self.dirty_bytes > 0 and (self.overdue_ms > 0 or self.dirty_ratio > self.min_dirty_ratio)
+
+
 NO_LEADER = -1
 """The leader of a partition that has none."""
 

@@ -1,6 +1,7 @@
 from kreplog._native.log import SegmentedLog
-from kreplog.types import CompactionReport
+from kreplog.types import CompactionBacklog, CompactionReport
 
+def backlog(log: SegmentedLog, now_ms: int) -> CompactionBacklog: ...
 def compact(
     log: SegmentedLog, now_ms: int | None, force: bool, max_bytes_per_second: int | None
 ) -> CompactionReport | None: ...

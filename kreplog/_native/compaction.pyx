@@ -25,7 +25,7 @@ import time
 from array import array
 
 from kreplog.errors import CorruptBatchError, LogClosedError, UsageError
-from kreplog.types import CompactionReport
+from kreplog.types import CompactionBacklog, CompactionReport
 
 _logger = logging.getLogger("kreplog")
 
@@ -54,6 +54,13 @@ def compact(SegmentedLog log, now_ms, bint force, max_bytes_per_second):
         return Compaction(log, now, rate).run(force)
     finally:
         PyThread_release_lock(log.compaction_mutex)
+
+
+def backlog(SegmentedLog log, now_ms):
+    """See ManagedLog.compaction_backlog."""
+    cdef Compaction compaction = Compaction(log, integer(now_ms, "now_ms"), 0)
+    compaction.choose()
+    return compaction.backlog()
 
 
 @cython.final
@@ -116,7 +123,7 @@ cdef class Compaction:
         cdef list group
         cdef Segment segment
         self.choose()
-        if not self.segments or not (force or self.first_dirty < self.end and self.is_due()):
+        if not self.segments or not (force or self.backlog().is_due):
             return None
         before = sum([segment.byte_size() for segment in self.segments])
         try:
@@ -136,14 +143,24 @@ cdef class Compaction:
         return self.report(before, end)
 
     cdef int note_compacted(self, int64_t end) except -1:
-        """Move the cleaner checkpoint, unless the log was cut: what follows the cut was never compacted."""
-        self.log.lock()
-        try:
-            if self.log.cut_count == self.cut_count:
-                self.log.cleaner_checkpoint.update(self.log.topic_partition, end)
-        finally:
-            self.log.unlock()
+        """Move the cleaner checkpoint, unless the log was cut: what follows the cut was never compacted.
+
+        Not under the lock, for which an append would wait until the file is durable. If a cut comes in between and the
+        process ends before the checkpoint is taken back, `choose` has `dense_from`, which the cut has moved."""
+        cdef SegmentedLog log = self.log
+        if self.is_cut():
+            return 0
+        log.cleaner_checkpoint.update(log.topic_partition, end)
+        if self.is_cut() and not log.failure_expected:
+            log.cleaner_checkpoint.update(log.topic_partition, min(self.first_dirty, log.position.log_start_offset))
         return 0
+
+    cdef bint is_cut(self) except -1:
+        """Whether the log was cut since the segments were chosen, or its directory is being moved away."""
+        self.log.lock()
+        cdef bint cut = self.log.cut_count != self.cut_count or self.log.failure_expected
+        self.log.unlock()
+        return cut
 
     cdef int choose(self) except -1:
         """The segments that may be looked at: sealed, committed, and as old as min_compaction_lag_ms wants them."""
@@ -168,7 +185,7 @@ cdef class Compaction:
                     break
                 self.segments.append(segment)
                 self.end = log.segment_end(log._segments, i)
-            self.first_dirty = log.compacted_to()
+            self.first_dirty = min(log.compacted_to(), log.position.dense_from)
             if self.first_dirty > log.position.leo:
                 _logger.warning(
                     "%s: the cleaner checkpoint %d lies beyond the log end offset %d; compacting from the log start "
@@ -181,20 +198,24 @@ cdef class Compaction:
         self.dirty_from = max(log.segment_index(self.segments, self.first_dirty), 0)
         return 0
 
-    cdef bint is_due(self) except -1:
-        """Whether enough is dirty, or something for long enough."""
+    cdef object backlog(self):
+        """The CompactionBacklog of the segments that were chosen."""
         cdef Segment segment
-        cdef int64_t total = 0
+        cdef int64_t clean = 0
         cdef int64_t dirty = 0
+        cdef int64_t overdue = 0
+        cdef int64_t most = self.log.config.max_compaction_lag_ms
         cdef Py_ssize_t i
         for i, segment in enumerate(self.segments):
-            total += segment.byte_size()
-            if i >= self.dirty_from:
+            if i < self.dirty_from:
+                clean += segment.byte_size()
+            elif self.first_dirty < self.end:
                 dirty += segment.byte_size()
-        segment = self.segments[self.dirty_from]
-        return dirty > self.log.config.min_cleanable_dirty_ratio * total or (
-            dirty > 0 and 0 <= segment.first_timestamp < self.now - self.log.config.max_compaction_lag_ms
-        )
+                if i == self.dirty_from and 0 <= segment.first_timestamp < self.now - most:
+                    overdue = self.now - most - segment.first_timestamp
+            else:
+                clean += segment.byte_size()
+        return CompactionBacklog(clean, dirty, overdue, self.log.config.min_cleanable_dirty_ratio)
 
     cdef int build_map(self) except -1:
         """Note the newest record of each key, as far as memory goes. Raises CorruptBatchError, UsageError."""
@@ -276,8 +297,9 @@ cdef class Compaction:
 
     cdef int require(self, Segment segment) except -1:
         """Under the lock, without which a cut or retention takes the files and the indexes away: raise
-        FileNotFoundError where the log has lost the segment since it was chosen."""
+        FileNotFoundError where the log has lost the segment since it was chosen, LogClosedError."""
         cdef Py_ssize_t i = self.log.segment_index(self.log._segments, segment.base_offset)
+        self.throttle.check()
         if (
             self.log.cut_count != self.cut_count or self.log.closed or i < 0 or self.log._segments[i] is not segment
         ):
@@ -337,9 +359,7 @@ cdef class Compaction:
         changed; LogFailedError, LogClosedError."""
         cdef SegmentedLog log = self.log
         cdef Segment segment = group[0]
-        cdef Segment cleaned = create_cleaned(
-            log.path, log.name, segment.base_offset, log.config.index_interval_bytes
-        )
+        cdef Segment cleaned = self.create(segment.base_offset)
         cdef tuple made = (cleaned.path, cleaned.offsets.path, cleaned.times.path)
         try:
             self.filter.copies = len(group) > 1
@@ -361,9 +381,29 @@ cdef class Compaction:
                 return False
             raise
         finally:
-            if not log.closed:
-                for path in made:
+            self.remove_made(made)
+
+    cdef Segment create(self, int64_t base_offset):
+        """Under the lock, so that its directory is not moved away meanwhile. Raises LogClosedError, StorageError."""
+        cdef SegmentedLog log = self.log
+        log.lock()
+        try:
+            self.throttle.check()
+            return create_cleaned(log.path, log.name, base_offset, log.config.index_interval_bytes)
+        finally:
+            log.unlock()
+
+    cdef int remove_made(self, tuple paths) except -1:
+        """Remove what is left of the files that were made, unless their directory is no longer this log's."""
+        cdef SegmentedLog log = self.log
+        log.lock()
+        try:
+            if not (log.closed or log.failure_expected):
+                for path in paths:
                     remove(path)
+        finally:
+            log.unlock()
+        return 0
 
     cdef int rewrite(self, Segment segment, Segment cleaned) except -1:
         """Write what stays of a segment."""

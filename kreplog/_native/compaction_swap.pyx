@@ -63,10 +63,11 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
     Raises LogClosedError, LogFailedError, ResourceExhaustedError."""
     cdef str stem = (<Segment> sources[0]).path.removesuffix(".log")
     cdef str marker = stem + ".log.swap"
+    cdef list held
     cdef bint done
     log.lock_for_write()
     try:
-        if log.cut_count != cut_count or not holds(log, sources):
+        if log.cut_count != cut_count or log.closing or not holds(log, sources):
             return False
         check_descriptors(log)
         try:
@@ -82,18 +83,20 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
     try:
         log.lock_for_write()
         try:
-            done = log.pending_swap == marker  # else something else has changed the segments
+            done = is_pending(log, marker)  # else something else has changed the segments
             if done:
                 check_descriptors(log)
+                held = [(<Segment> segment).open() for segment in sources]
                 replace(log, sources, cleaned, stem, marker)
         finally:
             log.unlock()
     finally:
         gate_leave(&log.sync_gate)
+    held = None  # the kernel frees what was deleted at its last close, which takes long and not the lock
     sync_directory(log.path)
     log.lock_for_write()
     try:
-        if log.pending_swap == marker:
+        if is_pending(log, marker):
             remove(marker)
     finally:
         log.unlock()
@@ -105,6 +108,11 @@ cdef bint swap(SegmentedLog log, int64_t cut_count, list sources, Segment cleane
     finally:
         log.unlock()
     return done
+
+
+cdef bint is_pending(SegmentedLog log, str marker) except -1:
+    """Under the lock: whether the swap goes on. Its directory may have been moved, and be another partition's now."""
+    return log.pending_swap == marker and not log.failure_expected
 
 
 cdef bint holds(SegmentedLog log, list sources) except -1:

@@ -58,7 +58,7 @@ cdef int adopt(SegmentedLog log, object config) except -1:
         compress(codec, b"")  # its package is there
     log.config = config
     log.log_append_time = config.message_timestamp_type == "LogAppendTime"
-    log.compacts = config.compacts
+    log.compacts = config.compacts or config.offset_gaps
     log.codec = codec
     log.segment_bytes = config.segment_bytes
     log.segment_ms = config.segment_ms

@@ -13,7 +13,7 @@ cdef int32_t epoch_of(object value) except? -1
 
 cdef class SegmentedLog(WritableLog):
     cdef bint log_append_time
-    cdef bint compacts  # its cleanup policy has "compact" in it
+    cdef bint compacts  # its cleanup policy has "compact" in it, or had
     cdef int codec
     cdef int64_t segment_bytes
     cdef int64_t segment_ms

@@ -247,8 +247,7 @@ cdef class Recovery:
         log.state.publish(&log.position)
         if self.fresh:
             _write_topic_id(log)
-            if log.compacts:  # an earlier partition of the name may have left it
-                log.cleaner_checkpoint.update(log.topic_partition, None)
+            log.cleaner_checkpoint.update(log.topic_partition, None)  # which an earlier partition of the name has left
         if self.unsettled:
             log.parent_unsynced = True
             log.unsynced += 1

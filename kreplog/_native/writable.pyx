@@ -416,8 +416,16 @@ def sync_files(WritableLog log not None):
 
 
 def expect_failure(WritableLog log not None):
-    """What threads still do with the log may fail, and is not logged: its directory is moved or deleted."""
-    log.failure_expected = True
+    """What threads still do with the log may fail, and is not logged: its directory is moved or deleted. A compaction
+    under way ends, and changes no file by its path from now on: another partition may soon be in its place."""
+    log.lock()
+    log.failure_expected = log.closing = True
+    log.unlock()
+
+
+def end_compaction(WritableLog log not None):
+    """A compaction under way in another thread ends soon, and no other begins."""
+    log.closing = True
 
 
 def abandon(WritableLog log not None):

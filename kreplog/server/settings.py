@@ -7,7 +7,9 @@ lists are comma-separated. All settings are checked before a broker starts.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -69,6 +71,12 @@ class BrokerSettings:
     checkpoint_interval_ms: interval of the checkpoints of all replicas' offsets.
     stray_retention_ms: time after which a stray, a replica that is no longer assigned to the broker, is deleted; -1:
     never.
+    cleaner_enable: compact the logs of topics whose cleanup.policy has compact.
+    cleaner_threads: threads that compact, each with a dedupe buffer of its own share.
+    cleaner_backoff_ms: pause where no log is due for compaction.
+    cleaner_max_bytes_per_second: maximum of bytes that all cleaner threads read in a second, in each of two passes;
+    None for no limit.
+    unused: settings that are accepted and without effect, with their values, by name.
     replication, topic, log, groups: all settings with Kafka's names there; see kreplog.config.
     """
 
@@ -104,6 +112,11 @@ class BrokerSettings:
     producer_check_interval_ms: int
     stray_retention_ms: int
     controlled_shutdown_max_wait_ms: int
+    cleaner_enable: bool
+    cleaner_threads: int
+    cleaner_backoff_ms: int
+    cleaner_max_bytes_per_second: float | None
+    unused: tuple[tuple[str, Any], ...]
     replication: ReplicationConfig
     topic: TopicConfig
     log: LogConfig
@@ -163,6 +176,7 @@ def check(
         complete["inter.broker.listener"] = _internal_socket(complete)
     settings = BrokerSettings(
         **{field: complete[name] for name, field in _OWN.items()},
+        unused=tuple((name, complete[name]) for name in UNUSED),
         replication=ReplicationConfig(**{field: complete[name] for name, field in _REPLICATION.items()}),
         topic=TopicConfig(**{field: complete[name] for name, field in _TOPIC.items()}),
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
@@ -273,6 +287,8 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
             if isinstance(value, tuple):
                 return ",".join(map(str, value))
             return str(value) if isinstance(value, Listener) else value
+    if name in UNUSED:
+        return dict(settings.unused)[name]
     raise UsageError(f"{name} is not a setting of a broker")
 
 
@@ -285,7 +301,9 @@ def config_value(config: Any, field: str, value: Any) -> Any:
     Raises ValueError with the allowed values.
     """
     like = getattr(config, field)
-    parse = _boolean if isinstance(like, bool) else _integer(*RANGES[field]) if isinstance(like, int) else _text
+    parse: Callable[[Any], Any] = _text
+    if isinstance(like, bool | int | float):
+        parse = _boolean if isinstance(like, bool) else _share if isinstance(like, float) else _integer(*RANGES[field])
     found = parse(value)
     try:
         replace(config, **{field: found})
@@ -308,6 +326,23 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
             number = None
         if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
             raise ValueError(f"must be an integer from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _share(value: Any) -> float:
+    return _number(0, 1)(value)
+
+
+def _number(low: float, high: float) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (ValueError, TypeError):
+            number = math.nan
+        if not low <= number <= high:
+            raise ValueError(f"must be a number from {low} to {high}")
         return number
 
     return parse
@@ -422,9 +457,21 @@ _OWN = {
     "producer.id.expiration.check.interval.ms": "producer_check_interval_ms",
     "log.stray.retention.ms": "stray_retention_ms",
     "controlled.shutdown.max.wait.ms": "controlled_shutdown_max_wait_ms",
+    "log.cleaner.enable": "cleaner_enable",
+    "log.cleaner.threads": "cleaner_threads",
+    "log.cleaner.backoff.ms": "cleaner_backoff_ms",
+    "log.cleaner.io.max.bytes.per.second": "cleaner_max_bytes_per_second",
 }
+UNUSED: dict[str, int | float] = {"log.cleaner.io.buffer.size": 512 << 10, "log.cleaner.io.buffer.load.factor": 0.9}
+"""Settings that are accepted and without effect, and Kafka's defaults."""
+
 _REPLICATION = {field.name.replace("_", "."): field.name for field in fields(ReplicationConfig)}
-_TOPIC = {field.name.replace("_", "."): field.name for field in fields(TopicConfig) if isinstance(field.default, int)}
+_TOPIC = {
+    "min.insync.replicas": "min_insync_replicas",
+    "unclean.leader.election.enable": "unclean_leader_election_enable",
+    "flush.messages": "flush_messages",
+    "log.cleanup.policy": "cleanup_policy",
+}
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
 _LOG = {
     "log.retention.ms": "retention_ms",
@@ -438,6 +485,11 @@ _LOG = {
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "max.producer.ids.per.partition": "max_producer_ids",
     "log.dir.group": "directory_group",
+    "log.cleaner.min.cleanable.ratio": "min_cleanable_dirty_ratio",
+    "log.cleaner.min.compaction.lag.ms": "min_compaction_lag_ms",
+    "log.cleaner.max.compaction.lag.ms": "max_compaction_lag_ms",
+    "log.cleaner.delete.retention.ms": "delete_retention_ms",
+    "log.cleaner.dedupe.buffer.size": "dedupe_buffer_size",
 }
 
 
@@ -480,6 +532,12 @@ SETTINGS: dict[str, _Setting] = {
     "producer.id.expiration.check.interval.ms": _Setting(_integer(10, 86_400_000), 600_000),
     "log.stray.retention.ms": _Setting(_integer(-1, 2**63 - 1), 7 * 24 * 3600 * 1000),
     "controlled.shutdown.max.wait.ms": _Setting(_integer(0, 600_000), 10_000),
+    "log.cleaner.enable": _Setting(_boolean, True),
+    "log.cleaner.threads": _Setting(_integer(1, 64), 1),
+    "log.cleaner.backoff.ms": _Setting(_integer(0, 86_400_000), 15_000),
+    "log.cleaner.io.max.bytes.per.second": _Setting(_number(1, sys.float_info.max), None),
+    "log.cleaner.io.buffer.size": _Setting(_integer(1, _MAX_INT32), UNUSED["log.cleaner.io.buffer.size"]),
+    "log.cleaner.io.buffer.load.factor": _Setting(_share, UNUSED["log.cleaner.io.buffer.load.factor"]),
     **_of_config(_REPLICATION, ReplicationConfig()),
     **_of_config(_TOPIC, TopicConfig()),
     **_of_config(_LOG, LogConfig()),

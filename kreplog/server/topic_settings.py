@@ -1,8 +1,7 @@
 """Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
-They are checked here, whether a topic is created or altered. Names are Kafka's. Two of them have one allowed value,
-since tools send them in any case: logs are deleted, not compacted, and batches keep their compression. Others, UNUSED,
-are stored and described, but have no effect: there is nothing here that they could change.
+They are checked here, whether a topic is created or altered. Names are Kafka's. One of them has one allowed value,
+since tools send it in any case: batches keep their compression. Others, UNUSED, are stored and described, but have no effect: there is nothing here that they could change.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any, NamedTuple
 from kreplog.config import TOPIC_LOG_SETTINGS, LogConfig, TopicConfig
 from kreplog.server.settings import BrokerSettings, config_value, value_like
 
-FIXED = {"cleanup.policy": "delete", "compression.type": "producer"}
-NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__ if field != "unused"}
+FIXED = {"compression.type": "producer"}
+NAMES = {field.replace("_", "."): field for field in TopicConfig.__slots__ if field not in ("offset_gaps", "unused")}
 
 UNUSED: dict[str, bool | int | str] = {
     "file.delete.delay.ms": 60_000,
@@ -47,8 +46,13 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 _LOG_NAMES = {
     "segment_ms": "log.roll.ms",
     "max_message_bytes": "message.max.bytes",
+    "cleanup_policy": "log.cleanup.policy",
+    "min_cleanable_dirty_ratio": "log.cleaner.min.cleanable.ratio",
+    "min_compaction_lag_ms": "log.cleaner.min.compaction.lag.ms",
+    "max_compaction_lag_ms": "log.cleaner.max.compaction.lag.ms",
+    "delete_retention_ms": "log.cleaner.delete.retention.ms",
 }
-"""Kafka's names of a broker's settings that are not \"log.\" and the name of the topic's setting."""
+"""Kafka's names of a broker's settings that are not the same as the topic's, nor \"log.\" and its name."""
 
 
 class InvalidSettingError(Exception):
@@ -100,7 +104,17 @@ def changed(config: TopicConfig, changes: Iterable[Change], default: TopicConfig
             f"min.insync.replicas = {config.min_insync_replicas} with {replicas} replicas cannot be met: must be an "
             f"integer from 1 to {replicas}"
         )
+    if (config.min_compaction_lag_ms or 0) > (config.max_compaction_lag_ms or 2**63 - 1):
+        raise InvalidSettingError(
+            f"min.compaction.lag.ms = {config.min_compaction_lag_ms} must be at most max.compaction.lag.ms, "
+            f"{config.max_compaction_lag_ms}"
+        )
     return config
+
+
+def with_gaps_of(config: TopicConfig, before: TopicConfig) -> TopicConfig:
+    """`config` of a topic that had the settings `before`: what compaction has removed stays so under any policy."""
+    return replace(config, offset_gaps=before.offset_gaps or before.compacts)
 
 
 def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> TopicConfig:
@@ -110,7 +124,7 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
             f"{name} is not a setting of a topic: the settings are {', '.join(sorted([*NAMES, *FIXED, *UNUSED]))}"
         )
     if operation in (APPEND, SUBTRACT) and name in LISTS:
-        present = FIXED[name] if name in FIXED else dict(config.unused).get(name, "")
+        present = config.cleanup_policy if name in NAMES else dict(config.unused).get(name, "")
         text, operation = _list_after(present, text or "", operation), SET
     if operation not in (SET, DELETE):
         raise InvalidSettingError(
@@ -125,6 +139,8 @@ def _changed(config: TopicConfig, change: Change, default: TopicConfig) -> Topic
     field = NAMES[name]
     if operation == DELETE:
         return replace(config, **{field: getattr(default, field)})
+    if name in LISTS:
+        text = ",".join(item.strip() for item in (text or "").split(","))
     of_log = field in TOPIC_LOG_SETTINGS
     try:
         value = config_value(LogConfig() if of_log else config, field, text)
@@ -173,7 +189,7 @@ def described(config: TopicConfig, settings: BrokerSettings) -> Iterator[Describ
             of_broker = (_LOG_NAMES.get(field, f"log.{name}"), own, DEFAULT if known else STATIC)
         else:
             own = getattr(settings.topic, field)
-            of_broker = (name, own, DEFAULT if own == getattr(library, field) else STATIC)
+            of_broker = (_LOG_NAMES.get(field, name), own, DEFAULT if own == getattr(library, field) else STATIC)
             value = None if value == own else value
         if value is None:
             yield Described(name, own, of_broker[2], True, of_broker)

@@ -59,6 +59,10 @@ _FOR_CLIENTS, _INTERNAL = "PLAINTEXT", "INTERNAL"
 
 _DEFAULT_CONFIG = TopicConfig()
 
+_NAMED = ("cleanup_policy", "offset_gaps", *TOPIC_LOG_SETTINGS)
+"""Fields of a TopicConfig that are sent with their names, where they differ from the default."""
+
+
 KEYS: dict[type[Any], ApiKey] = {
     LeaderAndIsrRequest: ApiKey.LEADER_AND_ISR,
     StopReplicaRequest: ApiKey.STOP_REPLICA,
@@ -286,7 +290,7 @@ def _topic_configs(partitions: Iterable[PartitionState]) -> list[tuple[Any, ...]
             config.unclean_leader_election_enable,
             config.flush_messages,
             [
-                *((name, str(value)) for name in TOPIC_LOG_SETTINGS if (value := getattr(config, name)) is not None),
+                *((name, str(value)) for name in _NAMED if (value := getattr(config, name)) != getattr(_DEFAULT_CONFIG, name)),
                 *config.unused,
             ],
         )
@@ -316,11 +320,15 @@ def _states(message: Any) -> Iterator[tuple[_Topic, Any]]:
 
 def _is_unused(setting: Any) -> bool:
     """Whether it is one of TopicConfig.unused."""
-    return setting.name not in TOPIC_LOG_SETTINGS
+    return setting.name not in _NAMED
 
 
 def _log_setting(setting: Any) -> tuple[str, Any]:
-    return setting.name, int(setting.value) if setting.name in RANGES else setting.value
+    """Raises ValueError."""
+    name, text = setting.name, setting.value
+    if name == "offset_gaps":
+        return name, text == "True"
+    return name, int(text) if name in RANGES else float(text) if name == "min_cleanable_dirty_ratio" else text
 
 
 def _check_positions(positions: Iterable[int], items: Sequence[Any]) -> None:

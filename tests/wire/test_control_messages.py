@@ -36,6 +36,9 @@ configs = st.just(TopicConfig()) | st.builds(
     st.integers(1, 2**31 - 1),
     st.booleans(),
     st.integers(1, 2**63 - 1),
+    cleanup_policy=st.sampled_from(["delete", "compact", "delete,compact"]),
+    offset_gaps=st.booleans(),
+    min_cleanable_dirty_ratio=st.none() | st.floats(0, 1),
     retention_ms=st.none() | st.integers(-1, 2**63 - 1),
     message_timestamp_type=st.sampled_from([None, "LogAppendTime"]),
     unused=st.sampled_from([(), (("preallocate", "true"), ("segment.jitter.ms", "5"))]),
@@ -126,6 +129,8 @@ def test_every_setting_of_a_topic_is_told() -> None:
         "min_insync_replicas",
         "unclean_leader_election_enable",
         "flush_messages",
+        "cleanup_policy",
+        "offset_gaps",
         *TOPIC_LOG_SETTINGS,
         "unused",
     )

@@ -28,7 +28,7 @@ from kreplog.server.handlers.topics import TopicViews
 from kreplog.server.network.slices import in_slices
 from kreplog.server.runtime.store import AnySession
 from kreplog.server.settings import SETTINGS
-from kreplog.server.topic_settings import DELETE, Change, InvalidSettingError, changed, default_for
+from kreplog.server.topic_settings import DELETE, Change, InvalidSettingError, changed, default_for, with_gaps_of
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 """Resource types."""
@@ -106,14 +106,16 @@ class ConfigHandlers:
         (node,) = await self._store.get_nodes((path,))
         if node is None:
             raise _no_topic(name)
-        before = default = default_for(self._default, replicas)
-        if keep:
-            try:
-                before = nodes.decode_topic_config(path, node)
-            except CoordinationError as error:
-                raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
+        default = default_for(self._default, replicas)
         try:
-            return changed(before, changes, default, replicas), node.stat.version
+            before = nodes.decode_topic_config(path, node)
+        except CoordinationError as error:
+            if keep:
+                raise RefusedError(INVALID_CONFIG, f"{error}; AlterConfigs replaces it") from error
+            before = TopicConfig(offset_gaps=True)
+        try:
+            config = changed(before if keep else default, changes, default, replicas)
+            return with_gaps_of(config, before), node.stat.version
         except InvalidSettingError as error:
             raise RefusedError(INVALID_CONFIG, str(error)) from error
 

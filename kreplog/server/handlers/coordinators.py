@@ -61,8 +61,7 @@ class CoordinatorHandlers:
             config = self._config
             settings = {
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
-                "retention.ms": "-1",
-                "retention.bytes": "-1",
+                "cleanup.policy": "compact",
             }
             partitions, replicas = config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
             try:
