@@ -50,6 +50,7 @@ KAFKA_DEFAULTS = {
     "log.retention.ms": "604800000 (log.retention.hours = 168)",
     "log.roll.ms": "the same (log.roll.hours = 168)",
     "retention.ms": "604800000",
+    "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308: no limit",
 }
 """The default of Kafka 3.9 where it, or its name, differs."""
 
@@ -64,6 +65,11 @@ TOPIC_TAKES_EFFECT = {
     "max.message.bytes": "next produce",
     "index.interval.bytes": "next segment",
     "message.timestamp.type": "next produce",
+    "cleanup.policy": "next check for retention, next run of a cleaner thread, and next produce",
+    "min.cleanable.dirty.ratio": "next run of a cleaner thread, after `log.cleaner.backoff.ms` at the latest",
+    "min.compaction.lag.ms": "next run of a cleaner thread",
+    "max.compaction.lag.ms": "next run of a cleaner thread",
+    "delete.retention.ms": "next compaction, for tombstones that it meets first",
 }
 """When a topic's setting takes effect once a replica has it."""
 
@@ -88,6 +94,7 @@ LOG_TAKES_EFFECT = {
     "max_compaction_lag_ms": "next `compact`",
     "delete_retention_ms": "next `compact`, for tombstones that it meets first",
     "dedupe_buffer_size": "next `compact`",
+    "offset_gaps": "next `append_as_follower`",
     "directory_group": "when `Log.open` creates the directory",
 }
 """When a field of the LogConfig that Log.configure takes counts for a log that is open."""
@@ -226,6 +233,10 @@ def _broker_settings() -> str:
     of_topic = {field: name for name, field in topic_settings.NAMES.items()}
     rows: list[tuple[object, ...]] = []
     for name, setting in settings.SETTINGS.items():
+        if name in settings.UNUSED:
+            cells = (*_allowed(setting.parse), default_of(name), _unit(name), "never", "the same", "accepted, no effect")
+            rows.append((f"`{name}`", *cells))
+            continue
         names, texts = next((names, texts) for names, texts in documented if name in names)
         kind, allowed = _allowed(setting.parse)
         topic = of_topic.get(names[name]) if names in (settings._TOPIC, settings._LOG) else None
@@ -241,12 +252,13 @@ def _broker_settings() -> str:
 
 def _topic_settings() -> str:
     of_topic, of_log = described(TopicConfig.__doc__ or ""), described(LogConfig.__doc__ or "")
-    broker_names = {field: name for name, field in settings._LOG.items()}
+    broker_names = {field: name for name, field in (settings._LOG | settings._TOPIC).items()}
     config, log = TopicConfig(), LogConfig()
     rows: list[tuple[object, ...]] = []
     for name, field in topic_settings.NAMES.items():
         own = getattr(config, field)
-        default = f"the broker's `{broker_names[field]}`" if own is None else f"the broker's `{name}`: {_value(own)}"
+        of_broker = broker_names.get(field, name)
+        default = f"the broker's `{of_broker}`" + ("" if own is None else f": {_value(own)}")
         like = log if own is None else config
         kind, allowed = _allowed(partial(settings.config_value, like, field))
         meaning = _meaning(of_log if own is None else of_topic, field)

@@ -186,7 +186,7 @@ class TopicConfig:
         """What a log of the topic goes by, on a broker whose own settings are these."""
         given = {name: value for name in TOPIC_LOG_SETTINGS if (value := getattr(self, name)) is not None}
         given |= {name: getattr(self, name) for name in ("cleanup_policy", "offset_gaps")}
-        return broker if all(getattr(broker, name) == value for name, value in given.items()) else replace(broker, **given)
+        return replace(broker, **given) if any(getattr(broker, name) != given[name] for name in given) else broker
 
     @property
     def flushes_every_record(self) -> bool:

@@ -67,6 +67,7 @@ from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.disk_space import all_have_space
 from kreplog.server.storage.group_logs import GroupLogs
 from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.log_cleaner import CleanerSettings
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
 from kreplog.types import BrokerRegistration, TopicPartition
@@ -129,6 +130,8 @@ class Broker:
             self._loop.create_task(self._expire_producers(), name="kreplog-producers"),
             self._loop.create_task(self._await_disk_space(), name="kreplog-disk-space"),
         ]
+        if self.settings.cleaner_enable:
+            tasks.append(self._loop.create_task(self.logs.cleaner.run(), name="kreplog-cleaner"))
         for task in tasks:
             task.add_done_callback(self._task_ended)
         await self._stop.wait()
@@ -198,7 +201,10 @@ class Broker:
         )
         after = partial(self._after_step, self.manager)
         self.replicas = SyncCoreRunner("replicas", self.manager, self._apply, self._broke, self.store.check, after)
-        self.logs = LogManager(self.hosted, self.replicas.put, self._pool)
+        cleaning = CleanerSettings(
+            settings.cleaner_threads, settings.cleaner_backoff_ms, settings.cleaner_max_bytes_per_second
+        )
+        self.logs = LogManager(self.hosted, self.replicas.put, self._pool, cleaning)
         self.topics = TopicViews(self.manager)
         self.recently_failed = RecentlyFailedBrokers(self.manager.metadata, self._loop.time)
         self.fetch_client = ReplicaFetchClient(

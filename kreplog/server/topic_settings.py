@@ -1,7 +1,8 @@
 """Settings of topics: from the names and texts of clients' requests, and back for DescribeConfigs.
 
 They are checked here, whether a topic is created or altered. Names are Kafka's. One of them has one allowed value,
-since tools send it in any case: batches keep their compression. Others, UNUSED, are stored and described, but have no effect: there is nothing here that they could change.
+since tools send it in any case: batches keep their compression. Others, UNUSED, are stored and described, but have no
+effect: there is nothing here that they could change.
 """
 
 from __future__ import annotations

@@ -290,12 +290,18 @@ def _topic_configs(partitions: Iterable[PartitionState]) -> list[tuple[Any, ...]
             config.unclean_leader_election_enable,
             config.flush_messages,
             [
-                *((name, str(value)) for name in _NAMED if (value := getattr(config, name)) != getattr(_DEFAULT_CONFIG, name)),
+                *_named_settings(config),
                 *config.unused,
             ],
         )
         for config, places in positions.items()
     ]
+
+
+def _named_settings(config: TopicConfig) -> Iterator[tuple[str, str]]:
+    for name in _NAMED:
+        if (value := getattr(config, name)) != getattr(_DEFAULT_CONFIG, name):
+            yield name, str(value)
 
 
 def _states(message: Any) -> Iterator[tuple[_Topic, Any]]:

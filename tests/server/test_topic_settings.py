@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kreplog.config import TopicConfig
+from kreplog.config import LogConfig, TopicConfig
 from kreplog.core.nodes import decode_topic_config, encode_topic_config
 from kreplog.server.settings import load
 from kreplog.server.topic_settings import (
@@ -24,6 +24,7 @@ from kreplog.server.topic_settings import (
     changed,
     described,
     for_new,
+    with_gaps_of,
 )
 from kreplog.types import Node
 
@@ -67,10 +68,16 @@ def test_min_insync_replicas_of_a_new_topic_is_at_most_its_replicas() -> None:
         ([Change("flush.messages", "0")], "flush.messages = 0: must be an integer from 1"),
         ([Change("unclean.leader.election.enable", "1")], "unclean.leader.election.enable = 1: must be true or"),
         ([Change("message.timestamp.type", "Now")], "message.timestamp.type = Now: choose one of CreateTime"),
-        ([Change("cleanup.policy", "compact")], "cleanup.policy = compact: must be delete"),
+        ([Change("cleanup.policy", "erase")], "cleanup.policy = erase: choose one of delete, compact, compact,delete"),
+        ([Change("min.cleanable.dirty.ratio", "2")], "min.cleanable.dirty.ratio = 2: must be a number from 0 to 1"),
+        ([Change("min.cleanable.dirty.ratio", "nan")], "min.cleanable.dirty.ratio = nan: must be a number from 0 to 1"),
+        (
+            [Change("min.compaction.lag.ms", "2"), Change("max.compaction.lag.ms", "1")],
+            "min.compaction.lag.ms = 2 must be at most max.compaction.lag.ms, 1",
+        ),
         ([Change("compression.type", "gzip")], "compression.type = gzip: must be producer"),
-        ([Change("cleanup.policy", "compact", APPEND)], "cleanup.policy = delete,compact: must be delete"),
-        ([Change("cleanup.policy", "delete", SUBTRACT)], "cleanup.policy = : must be delete"),
+        ([Change("cleanup.policy", "erase", APPEND)], "cleanup.policy = delete,erase: choose one of"),
+        ([Change("cleanup.policy", "delete", SUBTRACT)], "cleanup.policy = : must be a text that is not empty"),
         ([Change("file.delete.delay.ms", "-1")], "file.delete.delay.ms = -1: must be an integer from 0 to"),
         ([Change("preallocate", "yes")], "preallocate = yes: must be true or false"),
         ([Change("preallocate", "true", APPEND)], "preallocate is not a list"),
@@ -124,6 +131,32 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
     assert changed(BROKERS, [Change("cleanup.policy", "delete", APPEND)], BROKERS, 3) == BROKERS
 
 
+def test_cleanup_policies() -> None:
+    config = BROKERS
+    for operation, text, expected in (
+        (APPEND, "compact", "delete,compact"),
+        (SUBTRACT, "delete", "compact"),
+        (SET, "compact, delete", "compact,delete"),
+        (DELETE, None, "delete"),
+    ):
+        config = changed(config, [Change("cleanup.policy", text, operation)], BROKERS, 3)
+        assert (config.cleanup_policy, config.compacts) == (expected, "compact" in expected)
+    config = changed(config, [Change("min.cleanable.dirty.ratio", "0.25")], BROKERS, 3)
+    assert config.log_config(LogConfig()).min_cleanable_dirty_ratio == 0.25
+    settings = load(GIVEN | {"log.cleanup.policy": "compact"}, None, {})
+    assert for_new(settings.topic, [], 1).compacts
+
+
+def test_what_was_compacted_keeps_its_gaps_under_any_policy() -> None:
+    compacting = TopicConfig(cleanup_policy="compact")
+    once = with_gaps_of(TopicConfig(), compacting)
+    assert once.offset_gaps and not once.compacts and once.log_config(LogConfig()).offset_gaps
+    assert with_gaps_of(TopicConfig(), once).offset_gaps
+    assert with_gaps_of(compacting, TopicConfig()) == compacting
+    path = "/config/topics/t"
+    assert decode_topic_config(path, Node(encode_topic_config(once), cast(Any, None))) == once
+
+
 def test_described_settings_have_their_source() -> None:
     more = {"log.retention.ms": 9, "min.insync.replicas": 2, "message.max.bytes": 5000}
     settings = load(GIVEN | more, None, {})
@@ -138,5 +171,5 @@ def test_described_settings_have_their_source() -> None:
     assert (found["min.insync.replicas"].value, found["min.insync.replicas"].source) == (2, STATIC)
     assert found["max.message.bytes"].broker == ("message.max.bytes", 5000, STATIC)
     assert (found["segment.bytes"].value, found["segment.bytes"].source) == (1 << 30, DEFAULT)
-    assert found["segment.bytes"].alterable and not found["cleanup.policy"].alterable
+    assert found["segment.bytes"].alterable and not found["compression.type"].alterable
     assert SET == 0

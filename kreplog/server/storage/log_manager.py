@@ -21,6 +21,7 @@ from kreplog.server.storage.checkpoint_writer import CheckpointWriter
 from kreplog.server.storage.directory_failure import DirectoryFailureHandler
 from kreplog.server.storage.flusher import Flusher
 from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.log_cleaner import CleanerSettings, LogCleaner
 from kreplog.server.storage.replica import Replica
 from kreplog.server.storage.timestamp_lookups import TimestampLookups
 from kreplog.types import AppendInfo, TopicPartition
@@ -58,14 +59,23 @@ MAX_HELD_FILES = 32
 
 class LogManager:
     """hosted: the broker's replicas, loaded. put: takes the events Flushed, OffsetFound and LogFailed, on the event
-    loop. pool: threads for fsyncs and checkpoints."""
+    loop. pool: threads for fsyncs and checkpoints. cleaner: without effect unless it is run."""
 
-    def __init__(self, hosted: HostedReplicas, put: Callable[[events.Event], None], pool: Executor) -> None:
+    def __init__(
+        self,
+        hosted: HostedReplicas,
+        put: Callable[[events.Event], None],
+        pool: Executor,
+        cleaning: CleanerSettings | None = None,
+    ) -> None:
         self.hosted = hosted
         self._pool = pool
         self._failures = DirectoryFailureHandler(hosted, put)
         self._flusher = Flusher(pool, put, self._failures.fail, hosted.background)
         self._lookups = TimestampLookups(put)
+        self.cleaner = LogCleaner(
+            hosted, cleaning or CleanerSettings(), self._failures.log_failed, self._flusher.note_sealed
+        )
         self._checkpoints = CheckpointWriter(hosted, pool, self._failures.fail)
         self._operations: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
@@ -240,6 +250,7 @@ class LogManager:
         mark: write the clean shutdown mark into each directory that was."""
         self._flusher.drop_sealed()  # closing a log syncs all of it
         self._lookups.close()
+        self.cleaner.close()
         return self._checkpoints.close_all(mark=mark)
 
 

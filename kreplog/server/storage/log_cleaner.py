@@ -1,0 +1,149 @@
+"""LogCleaner: compacts the logs of topics whose cleanup.policy has compact, in threads of its own.
+
+Leaders and followers compact alike, each by itself. What is compacted, and how it survives a kill, is
+kreplog._native.compaction; which log is next is kreplog.core.broker.log_cleaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from kreplog.core.broker.log_cleaning import CleanerQueue
+from kreplog.errors import KreplogError, LogClosedError, LogFailedError, is_disk_full, is_exhaustion
+from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.replica import Replica
+from kreplog.types import CompactionBacklog, CompactionReport, TopicPartition
+
+_log = logging.getLogger("kreplog.server")
+
+T = TypeVar("T")
+
+
+class CleanerSettings(NamedTuple):
+    """log.cleaner.threads, .backoff.ms and .io.max.bytes.per.second, None for no limit."""
+
+    threads: int = 1
+    backoff_ms: int = 15_000
+    max_bytes_per_second: float | None = None
+
+
+class LogCleaner:
+    """log_failed: called with the partition and the error of a log that refuses writes. note_sealed: called with a
+    replica whose active segment may have been rolled. All on the event loop."""
+
+    def __init__(
+        self,
+        hosted: HostedReplicas,
+        settings: CleanerSettings,
+        log_failed: Callable[[TopicPartition, LogFailedError], None],
+        note_sealed: Callable[[Replica], None],
+    ) -> None:
+        self.queue: CleanerQueue[Replica] = CleanerQueue()
+        self._hosted = hosted
+        self._log_failed = log_failed
+        self._note_sealed = note_sealed
+        self._threads = settings.threads
+        self._backoff_s = settings.backoff_ms / 1000
+        rate = settings.max_bytes_per_second
+        self._rate = None if rate is None else max(1, int(min(rate, 2**62) / self._threads))
+        self._pool = ThreadPoolExecutor(self._threads, "kreplog-cleaner")
+        self._choosing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Compact what is due, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._threads):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            if not await self._clean_next():
+                await asyncio.sleep(self._backoff_s)
+
+    async def _clean_next(self) -> bool:
+        """Compact the log that is next; False if nothing is due, or nothing came of it."""
+        async with self._choosing:
+            replica = await self._choose()
+        if replica is None:
+            return False
+        report, error = await self._in_thread([replica], _compact, replica, self._rate)
+        uncleanable = None if error is None else self._failure_of(replica, error)
+        self.queue.finish(replica, uncleanable)
+        if not replica.removed:
+            self._note_sealed(replica)
+        return uncleanable is not None or (report is not None and report.end_offset > report.start_offset)
+
+    async def _choose(self) -> Replica | None:
+        candidates = self.queue.candidates(self._compacting())
+        backlogs, errors = await self._in_thread(candidates, _measure, candidates, time.time_ns() // 1_000_000)
+        for replica, error in errors.items():
+            if (uncleanable := self._failure_of(replica, error)) is not None:
+                self.queue.finish(replica, uncleanable)
+        return self.queue.begin({replica: backlog for replica, backlog in backlogs.items() if not replica.removed})
+
+    def _compacting(self) -> list[Replica]:
+        """Replicas whose policy has compact, in online directories."""
+        return [
+            replica
+            for _, replica in self._hosted.items()
+            if replica.log.config.compacts and not replica.directory.failed and not replica.log.closed
+        ]
+
+    async def _in_thread(self, used: Sequence[Replica], call: Callable[..., T], *arguments: Any) -> T:
+        """Run a call that uses the logs of some replicas, which stay open until it has ended, even if this task is
+        cancelled before."""
+        for replica in used:
+            replica.threads += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+        future.add_done_callback(lambda _: _release(used))
+        return await asyncio.shield(future)
+
+    def _failure_of(self, replica: Replica, error: KreplogError) -> str | None:
+        """The error with which a log is set aside; None if compaction is tried again."""
+        partition = replica.log.topic_partition
+        if isinstance(error, LogClosedError) or replica.removed or replica.directory.failed:
+            return None
+        if isinstance(error, LogFailedError):
+            self._log_failed(partition, error)
+            return None
+        if is_exhaustion(error) or is_disk_full(error):
+            _log.warning("%s is not compacted now: %s", partition, error)
+            return None
+        _log.error("%s is set aside from compaction until the broker restarts: %s", partition, error)
+        return str(error)
+
+    def close(self) -> None:
+        """End the compactions under way; blocks until they have."""
+        for replica in self.queue.in_progress:
+            replica.log.end_compaction()
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _release(used: Sequence[Replica]) -> None:
+    for replica in used:
+        replica.threads -= 1
+        replica.release()
+
+
+def _measure(
+    replicas: Sequence[Replica], now_ms: int
+) -> tuple[dict[Replica, CompactionBacklog], dict[Replica, KreplogError]]:
+    backlogs, errors = {}, {}
+    for replica in replicas:
+        try:
+            backlogs[replica] = replica.log.compaction_backlog(now_ms)
+        except KreplogError as error:
+            errors[replica] = error
+    return backlogs, errors
+
+
+def _compact(replica: Replica, rate: int | None) -> tuple[CompactionReport | None, KreplogError | None]:
+    try:
+        return replica.log.compact(max_bytes_per_second=rate), None
+    except KreplogError as error:
+        return None, error
