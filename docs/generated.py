@@ -234,8 +234,8 @@ def _broker_settings() -> str:
     rows: list[tuple[object, ...]] = []
     for name, setting in settings.SETTINGS.items():
         if name in settings.UNUSED:
-            cells = (*_allowed(setting.parse), default_of(name), _unit(name), "never", "the same", "accepted, no effect")
-            rows.append((f"`{name}`", *cells))
+            rest = (default_of(name), _unit(name), "never", "the same", "accepted, without effect")
+            rows.append((f"`{name}`", *_allowed(setting.parse), *rest))
             continue
         names, texts = next((names, texts) for names, texts in documented if name in names)
         kind, allowed = _allowed(setting.parse)

@@ -131,7 +131,7 @@ def state(cluster: LocalCluster, partition: TopicPartition) -> Any:
 
 def follower_of(cluster: LocalCluster, partition: TopicPartition) -> int:
     described = state(cluster, partition)
-    return next(broker for broker in described["replica_nodes"] if broker != described["leader_id"])
+    return next(int(broker) for broker in described["replica_nodes"] if broker != described["leader_id"])
 
 
 def wait_for_isr(cluster: LocalCluster, partition: TopicPartition) -> None:
