@@ -3,7 +3,7 @@ folder, `errors` holds what can go wrong."""
 
 from kreplog import errors
 from kreplog.config import LogConfig
-from kreplog.log import Appender, Fetched, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
+from kreplog.log import Appender, Fetched, Follow, Log, NumpyColumns, OffsetRange, Record, SegmentInfo
 from kreplog.topic import PartitionOffset, Topic, TopicRecord
 from kreplog.types import AppendInfo, Cut, Damage, EpochEndOffset, FileRegion, TopicPartition, VerifyReport
 
@@ -16,6 +16,7 @@ __all__ = [
     "Damage",
     "EpochEndOffset",
     "Fetched",
+    "Follow",
     "FileRegion",
     "Log",
     "LogConfig",

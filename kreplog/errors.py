@@ -241,6 +241,24 @@ class PartitionDeletedError(StorageError):
     kafka_code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
+class LogTruncatedError(KreplogError):
+    """Records that were read are no longer in the log: a truncation, or an unclean election (KIP-320), removed them.
+
+    offset: where the logs part; what was read from it on is not in the log.
+    """
+
+    kafka_code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class WriterClosedError(KreplogError):
+    """No process has the log open for writing, so the record that was waited for does not come. Retriable."""
+
+
+class WriterDiedError(KreplogError):
+    """The process that wrote the log ended without closing it; what it had committed can be read. Retriable, once
+    another writer has opened the log."""
+
+
 class LogLockedError(StorageError):
     """Another process has the partition directory open for writing; the message names it."""
 

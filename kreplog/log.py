@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kreplog._native import (
@@ -28,6 +28,7 @@ from kreplog._native import (
     recovery,
     retention,
     truncation,
+    waiting,
     writable,
 )
 from kreplog._native import verify as verification
@@ -38,6 +39,7 @@ from kreplog._native.lookup import OffsetRange, SegmentInfo
 from kreplog._native.reader import Fetched
 from kreplog.config import LogConfig
 from kreplog.errors import ArgumentTypeError, CorruptCheckpointError, UsageError
+from kreplog.follow import Follow, wait_async
 from kreplog.types import AppendInfo, CompactionReport, VerifyReport, topic_uuid
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
     from kreplog._native.arrow_export import ArrowColumns
 
-__all__ = ["Appender", "Fetched", "Log", "NumpyColumns", "OffsetRange", "Record", "SegmentInfo"]
+__all__ = ["Appender", "Fetched", "Follow", "Log", "NumpyColumns", "OffsetRange", "Record", "SegmentInfo"]
 
 _MAX_LINGER_MS = 1 << 31  # as in Kafka's producer
 _BATCH_FIELDS = [
@@ -276,14 +278,72 @@ class Log(SegmentedLog):
         value (binary), headers (list of struct<key: string, value: binary>); all but timestampType by default.
         Needs pyarrow (`pip install 'kreplog[arrow]'`), else UsageError. Raises as `read` does.
         """
-        try:
-            import pyarrow as pa
-        except ImportError as error:
-            raise UsageError("to_arrow needs pyarrow, which is not installed: pip install 'kreplog[arrow]'") from error
+        pa = _pyarrow("to_arrow")
         pieces = reader.ArrowPieces(
             self, start, stop, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
         )
         return map(pa.record_batch, pieces)
+
+    def wait(self, offset: int, timeout: float | None = None, *, across_writers: bool = False) -> bool:
+        """Wait until the record at `offset` is committed; True then, False after `timeout` seconds.
+
+        The writer wakes the readers that wait, in any process. A reader of another user, on a read-only mount or on
+        another system than Linux cannot be woken: it looks again after pauses from 50 us to 1 ms, and for a directory
+        that another program writes, after 10 ms. To be woken, a reader writes to a few bytes of `kreplog.state`.
+        Raises WriterClosedError and WriterDiedError (unless across_writers: then it waits for the next writer),
+        within 20 ms; PartitionDeletedError, LogClosedError (this log, by another thread), UsageError. The death of a
+        broker is seen by processes of its user alone.
+        """
+        return waiting.wait(self, offset, timeout, across_writers)
+
+    async def wait_async(self, offset: int, timeout: float | None = None, *, across_writers: bool = False) -> bool:
+        """`wait` for asyncio. All tasks that wait for a log share one thread. Can be cancelled."""
+        return await wait_async(self, offset, timeout, across_writers)
+
+    def follow(
+        self, start: int | None = None, timeout: float | None = None, *, across_writers: bool = False
+    ) -> Follow[Record]:
+        """Iterate over the committed records from `start` on, by default from the log start, and wait for more.
+
+        For `for` and `async for`; a task that is cancelled while it waits has lost no record. Ends after `timeout`
+        seconds without a record, when the writer closes the log or has closed it, and when this log is closed.
+        across_writers: the writer may close and die; goes on with the next one. Waiting is as in `wait`.
+        Raises as `read` does; while iterating LogTruncatedError (records that were returned are gone; iterate again
+        from its offset), WriterDiedError (after all that was committed), PartitionDeletedError.
+        """
+        return Follow(self, reader.Records(self, start, None, False), timeout, across_writers)
+
+    def follow_batches(
+        self,
+        start: int | None = None,
+        timeout: float | None = None,
+        *,
+        max_records: int = 1000,
+        across_writers: bool = False,
+    ) -> Follow[list[Record]]:
+        """`follow` in lists of 1 to `max_records` records: those that are committed, without a wait for a full list."""
+        if isinstance(max_records, bool) or not isinstance(max_records, int):
+            raise ArgumentTypeError(f"max_records is an int, not {type(max_records).__name__}")
+        if max_records < 1:
+            raise UsageError(f"max_records = {max_records} must be at least 1")
+        return Follow(self, reader.Records(self, start, None, False), timeout, across_writers, max_records)
+
+    def follow_arrow(
+        self,
+        start: int | None = None,
+        timeout: float | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        timestamp_unit: str = "ms",
+        max_bytes: int = 4 << 20,
+        across_writers: bool = False,
+    ) -> Follow[pa.RecordBatch]:
+        """`follow` in pyarrow.RecordBatches of 1 record to about max_bytes; arguments as of `to_arrow`."""
+        pa = _pyarrow("follow_arrow")
+        pieces = reader.ArrowPieces(
+            self, start, None, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
+        )
+        return Follow(self, pieces, timeout, across_writers, convert=pa.record_batch)
 
     def to_numpy(
         self,
@@ -481,6 +541,14 @@ class Log(SegmentedLog):
                 f"{self.topic_partition}: {text} in partition.metadata is no topic id of 16 bytes",
                 path=os.path.join(self.path, partition_metadata.METADATA_NAME),
             ) from error
+
+
+def _pyarrow(call: str) -> ModuleType:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise UsageError(f"{call} needs pyarrow, which is not installed: pip install 'kreplog[arrow]'") from error
+    return pyarrow
 
 
 def _abandon_in_child() -> None:

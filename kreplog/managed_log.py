@@ -9,7 +9,7 @@ from __future__ import annotations
 from kreplog._native import compaction, writable
 from kreplog._native.batch import build, decode_values, end_of
 from kreplog._native.checkpoint import OffsetCheckpoint, atomic_write
-from kreplog._native.directory import OWNER_LOCK
+from kreplog._native.directory import OWNER_LOCK, show_lock
 from kreplog._native.encoded import InspectedBatches, inflated_sizes
 from kreplog._native.files import error_of, group_number, make_directory
 from kreplog._native.heap import keep_freed
@@ -38,6 +38,7 @@ __all__ = [
     "make_directory",
     "read_topic_id",
     "write_topic_id",
+    "show_lock",
 ]
 
 

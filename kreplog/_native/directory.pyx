@@ -9,13 +9,13 @@ they and the broker exclude each other.
 """
 
 from libc.errno cimport EACCES, EAGAIN, errno
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
 from kreplog._native.batch cimport codec_id
 from kreplog._native.files cimport FileHandle, open_file, storage_error
 from kreplog._native.log cimport SegmentedLog
-from kreplog._native.state cimport StateFile, open_state
+from kreplog._native.state cimport LOCKED_BY_OWNER, LOCKED_BY_TOPIC, LOCKED_DIRECTORY, StateFile, open_state
 
 import fcntl
 import os
@@ -47,8 +47,31 @@ cdef extern from *:
         return fcntl(fd, F_SETLK, &lock);
     #endif
     }
+    /* A lock of the open file that others can see without taking one; a shared one, since a directory takes no other. */
+    static int kreplog_show_lock(int fd) {
+    #if defined(F_OFD_SETLK)
+        return kreplog_share_lock(fd);
+    #else
+        (void) fd;
+        return -1;
+    #endif
+    }
+    /* Whether another open file has such a lock; yes where that cannot be known. */
+    static int kreplog_sees_lock(int fd) {
+    #if defined(F_OFD_GETLK)
+        struct flock lock = {0};
+        lock.l_type = F_WRLCK;
+        lock.l_whence = SEEK_SET;
+        return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    #else
+        (void) fd;
+        return 1;
+    #endif
+    }
     """
     int kreplog_share_lock(int fd) noexcept nogil
+    int kreplog_show_lock(int fd) noexcept nogil
+    bint kreplog_sees_lock(int fd) noexcept nogil
 
 
 cdef int adopt(SegmentedLog log, object config) except -1:
@@ -128,6 +151,7 @@ def _lock(SegmentedLog log):
         _refuse(log, _holder(log.path))
     if log.in_topic:
         directory.unlock()  # whoever takes it from now on meets the topic's lock
+        log.session_lock = LOCKED_BY_TOPIC
         return
     lock_path = topic_lock_path(parent, log.topic_partition.topic)
     if not _is_free(lock_path):
@@ -136,6 +160,45 @@ def _lock(SegmentedLog log):
         _refuse(log, _holder(log.path))
     log.broker_lock = _share_broker_lock(parent, log.name, log.name)
     log.writer_lock = None if log.managed else directory
+    log.session_lock = _shown_lock(log, directory)
+
+
+cdef uint32_t _shown_lock(SegmentedLog log, FileHandle directory) except? 1:
+    """Show readers that this writer lives, which ends with the process; the flag of the lock that does, 0 for none."""
+    if not log.managed:
+        return LOCKED_DIRECTORY if kreplog_show_lock(directory.fd) == 0 else 0
+    return LOCKED_BY_OWNER if _sees_lock(_owner_lock_path(log.path)) == 1 else 0
+
+
+cdef bint is_writer_alive(str path, uint32_t flags) except -1:
+    """Whether the writer of the session with these flags still has its lock; True where that cannot be known."""
+    if flags & LOCKED_DIRECTORY:
+        return _sees_lock(path) != 0
+    if flags & LOCKED_BY_OWNER:
+        return _sees_lock(_owner_lock_path(path)) != 0
+    if flags & LOCKED_BY_TOPIC:
+        folder, name = os.path.split(path)
+        return _sees_lock(topic_lock_path(folder, name.rpartition("-")[0])) != 0
+    return True
+
+
+cdef str _owner_lock_path(str path):
+    return os.path.join(os.path.dirname(path), OWNER_LOCK)
+
+
+cdef int _sees_lock(str path) except -2:
+    """1 if some process shows a lock on the file, 0 if none does, -1 where it cannot be opened."""
+    cdef FileHandle file
+    try:
+        file = open_file(path, O_RDONLY)
+    except (FileNotFoundError, StorageError):
+        return -1
+    return kreplog_sees_lock(file.fd)
+
+
+def show_lock(int fd):
+    """Let readers see by a lock on this file, an owner's, that its process lives."""
+    kreplog_show_lock(fd)
 
 
 cdef int _refuse(SegmentedLog log, str holder) except -1:
@@ -189,6 +252,7 @@ cdef class TopicLock:
                 f"topic {topic} in {folder} is open for writing in {holder}; close it there, or open it here with "
                 "read_only=True", path=path,
             )
+        kreplog_show_lock(file.fd)
         self.broker_lock = _share_broker_lock(folder, topic)
         file.truncate(0)
         file.write_at(<const uint8_t*> <char*> pid, len(pid), 0)

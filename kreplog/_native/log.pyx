@@ -424,6 +424,8 @@ cdef class SegmentedLog(WritableLog):
                 self.pending = None
                 self._segments = []
                 self.active = None
+                if self.state is not None:
+                    self.state.end_session()
                 self.state = None
                 self.release_locks()
                 self.unlock()

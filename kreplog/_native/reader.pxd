@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.batch cimport BatchHeader, RecordCursor
 from kreplog._native.files cimport Mapping
 from kreplog._native.segment cimport Segment
@@ -25,6 +26,7 @@ cdef class BatchReader:
     cdef int64_t ahead
     cdef int32_t epoch  # of offsets below epoch_until
     cdef int64_t epoch_until
+    cdef int64_t watched  # of a reader that follows: no truncation up to this generation took what it had; else -1
     # the batch delivered last
     cdef const uint8_t* data
     cdef BatchHeader header
@@ -32,6 +34,8 @@ cdef class BatchReader:
 
     cdef int next(self) except -1
     cdef int check(self) except -1
+    cdef int extend(self, int64_t stop) except -1
+    cdef int check_truncations(self, int64_t generation) except -1
     cdef int seek(self) except -1
     cdef int fill(self, Py_ssize_t wanted) except -1
     cdef int judge(self) except 1
@@ -39,6 +43,28 @@ cdef class BatchReader:
     cdef int _next_segment(self) except -1
     cdef bint moved(self) except -1
     cdef bint epoch_fits(self, const BatchHeader* h) except -1
+
+
+cdef class Records:
+    cdef BatchReader reader
+    cdef RecordCursor cursor
+    cdef int64_t start
+    cdef int64_t stop
+    cdef bytes plain
+    cdef bint values_only
+    cdef bint in_batch
+    cdef bint busy
+
+    cdef bint _open_next(self) except -1
+
+
+cdef class ArrowPieces:
+    cdef BatchReader reader
+    cdef ArrowBuilder builder
+    cdef int64_t start
+    cdef int64_t stop
+    cdef Py_ssize_t max_bytes
+    cdef bint busy
 
 
 cdef int refuse_deleted(LogView log, int64_t offset) except -1

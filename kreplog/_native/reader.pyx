@@ -34,9 +34,10 @@ from kreplog._native.batch cimport (
 from kreplog._native.columns cimport integer
 from kreplog._native.files cimport FileHandle, HeapBuffer, Mapping, allocate, view_of
 from kreplog._native.segment cimport Segment
+from kreplog._native.state cimport StateFile
 from kreplog._native.view cimport LogView
 
-from kreplog.errors import CorruptBatchError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import CorruptBatchError, LogTruncatedError, OffsetOutOfRangeError, UsageError
 from kreplog.types import FileRegion
 
 cdef enum:
@@ -56,6 +57,8 @@ cdef class BatchReader:
         cdef int _attempt
         for _attempt in range(RETRIES):
             self.generation = self.log.steady_generation()
+            if self.watched >= 0:
+                self.check_truncations(self.generation)
             self.stop = min(self.stop, self.log.position.leo)
             if self.expected >= self.stop:
                 return 0
@@ -89,6 +92,38 @@ cdef class BatchReader:
             partition=self.log.name, offset=self.expected, path=self.log.path,
         )
 
+    cdef int check_truncations(self, int64_t generation) except -1:
+        """For a reader that follows: raise LogTruncatedError if records that it has read are no longer in the log."""
+        cdef int64_t end
+        cdef StateFile state = self.log.state
+        if generation == self.watched or state is None:
+            return 0
+        end = state.lowest_truncation(self.watched, generation)
+        if end < self.expected:
+            raise LogTruncatedError(
+                f"{self.log.name}: " + (
+                    f"the log was truncated to offset {end}, below {self.expected}, up to which it had been read: "
+                    f"drop what was read from {end} on, and read on from there" if end >= 0 else
+                    f"the log was truncated more often than is noted since offset {self.expected} was read, perhaps "
+                    "below it: read again what matters"
+                ), partition=self.log.name, offset=max(end, <int64_t> 0), path=self.log.path,
+            )
+        self.watched = generation
+        return 0
+
+    cdef int extend(self, int64_t stop) except -1:
+        """Go on to `stop`, the high watermark of the log's position as it is now. Bytes past the former one that were
+        read with it had not been published."""
+        cdef Segment segment = self.segment
+        self.stop = stop
+        if segment is not None and (
+            self.generation != self.log.position.generation or segment.base_offset != self.log.position.active_base
+        ):
+            self.segment = None
+        elif self.mapping is None:
+            self.window_start = self.window_end = 0
+        return 0
+
     cdef bint moved(self) except -1:
         """Whether files were cut since the last seek."""
         self.log.refresh()
@@ -111,6 +146,8 @@ cdef class BatchReader:
             return 0
         self.mapping = None
         size = max(wanted, <Py_ssize_t> WINDOW)
+        if segment.base_offset == self.log.position.active_base and self.log.position.active_size > self.at:
+            size = max(wanted, min(size, self.log.position.active_size - self.at))  # behind it are zeros
         if (
             not isinstance(self.owner, HeapBuffer) or (<HeapBuffer> self.owner).size < size
             or (<PyObject*> self.owner).ob_refcnt > 1
@@ -248,6 +285,7 @@ cdef BatchReader reader_of(LogView log, int64_t start, int64_t stop):
     reader.stop = stop
     reader.chain = -1
     reader.epoch = -2
+    reader.watched = -1
     return reader
 
 
@@ -284,15 +322,6 @@ cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) 
 @cython.final
 cdef class Records:
     """Iterator over the records of [start, stop), or over their values alone. For one thread at a time."""
-
-    cdef BatchReader reader
-    cdef RecordCursor cursor
-    cdef int64_t start
-    cdef int64_t stop
-    cdef bytes plain
-    cdef bint values_only
-    cdef bint in_batch
-    cdef bint busy
 
     def __init__(self, LogView log, start, stop, bint values_only):
         self.start, self.stop = committed_range(log, start, stop)
@@ -358,13 +387,6 @@ cdef class Records:
 @cython.final
 cdef class ArrowPieces:
     """Iterator over the records of [start, stop) as ArrowColumns of about `max_bytes` or MAX_ROWS each."""
-
-    cdef BatchReader reader
-    cdef ArrowBuilder builder
-    cdef int64_t start
-    cdef int64_t stop
-    cdef Py_ssize_t max_bytes
-    cdef bint busy
 
     def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes):
         cdef int64_t wanted = integer(max_bytes, "max_bytes")

@@ -244,7 +244,11 @@ cdef class Recovery:
             log.state.mark_bulk_append(log.position.leo, False)
             self.unsettled = True
         log.position.unsettled = self.unsettled
+        if self.known and log.position.leo < self.seen:  # damage: what readers may have read is gone
+            log.position.generation += 2
+            log.state.note_truncation(log.position.generation, log.position.leo)
         log.state.publish(&log.position)
+        log.state.begin_session(log.session_lock)
         if self.fresh:
             _write_topic_id(log)
             log.cleaner_checkpoint.update(log.topic_partition, None)  # which an earlier partition of the name has left
@@ -267,6 +271,7 @@ cdef int _begin_cut_of_pending(SegmentedLog log, int64_t start, bint known) exce
         position.recovery_point = min(position.recovery_point, start)
         return 0
     position.generation |= 1
+    log.state.note_truncation(position.generation + 1, start)
     position.unsettled = 1
     position.leo = start
     position.high_watermark = min(position.high_watermark, start)

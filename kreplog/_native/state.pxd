@@ -4,6 +4,9 @@
 #    128  slot 0                   256  slot 1
 #    384  8  first offset of a bulk append   392  4  1 while it is under way, else 0   396  4  CRC-32C of 384..396
 #    512  8  incarnation id, 0 for none      520  4  CRC-32C of 512..520
+#    576  4  wake word                       584  8  high watermark that the first waiting reader wants, 0 for none
+#    640  8  number of the writer session, 0 for none   648  4  its state   652  4  CRC-32C of 640..652
+#    704  16 truncations of 24 bytes: 8 generation after it, 8 log end offset after it, 4 CRC-32C of both, 4 unused
 #
 # A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
 # readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
@@ -13,6 +16,13 @@
 #
 # The incarnation id is drawn when the directory of a log without replicas is made. Another in the same place: the
 # partition was deleted and created again, which its topic id, the one of its neighbours, does not show.
+#
+# Readers that wait sleep on the wake word: see wake_impl.h. They are the only ones that write to a page which they do not
+# own, and only there.
+#
+# A writer session begins when a log is opened for writing. A reader that waits sees by it whether the writer has closed
+# the log, was killed, or is another; by the truncations, whether records that it has read were removed. The one to
+# generation g is in place g / 2 mod 16.
 #
 # A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
 # of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
@@ -44,12 +54,30 @@ cdef struct Position:
     uint32_t crc
 
 
+cdef enum:
+    SESSION_UNKNOWN = 0  # of a writer that notes none, or damaged
+    SESSION_OPEN = 1
+    SESSION_CLOSED = 2
+    AFTER_DEATH = 16  # flag: the session before this one was not closed
+    LOCKED_DIRECTORY = 256  # flag: the writer has a lock on the partition directory, which shows that it lives
+    LOCKED_BY_OWNER = 512  # flag: on its owner's file in the data directory
+    LOCKED_BY_TOPIC = 1024  # flag: on its topic's file there
+
+
+cdef struct Session:
+    uint64_t number
+    uint32_t flags
+    uint32_t crc
+
+
 cdef class StateFile:
     cdef str path
     cdef uint8_t* data  # mapped; the file itself is open only while it is used
     cdef uint64_t seen  # the highest sequence read
     cdef uint64_t device  # with `inode`: which file is mapped
     cdef uint64_t inode
+    cdef uint8_t* shared  # a page that this process may write the wake word of; NULL where it may not
+    cdef bint tried_to_share
 
     cdef void publish(self, Position* position) noexcept nogil
     cdef bint read(self, Position* out) noexcept nogil
@@ -60,6 +88,15 @@ cdef class StateFile:
     cdef void set_incarnation(self, uint64_t incarnation) noexcept nogil
     cdef uint64_t incarnation(self) noexcept nogil
     cdef int require_at_path(self, str partition) except -1
+    cdef Session session(self) noexcept nogil
+    cdef void begin_session(self, uint32_t lock) noexcept nogil
+    cdef void end_session(self) noexcept nogil
+    cdef void write_session(self, uint64_t number, uint32_t flags) noexcept nogil
+    cdef void note_truncation(self, int64_t generation, int64_t end) noexcept nogil
+    cdef int64_t lowest_truncation(self, int64_t since, int64_t generation) noexcept nogil
+    cdef void wake_at(self, int64_t high_watermark) noexcept
+    cdef void wake_all(self) noexcept nogil
+    cdef uint8_t* page_to_wait_on(self) except? NULL
 
 
 cdef StateFile open_state(str path, bint writable)

@@ -6,8 +6,9 @@ stores, a reader sees the high watermark advance at once, and a checksum detects
 
 cimport cython
 from libc.errno cimport errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.limits cimport INT_MAX
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.stat cimport fstat, stat, struct_stat
@@ -18,7 +19,7 @@ from kreplog._native.files cimport FileHandle, open_file, storage_error
 
 import os
 
-from kreplog.errors import PartitionDeletedError
+from kreplog.errors import PartitionDeletedError, StorageError
 
 STATE_NAME = "kreplog.state"
 
@@ -30,12 +31,20 @@ cdef extern from *:
     void kreplog_release() noexcept nogil
     void kreplog_acquire() noexcept nogil
 
+cdef extern from "wake_impl.h" nogil:
+    bint kreplog_is_wake_due(const uint8_t* page, int64_t high_watermark) noexcept
+    void kreplog_wake(uint8_t* page, int count) noexcept
+
 cdef enum:
     STATE_SIZE = 4096
     FIRST_SLOT = 128
     SLOT_STRIDE = 128
     BULK_APPEND = 384
     INCARNATION = 512
+    SESSION = 640
+    TRUNCATIONS = 704
+    TRUNCATION_SIZE = 24
+    TRUNCATIONS_KEPT = 16
     CHECKED = sizeof(Position) - 4
 
 cdef const char* MAGIC = b"KREPLOG1"
@@ -46,8 +55,11 @@ cdef class StateFile:
 
     def __cinit__(self):
         self.data = NULL
+        self.shared = NULL
 
     def __dealloc__(self):
+        if self.shared != NULL and self.shared != self.data:
+            munmap(self.shared, STATE_SIZE)
         if self.data != NULL:
             munmap(self.data, STATE_SIZE)
 
@@ -137,6 +149,105 @@ cdef class StateFile:
             raise_deleted(partition, os.path.dirname(self.path), found)
         return 0
 
+    cdef Session session(self) noexcept nogil:
+        """The writer's session; SESSION_UNKNOWN for none, or a damaged one."""
+        cdef Session session
+        cdef int _attempt
+        for _attempt in range(3):  # it may just be written
+            memcpy(&session, self.data + SESSION, sizeof(Session))
+            if session.number and session.crc == crc32c_update(0, <const uint8_t*> &session, 12):
+                return session
+        session.number = 0
+        session.flags = SESSION_UNKNOWN
+        return session
+
+    cdef void begin_session(self, uint32_t lock) noexcept nogil:
+        """The next session, of this writer. lock: the flag of the lock that the writer holds, 0 for none."""
+        cdef Session session = self.session()
+        cdef uint32_t died = AFTER_DEATH if session.flags & SESSION_OPEN else 0
+        self.write_session(session.number + 1, SESSION_OPEN | died | lock)
+        self.wake_all()
+
+    cdef void end_session(self) noexcept nogil:
+        """The writer closes the log, and all that it published is there."""
+        kreplog_release()
+        self.write_session(self.session().number, SESSION_CLOSED)
+        self.wake_all()
+
+    cdef void write_session(self, uint64_t number, uint32_t flags) noexcept nogil:
+        cdef Session session
+        session.number = number if number else 1
+        session.flags = flags
+        session.crc = crc32c_update(0, <const uint8_t*> &session, 12)
+        memcpy(self.data + SESSION, &session, sizeof(Session))
+
+    cdef void note_truncation(self, int64_t generation, int64_t end) noexcept nogil:
+        """Before it is published: a truncation to `end`, after which the generation is `generation`."""
+        cdef uint8_t note[TRUNCATION_SIZE]
+        cdef uint32_t crc
+        memcpy(note, &generation, 8)
+        memcpy(note + 8, &end, 8)
+        crc = crc32c_update(0, note, 16)
+        memcpy(note + 16, &crc, 4)
+        memset(note + 20, 0, 4)
+        memcpy(self.data + truncation_place(generation), note, TRUNCATION_SIZE)
+
+    cdef int64_t lowest_truncation(self, int64_t since, int64_t generation) noexcept nogil:
+        """The lowest log end offset of the truncations after generation `since`, up to `generation`; -1 if one of them
+        is not known."""
+        cdef int64_t lowest = INT64_MAX
+        cdef int64_t at = (since & ~<int64_t> 1) + 2
+        cdef int64_t noted
+        cdef int64_t end
+        cdef uint32_t crc
+        cdef const uint8_t* note
+        if generation < since or generation - since > 2 * TRUNCATIONS_KEPT:
+            return -1
+        while at <= generation + 1:
+            note = self.data + truncation_place(at)
+            memcpy(&noted, note, 8)
+            memcpy(&end, note + 8, 8)
+            memcpy(&crc, note + 16, 4)
+            if noted != at or crc != crc32c_update(0, note, 16):
+                if at <= generation:
+                    return -1
+            elif end < lowest:
+                lowest = end
+            at += 2
+        return lowest
+
+    cdef void wake_at(self, int64_t high_watermark) noexcept:
+        """For a writer that has just let go of its lock: wake a reader if the high watermark has what one waits for."""
+        if kreplog_is_wake_due(self.data, high_watermark):
+            kreplog_wake(self.data, 1)
+
+    cdef void wake_all(self) noexcept nogil:
+        """For a writer: wake all readers that wait, whatever they wait for."""
+        kreplog_wake(self.data, INT_MAX)
+
+    cdef uint8_t* page_to_wait_on(self) except? NULL:
+        """The page with the wake word for a reader that waits; NULL if this process may not write to the file."""
+        cdef FileHandle file
+        cdef struct_stat status
+        cdef void* page
+        if self.tried_to_share:
+            return self.shared
+        self.tried_to_share = True
+        try:
+            file = open_file(self.path, O_RDWR)
+        except (FileNotFoundError, StorageError):
+            return NULL
+        if fstat(file.fd, &status) != 0 or status.st_dev != self.device or status.st_ino != self.inode:
+            return NULL
+        page = mmap(NULL, STATE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0)
+        if page != MAP_FAILED:
+            self.shared = <uint8_t*> page
+        return self.shared
+
+
+cdef int64_t truncation_place(int64_t generation) noexcept nogil:
+    return TRUNCATIONS + (generation >> 1) % TRUNCATIONS_KEPT * TRUNCATION_SIZE
+
 
 def raise_deleted(str partition, str path, bint recreated):
     """Raise PartitionDeletedError for the directory `path`."""
@@ -182,6 +293,8 @@ cdef StateFile open_state(str path, bint writable):
         state.data = NULL
         raise storage_error("cannot map", path, errno)
     if writable:
+        state.shared = state.data
+        state.tried_to_share = True
         pid = getpid()
         memcpy(state.data, MAGIC, 8)
         memcpy(state.data + 8, &pid, 4)

@@ -137,6 +137,7 @@ cdef int begin_cut(SegmentedLog log, int64_t end, bint everything) except -1:
     """
     log.finish_swap()
     log.cut_count += 1
+    log.state.note_truncation(log.position.generation + 2, end)
     log.position.generation += 1
     log.position.unsettled = 1
     log.position.leo = end
@@ -181,4 +182,5 @@ cdef int end_cut(SegmentedLog log) except -1:
     if not log.parent_unsynced:  # only now: killed in between, the next writer must sync the page before it appends
         log.position.unsettled = 0
         log.state.publish(&log.position)
+    log.state.wake_all()
     return 0

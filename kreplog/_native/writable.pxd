@@ -1,7 +1,7 @@
 # WritableLog: a log that one process writes. Its lock, its failure, and its fsyncs.
 
 from cpython.pythread cimport PyThread_type_lock
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
 
 from kreplog._native.commit_gate cimport CommitGate
 from kreplog._native.files cimport FileHandle
@@ -26,6 +26,7 @@ cdef class WritableLog(LogView):
     cdef PyThread_type_lock mutex
     cdef FileHandle writer_lock  # None in a managed log: its owner's lock keeps others out
     cdef FileHandle broker_lock
+    cdef uint32_t session_lock  # flag of the lock by which readers see that this writer lives, 0 for none
     cdef Pending pending
     cdef LockHolder bulk_append  # of the BulkAppend under way, whose records stay above the high watermark
     cdef str failure

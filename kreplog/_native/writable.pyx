@@ -77,7 +77,10 @@ cdef class WritableLog(LogView):
                 PyThread_acquire_lock(self.mutex, WAIT_LOCK)
 
     cdef void unlock(self) noexcept:
+        cdef StateFile state = self.state
         PyThread_release_lock(self.mutex)
+        if state is not None:
+            state.wake_at(self.position.high_watermark)
 
     cdef int begin_write(self) except -1:
         """Take the lock with everything pending written. Raises, without the lock, where the log takes no writes."""

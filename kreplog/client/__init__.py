@@ -3,7 +3,6 @@
 from kreplog.client.bulk_errors import (
     BrokersUnreachableError,
     FetchTimeoutError,
-    LogTruncatedError,
     OffsetCommitError,
     PartitionUnavailableError,
     ProduceError,
@@ -15,6 +14,7 @@ from kreplog.client.cluster_metadata import PartitionMetadata
 from kreplog.client.consumer import Consumer, FetchedArrow
 from kreplog.client.offset_lookup import OffsetAndTimestamp
 from kreplog.client.producer import AppendedRange, Producer
+from kreplog.errors import LogTruncatedError
 
 __all__ = [
     "AppendedRange",

@@ -41,15 +41,6 @@ class TopicRecreatedError(KreplogError):
         self.new_topic_id = new_topic_id
 
 
-class LogTruncatedError(KreplogError):
-    """The leader's log has other records below the fetch offset: an unclean election lost what was read (KIP-320).
-
-    offset: where the logs part.
-    """
-
-    kafka_code = ErrorCode.OFFSET_OUT_OF_RANGE
-
-
 class PartitionUnavailableError(KreplogError):
     """The partition has had no leader that serves it for as long as the client retries; `code` is the last error."""
 

@@ -20,7 +20,6 @@ from kreplog._native.fetched import FetchedBatches
 from kreplog.client.bulk_connection import BulkConnection, close_quietly, wait_for
 from kreplog.client.bulk_errors import (
     BrokersUnreachableError,
-    LogTruncatedError,
     PartitionUnavailableError,
     TopicRecreatedError,
     UnknownTopicError,
@@ -28,7 +27,7 @@ from kreplog.client.bulk_errors import (
 from kreplog.client.cluster_connections import RETRY_BACKOFF_S, ClusterConnections, check_topic_id
 from kreplog.client.fetch_session import FetchSession, is_lost
 from kreplog.core.messages import READ_UNCOMMITTED, FetchedPartition, FetchPartition
-from kreplog.errors import ErrorCode, KreplogError, OffsetOutOfRangeError, PeerProtocolError
+from kreplog.errors import ErrorCode, KreplogError, LogTruncatedError, OffsetOutOfRangeError, PeerProtocolError
 from kreplog.types import NO_EPOCH, NO_LEADER, TopicPartition
 from kreplog.wire import fetch
 from kreplog.wire.frames import RequestHeader

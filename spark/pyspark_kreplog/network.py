@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import kreplog
-from kreplog.errors import KreplogError, OffsetOutOfRangeError, UsageError
+from kreplog.errors import KreplogError, LogTruncatedError, OffsetOutOfRangeError, UsageError
 from kreplog.types import TopicPartition, topic_id_text, topic_uuid
 from pyspark_kreplog.kafka_options import DEFAULTS, ConsumerSettings
 from pyspark_kreplog.leader_epochs import Entries
@@ -52,7 +52,7 @@ def connect(bootstrap: str, columns: Sequence[str] = ("offset",), settings: Cons
 
 def lost_record_errors() -> tuple[type[KreplogError], ...]:
     """What `fetch` raises where planned records are gone: deleted, truncated, or an end that does not come back."""
-    from kreplog.client.bulk_errors import FetchTimeoutError, LogTruncatedError
+    from kreplog.client.bulk_errors import FetchTimeoutError
 
     return OffsetOutOfRangeError, FetchTimeoutError, LogTruncatedError
 

@@ -41,6 +41,7 @@ from kreplog.managed_log import (
     group_number,
     make_directory,
     read_topic_id,
+    show_lock,
     write_topic_id,
 )
 from kreplog.types import TopicPartition, check_partition, check_topic_id
@@ -93,6 +94,7 @@ class DataDirectory:
             try:
                 os.fchmod(self._file, 0o600)
                 self._take(broker_id)
+                show_lock(self._file)
             except BaseException:
                 os.close(self._file)
                 raise
