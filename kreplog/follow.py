@@ -1,7 +1,7 @@
 """Follow: an iterator over the records of a log that waits for more; and the waits of asyncio.
 
-Natively a thread sleeps until the writer wakes it. Of tasks any number wait on one thread for each log, which is started
-for the first of them and ends a second after the last.
+A thread sleeps in native code until the writer wakes it. All tasks that wait for a log share one thread, which is
+started for the first of them and ends a second after the last.
 """
 
 from __future__ import annotations

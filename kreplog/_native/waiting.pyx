@@ -66,10 +66,11 @@ cdef class HighWatermarkWait:
         cdef int outcome
         if log.closed:
             return LOG_CLOSED
-        if self.page != NULL:
+        log.refresh()
+        if log.position.high_watermark <= offset and self.page != NULL:
             self.seen = kreplog_read_word(self.page)
             kreplog_want_wake(self.page, offset + 1)
-        log.refresh()
+            log.refresh()  # else the wake-up for what was published before it was registered would not come
         if log.position.high_watermark > offset:
             return REACHED
         if generation >= 0 and log.position.generation != generation:

@@ -1,0 +1,233 @@
+"""Readers in other processes that wait, while the writer is killed, and readers that may not write."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, LogConfig
+from kreplog.errors import WriterDiedError
+from tests.integration.faults import cannot_mount
+from tests.waiting import InChild, until, until_waiting, wake_at
+
+NOBODY = 65534
+
+
+def test_a_record_wakes_a_reader_in_another_process(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "t-0") as writer:
+        reader = InChild(lambda: following(tmp_path / "t-0"))
+        for i in range(200):
+            until_waiting(tmp_path / "t-0", i)
+            writer.append(b"%d" % i)
+        writer.close()
+        assert reader.result() == [b"%d" % i for i in range(200)]
+
+
+def following(path: Path) -> list[bytes | None]:
+    with Log.open(path, read_only=True) as log:
+        return [record.value for record in log.follow()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_writer_is_killed(tmp_path: Path, seed: int) -> None:
+    """The reader gets all that was appended before, and then an error; one across writers goes on with the next."""
+    random_ = random.Random(seed)
+    path = tmp_path / "t-0"
+    config = LogConfig(segment_bytes=random_.choice([2000, 1 << 20]))
+    reports, answers = os.pipe()
+    Log.open(path, config).close()
+
+    def write() -> None:
+        with Log.open(path, config) as log:
+            os.write(answers, b"\0")
+            while True:
+                log.append_many([b"%d" % log.log_end_offset] * random_.choice([1, 1, 1, 20]))
+                os.write(answers, b"\0")
+
+    writer = InChild(write)
+    os.close(answers)
+    os.read(reports, 1)
+    with Log.open(path, read_only=True) as log:
+        onward = log.follow(across_writers=True)
+        appended = 0
+        died = InChild(lambda: until_death(path))
+        for _ in range(random_.randrange(1, 200)):
+            appended += len(os.read(reports, 100))
+        os.kill(writer.pid, signal.SIGKILL)
+        while more := os.read(reports, 1 << 16):
+            appended += len(more)
+        os.close(reports)
+        with pytest.raises(AssertionError, match="was killed"):
+            writer.result()
+        count = died.result()
+        assert count >= appended > 0
+        assert [next(onward).offset for _ in range(count)] == [*range(count)]
+        with pytest.raises(WriterDiedError, match=f"ended without closing it, at offset {count}, before {count}"):
+            log.wait(count)
+        before = log.follow(count)
+        with Log.open(path, config) as writing:
+            assert writing.append(b"next") == count
+            assert next(onward).value == b"next"
+            assert next(before).value == b"next"
+            with pytest.raises(WriterDiedError):
+                next(before)
+
+
+def until_death(path: Path) -> int:
+    """How many records a reader gets before it sees that the writer has died."""
+    count = 0
+    with Log.open(path, read_only=True) as log:
+        with pytest.raises(WriterDiedError):
+            for _ in log.follow():
+                count += 1
+        return count
+
+
+def test_the_writer_is_killed_while_nothing_happens(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+
+    def write() -> None:
+        with Log.open(path) as log:
+            log.append(b"")
+            signal.pause()
+
+    writer = InChild(write)
+    until(lambda: (path / "kreplog.state").exists())
+    with Log.open(path, read_only=True) as log:
+        assert log.wait(0, across_writers=True)
+        waiting = InChild(lambda: until_death(path))
+        until_waiting(path, 1)
+        os.kill(writer.pid, signal.SIGKILL)
+        assert waiting.result() == 1
+
+
+def test_a_killed_reader_costs_the_writer_one_wake_up(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    with Log.open(path) as writer:
+        reader = InChild(lambda: following(path))
+        until_waiting(path, 0)
+        os.kill(reader.pid, signal.SIGKILL)
+        with pytest.raises(AssertionError, match="was killed"):
+            reader.result()
+        assert wake_at(path) == 1
+        writer.append(b"")
+        assert wake_at(path) == 0
+
+
+def test_a_stopped_reader_does_not_hold_up_others(tmp_path: Path) -> None:
+    """It may be the one that was woken, and wakes the others no more."""
+    path = tmp_path / "t-0"
+    with Log.open(path) as writer:
+        stopped = InChild(lambda: following(path))
+        until_waiting(path, 0)
+        os.kill(stopped.pid, signal.SIGSTOP)
+        readers = [InChild(lambda: following(path)) for _ in range(3)]
+        for _ in range(10):
+            writer.append(b"")
+        writer.close()
+        assert [len(reader.result()) for reader in readers] == [10] * 3
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert len(stopped.result()) == 10
+
+
+def test_a_hundred_readers(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    with Log.open(path, LogConfig(segment_bytes=20_000)) as writer:
+        readers = [InChild(lambda: following(path)) for _ in range(100)]
+        for i in range(50):
+            if i % 10 == 0:
+                until_waiting(path, i)
+            writer.append(b"%d" % i)
+        writer.append_many([b"%d" % i for i in range(50, 5000)])
+        writer.close()
+        expected = [b"%d" % i for i in range(5000)]
+        assert all(reader.result() == expected for reader in readers)
+
+
+@contextmanager
+def as_another_user(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    path.parent.chmod(0o755)
+
+    def become() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+    yield path, become
+
+
+@contextmanager
+def on_a_read_only_mount(path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    if reason := cannot_mount():
+        pytest.skip(reason)
+    mount = path.parent / "mount"
+    mount.mkdir()
+    subprocess.run(["mount", "--bind", path.parent, mount], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", mount], check=True)
+        yield mount / path.name, lambda: None
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=True)
+
+
+@pytest.mark.parametrize("outside", [as_another_user, on_a_read_only_mount])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_reader_that_may_only_read(folder: Path, outside: Callable[[Path], object], killed: bool) -> None:
+    """It registers nowhere, gets each record, and sees the writer's end."""
+    path = folder / "t-0"
+    config = LogConfig(directory_group=str(NOBODY) if os.geteuid() == 0 else None)
+    Log.open(path, config).close()
+    orders, ordering = os.pipe()
+
+    def write() -> None:
+        os.close(ordering)
+        with Log.open(path, config) as log:
+            while order := os.read(orders, 1):
+                log.append(order)
+
+    writer = InChild(write)
+    os.close(orders)
+    got, reporting = os.pipe()
+    with outside(path) as (seen, become):  # type: ignore[attr-defined]
+
+        def follow() -> int:
+            os.close(ordering)
+            become()
+            count = 0
+            with Log.open(seen, read_only=True) as log:
+                os.write(reporting, b"\0")
+                with pytest.raises(OSError):
+                    open(seen / "kreplog.state", "r+b").close()
+                try:
+                    for record in log.follow(across_writers=False):
+                        os.write(reporting, record.value or b"")
+                        count += 1
+                except WriterDiedError:
+                    return -count
+                return count
+
+        os.write(ordering, b"a")
+        with Log.open(path, read_only=True) as log:
+            log.wait(0, 30, across_writers=True)
+        reader = InChild(follow)
+        os.close(reporting)
+        assert os.read(got, 1) == b"\0"
+        assert os.read(got, 1) == b"a"
+        for order in (b"b", b"c", b"d"):
+            os.write(ordering, order)
+            assert os.read(got, 1) == order
+        assert wake_at(path) == 0
+        if killed:
+            os.kill(writer.pid, signal.SIGKILL)
+        os.close(ordering)
+        assert reader.result() == (-4 if killed else 4)
+    os.close(got)
