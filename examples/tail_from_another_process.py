@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import kreplog
 
@@ -21,14 +20,10 @@ def main(directory: str) -> None:
     kreplog.Log.open(path).close()  # a reader needs a directory that holds a log
     writer = subprocess.Popen([sys.executable, "-c", WRITER, path])
     with kreplog.Log.open(path, read_only=True) as log:
-        position = 0
-        while position < 5:
-            for record in log.read(start=position):
-                print(record.offset, record.value)
-                position = record.offset + 1
-            if writer.poll():
-                raise SystemExit("the writer has failed")
-            time.sleep(0.01)
+        for record in log.follow(across_writers=True):
+            print(record.offset, record.value)
+            if record.offset == 4:
+                break
     writer.wait()
 
 

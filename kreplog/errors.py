@@ -244,7 +244,7 @@ class PartitionDeletedError(StorageError):
 class LogTruncatedError(KreplogError):
     """Records that were read are no longer in the log: a truncation, or an unclean election (KIP-320), removed them.
 
-    offset: where the logs part; what was read from it on is not in the log.
+    offset: where the logs part; what was read from it on is not in the log. None: not known.
     """
 
     kafka_code = ErrorCode.OFFSET_OUT_OF_RANGE

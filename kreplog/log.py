@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kreplog._native import (
@@ -543,7 +543,7 @@ class Log(SegmentedLog):
             ) from error
 
 
-def _pyarrow(call: str) -> ModuleType:
+def _pyarrow(call: str) -> Any:
     try:
         import pyarrow
     except ImportError as error:

@@ -494,3 +494,27 @@ class TestTail:
             follower.send_signal(signal.SIGINT)
             rest, errors = follower.communicate(timeout=30)
         assert (follower.returncode, rest, errors) == (0, "", "")
+
+    def test_follow_goes_on_after_a_truncation_and_with_the_next_writer(self, flights: Path) -> None:
+        command = [sys.executable, "-m", "kreplog", "log", "tail", str(flights), "--follow", "--json", "-n", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follower:
+            assert follower.stdout is not None and follower.stderr is not None
+
+            def next_record() -> tuple[int, str]:
+                record = json.loads(follower.stdout.readline())  # type: ignore[union-attr]
+                return record["offset"], record["value"]
+
+            assert next_record()[0] == 99
+            with kreplog.Log.open(flights) as log:
+                log.append(b"a")
+                assert next_record() == (100, "a")
+                end = log.truncate_to(50)
+                assert f"truncated to offset {end}, below 101" in follower.stderr.readline()
+                log.append(b"b")
+                assert next_record() == (end, "b")
+            with kreplog.Log.open(flights) as log:
+                log.append(b"c")
+                assert next_record() == (end + 1, "c")
+            follower.send_signal(signal.SIGINT)
+            rest, errors = follower.communicate(timeout=30)
+        assert (follower.returncode, rest, errors) == (0, "", "")

@@ -23,6 +23,7 @@ IN_A_DIRECTORY = {
     "topic": ["alice apples", "bob pears", "alice plums", "3 records in 4 partitions"],
     "appender": ["10000 records, 1 segment"],
     "tail_from_another_process": [f"{number} b'record {number}'" for number in range(5)],
+    "follow_with_asyncio": ["from 0: 10", "from 1: 9", "from 2: 7"],
     "arrow_to_pandas": ["{'alice': 8, 'bob': 4}"],
     "arrow_to_polars": ["{'alice': 8, 'bob': 4}"],
     "arrow_to_duckdb": ["{'alice': 8, 'bob': 4}"],

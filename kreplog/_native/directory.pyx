@@ -47,7 +47,7 @@ cdef extern from *:
         return fcntl(fd, F_SETLK, &lock);
     #endif
     }
-    /* A lock of the open file that others can see without taking one; a shared one, since a directory takes no other. */
+    /* A lock of the open file that others see without taking one; shared, since a directory takes no other. */
     static int kreplog_show_lock(int fd) {
     #if defined(F_OFD_SETLK)
         return kreplog_share_lock(fd);

@@ -1,7 +1,7 @@
 """Following a log: a read that goes on, as records are committed, from where it is.
 
-The read is that of `reader`, whose end is moved to the high watermark each time that it has been reached; the waiting in
-between is that of `waiting`.
+The read is that of `reader`, whose end is moved to the high watermark each time that it has been reached; the waiting
+in between is that of `waiting`.
 """
 
 from libc.stdint cimport int64_t
@@ -9,7 +9,6 @@ from libc.stdint cimport int64_t
 from kreplog._native.reader cimport ArrowPieces, BatchReader, Records
 from kreplog._native.view cimport LogView
 from kreplog._native.waiting cimport (
-    LOG_CLOSED,
     REACHED,
     TRUNCATED,
     WRITER_DIED,
@@ -39,8 +38,8 @@ cdef class FollowIterator:
     cdef bint busy
 
     def __init__(self, LogView log, items, timeout, bint across_writers, Py_ssize_t at_once=0, convert=None):
-        """items: Records or ArrowPieces from the first offset on. at_once: up to so many items in a list; 0: each. convert:
-        applied to each item, or None."""
+        """items: Records or ArrowPieces from the first offset on. at_once: up to so many items in a list; 0: each.
+        convert: applied to each item, or None."""
         deadline_of(timeout)
         self.log = log
         self.timeout = timeout

@@ -19,7 +19,6 @@ from kreplog._native.batch cimport (
     BATCH_SHORT,
     HEADER_SIZE,
     BatchHeader,
-    RecordCursor,
     RecordView,
     batch_size,
     check_crc,
@@ -106,7 +105,7 @@ cdef class BatchReader:
                     f"drop what was read from {end} on, and read on from there" if end >= 0 else
                     f"the log was truncated more often than is noted since offset {self.expected} was read, perhaps "
                     "below it: read again what matters"
-                ), partition=self.log.name, offset=max(end, <int64_t> 0), path=self.log.path,
+                ), partition=self.log.name, offset=end if end >= 0 else None, path=self.log.path,
             )
         self.watched = generation
         return 0

@@ -17,8 +17,7 @@
 # The incarnation id is drawn when the directory of a log without replicas is made. Another in the same place: the
 # partition was deleted and created again, which its topic id, the one of its neighbours, does not show.
 #
-# Readers that wait sleep on the wake word: see wake_impl.h. They are the only ones that write to a page which they do not
-# own, and only there.
+# Readers that wait sleep on the wake word: see wake_impl.h. Only there do processes write that are not the writer.
 #
 # A writer session begins when a log is opened for writing. A reader that waits sees by it whether the writer has closed
 # the log, was killed, or is another; by the truncations, whether records that it has read were removed. The one to

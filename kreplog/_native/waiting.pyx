@@ -1,8 +1,8 @@
 """Waiting for records: a reader sleeps until the high watermark passes an offset.
 
-A reader that may write to the state file registers there, and the writer wakes it through a futex (wake_impl.h). One that
-may not (another user, a read-only mount), or whose writer is no kreplog of this version, looks again after pauses from
-50 us to 1 ms, and where the high watermark comes from checkpoint files, after 10 ms.
+A reader that may write to the state file registers there, and the writer wakes it through a futex (wake_impl.h). One
+that may not (another user, a read-only mount), or whose writer is no kreplog of this version, looks again after pauses
+from 50 us to 1 ms, and where the high watermark comes from checkpoint files, after 10 ms.
 
 Whoever is killed wakes nobody. So each sleep ends after SLICE_NS at most, and the reader looks whether the writer still
 has its lock, whether the path still names the directory, and whether this process has a signal to handle.

@@ -29,12 +29,16 @@ from kreplog.commands.interruption import Interruption
 from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
 from kreplog.commands.options import App, AsJson, counted, print_json
 from kreplog.commands.records import Encoding, record_printer, time_text
+<<<<<<< HEAD
 from kreplog.errors import StorageError, UsageError
 from kreplog.types import Codec, TopicPartition, topic_id_text
+=======
+from kreplog.errors import LogTruncatedError, OffsetOutOfRangeError, StorageError, UsageError
+from kreplog.types import Codec, TopicPartition
+>>>>>>> b167d7a (kreplog log tail --follow is woken by the writer; docs and examples of following a log)
 
 logger = logging.getLogger("kreplog")
 
-FOLLOW_POLL_S = 0.1
 PARTITIONS_SHOWN = 10
 
 
@@ -261,13 +265,14 @@ def tail(
         end = log.high_watermark
         for record in _last_records(log, count, end):
             show(record)
+        if not follow:
+            return
+        sys.stdout.flush()
         try:
-            while follow:
-                sys.stdout.flush()
-                time.sleep(FOLLOW_POLL_S)  # a writer in another process sends no notification
-                start, end = max(end, log.log_start_offset), max(end, log.high_watermark)
-                for record in log.read(start, end) if start < end else ():
+            for records in _followed(log, end):
+                for record in records:
                     show(record)
+                sys.stdout.flush()
         except KeyboardInterrupt:
             return
 
@@ -320,6 +325,24 @@ def _last_records(log: kreplog.Log, count: int, end: int) -> Sequence[kreplog.Re
         if len(records) == count or start == log.log_start_offset:
             return records
         window *= 8
+
+
+def _followed(log: kreplog.Log, start: int) -> Iterator[list[kreplog.Record]]:
+    """The records from `start` on as they are committed, across writers; goes on where records were removed."""
+    while True:
+        try:
+            for records in log.follow_batches(start, across_writers=True):
+                start = records[-1].offset + 1
+                yield records
+            return
+        except LogTruncatedError as error:
+            logger.warning("%s", error)
+            start = min(start, log.log_end_offset) if error.offset is None else error.offset
+        except OffsetOutOfRangeError as error:
+            if log.log_start_offset <= start <= log.log_end_offset:
+                raise
+            logger.warning("%s", error)
+        start = min(max(start, log.log_start_offset), log.log_end_offset)
 
 
 def _facts(log: kreplog.Log) -> dict[str, Any]:

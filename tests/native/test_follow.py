@@ -99,7 +99,9 @@ def test_a_replicated_log_shows_what_is_committed(path: Path, own: bool) -> None
             until_waiting(path, first)
             writer.advance_high_watermark(high_watermark)
             assert waiting.result() == b"%d" % first
-            assert [next(records).offset for _ in range(first + 1, high_watermark)] == [*range(first + 1, high_watermark)]
+            assert [next(records).offset for _ in range(first + 1, high_watermark)] == [
+                *range(first + 1, high_watermark)
+            ]
 
 
 def test_across_segments(path: Path) -> None:
@@ -144,9 +146,10 @@ def test_bad_arguments(writer: Log, log: Log) -> None:
     for timeout in (-1, float("nan")):
         with pytest.raises(UsageError, match="timeout"):
             log.wait(0, timeout)
-    for timeout in ("1", True):
+    bad: Any
+    for bad in ("1", True):
         with pytest.raises(ArgumentTypeError, match="timeout"):
-            log.follow(timeout=timeout)  # type: ignore[arg-type]
+            log.follow(timeout=bad)
     for offset in (-1, 1 << 63):
         with pytest.raises(UsageError):
             log.wait(offset, 0)
@@ -169,7 +172,7 @@ def test_a_clean_close(writer: Log, log: Log, path: Path) -> None:
     writer.append(b"last")
     writer.close()
     assert following.result() == [b"last"]
-    with pytest.raises(WriterClosedError, match="t-0: no process has the log open for writing, and it ends at") as caught:
+    with pytest.raises(WriterClosedError, match="t-0: no process has the log open for writing, and it ends") as caught:
         waiting.result()
     assert caught.value.offset == 5 and caught.value.path == str(path)
     assert values(log.follow()) == [b"last"], "one that begins later ends too"
@@ -223,7 +226,7 @@ def test_a_truncation_below_what_was_read(writer: Log, log: Log, path: Path) -> 
     for _ in range(8):
         next(records)
     writer.truncate_to(5)
-    with pytest.raises(LogTruncatedError, match="truncated to offset 5, below 8, up to which it had been read") as caught:
+    with pytest.raises(LogTruncatedError, match="truncated to offset 5, below 8, up to which") as caught:
         next(records)
     assert (caught.value.offset, caught.value.partition) == (5, "t-0")
 
@@ -275,7 +278,7 @@ def test_more_truncations_than_are_noted(writer: Log, log: Log, count: int) -> N
     else:
         with pytest.raises(LogTruncatedError, match="more often than is noted since offset 1") as caught:
             next(records)
-        assert caught.value.offset == 0
+        assert caught.value.offset is None
 
 
 def test_a_recovery_that_drops_committed_records(path: Path) -> None:
