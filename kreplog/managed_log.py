@@ -37,8 +37,8 @@ __all__ = [
     "keep_open",
     "make_directory",
     "read_topic_id",
-    "write_topic_id",
     "show_lock",
+    "write_topic_id",
 ]
 
 

@@ -29,13 +29,8 @@ from kreplog.commands.interruption import Interruption
 from kreplog.commands.lines import append_lines, check_first_line, line_parser, size_of
 from kreplog.commands.options import App, AsJson, counted, print_json
 from kreplog.commands.records import Encoding, record_printer, time_text
-<<<<<<< HEAD
-from kreplog.errors import StorageError, UsageError
-from kreplog.types import Codec, TopicPartition, topic_id_text
-=======
 from kreplog.errors import LogTruncatedError, OffsetOutOfRangeError, StorageError, UsageError
-from kreplog.types import Codec, TopicPartition
->>>>>>> b167d7a (kreplog log tail --follow is woken by the writer; docs and examples of following a log)
+from kreplog.types import Codec, TopicPartition, topic_id_text
 
 logger = logging.getLogger("kreplog")
 
