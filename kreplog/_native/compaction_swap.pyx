@@ -127,6 +127,7 @@ cdef int replace(SegmentedLog log, list sources, Segment cleaned, str stem, str 
     cdef Segment segment
     cdef Py_ssize_t i = log.segment_index(log._segments, (<Segment> sources[0]).base_offset)
     cdef unsigned char unsettled = log.position.unsettled
+    log.state.note_swap(log.position.generation + 2)  # before readers see the generation: no record is cut
     log.position.generation += 1
     log.position.unsettled = SWAPPING
     log.state.publish(&log.position)

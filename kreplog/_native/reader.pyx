@@ -98,6 +98,9 @@ cdef class BatchReader:
         if generation == self.watched or state is None:
             return 0
         end = state.lowest_truncation(self.watched, generation)
+        if end < 0 and self.log.steady_generation() != generation:  # the note may have been overwritten meanwhile
+            generation = self.log.position.generation
+            end = state.lowest_truncation(self.watched, generation)
         if end < self.expected:
             raise LogTruncatedError(
                 f"{self.log.name}: " + (

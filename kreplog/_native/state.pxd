@@ -6,7 +6,8 @@
 #    512  8  incarnation id, 0 for none      520  4  CRC-32C of 512..520
 #    576  4  wake word                       584  8  high watermark that the first waiting reader wants, 0 for none
 #    640  8  number of the writer session, 0 for none   648  4  its state   652  4  CRC-32C of 640..652
-#    704  16 truncations of 24 bytes: 8 generation after it, 8 log end offset after it, 4 CRC-32C of both, 4 unused
+#    704  16 changes of segments, of 24 bytes each: 8 generation after it, 8 log end offset after it,
+#         4 how many in a row, up to this one, were swaps of compaction (else 0), 4 CRC-32C of the 20 before
 #
 # A slot is a Position plus the CRC-32C over it. The writer fills the slots in turn, so one of them is always whole;
 # readers take the valid one with the higher sequence. Odd `generation`: files are being cut right now.
@@ -20,8 +21,9 @@
 # Readers that wait sleep on the wake word: see wake_impl.h. Only there do processes write that are not the writer.
 #
 # A writer session begins when a log is opened for writing. A reader that waits sees by it whether the writer has closed
-# the log, was killed, or is another; by the truncations, whether records that it has read were removed. The one to
-# generation g is in place g / 2 mod 16.
+# the log, was killed, or is another; by the changes, whether records that it has read were cut. The one to generation g
+# is in place g / 2 mod 16. A swap of compaction cuts nothing, 2^63 - 1 is its offset; it counts those before it, so that
+# a reader finds the truncations before many of them, or that there were none.
 #
 # A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
 # of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
@@ -69,6 +71,13 @@ cdef struct Session:
     uint32_t crc
 
 
+cdef struct Change:
+    int64_t generation
+    int64_t end
+    uint32_t swaps
+    uint32_t crc
+
+
 cdef class StateFile:
     cdef str path
     cdef uint8_t* data  # mapped; the file itself is open only while it is used
@@ -92,6 +101,9 @@ cdef class StateFile:
     cdef void end_session(self) noexcept nogil
     cdef void write_session(self, uint64_t number, uint32_t flags) noexcept nogil
     cdef void note_truncation(self, int64_t generation, int64_t end) noexcept nogil
+    cdef void note_swap(self, int64_t generation) noexcept nogil
+    cdef void write_change(self, Change* change) noexcept nogil
+    cdef bint read_change(self, int64_t generation, Change* change) noexcept nogil
     cdef int64_t lowest_truncation(self, int64_t since, int64_t generation) noexcept nogil
     cdef void wake_at(self, int64_t high_watermark) noexcept
     cdef void wake_all(self) noexcept nogil

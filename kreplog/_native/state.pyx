@@ -8,7 +8,7 @@ cimport cython
 from libc.errno cimport errno
 from libc.limits cimport INT_MAX
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.stat cimport fstat, stat, struct_stat
@@ -42,9 +42,9 @@ cdef enum:
     BULK_APPEND = 384
     INCARNATION = 512
     SESSION = 640
-    TRUNCATIONS = 704
-    TRUNCATION_SIZE = 24
-    TRUNCATIONS_KEPT = 16
+    CHANGES = 704
+    CHANGES_KEPT = 16
+    CHANGE_CHECKED = sizeof(Change) - 4
     CHECKED = sizeof(Position) - 4
 
 cdef const char* MAGIC = b"KREPLOG1"
@@ -183,37 +183,46 @@ cdef class StateFile:
 
     cdef void note_truncation(self, int64_t generation, int64_t end) noexcept nogil:
         """Before it is published: a truncation to `end`, after which the generation is `generation`."""
-        cdef uint8_t note[TRUNCATION_SIZE]
-        cdef uint32_t crc
-        memcpy(note, &generation, 8)
-        memcpy(note + 8, &end, 8)
-        crc = crc32c_update(0, note, 16)
-        memcpy(note + 16, &crc, 4)
-        memset(note + 20, 0, 4)
-        memcpy(self.data + truncation_place(generation), note, TRUNCATION_SIZE)
+        cdef Change change
+        change.generation, change.end, change.swaps = generation, end, 0
+        self.write_change(&change)
+
+    cdef void note_swap(self, int64_t generation) noexcept nogil:
+        """Before it is published: compaction replaces segments, after which the generation is `generation`."""
+        cdef Change before
+        cdef Change change
+        change.generation, change.end, change.swaps = generation, INT64_MAX, 1
+        if self.read_change(generation - 2, &before):
+            change.swaps += before.swaps
+        self.write_change(&change)
+
+    cdef void write_change(self, Change* change) noexcept nogil:
+        change.crc = crc32c_update(0, <const uint8_t*> change, CHANGE_CHECKED)
+        memcpy(self.data + place_of_change(change.generation), change, sizeof(Change))
+
+    cdef bint read_change(self, int64_t generation, Change* change) noexcept nogil:
+        """The change to `generation`; False if it is not known."""
+        memcpy(change, self.data + place_of_change(generation), sizeof(Change))
+        return change.generation == generation and change.crc == crc32c_update(
+            0, <const uint8_t*> change, CHANGE_CHECKED
+        )
 
     cdef int64_t lowest_truncation(self, int64_t since, int64_t generation) noexcept nogil:
         """The lowest log end offset of the truncations after generation `since`, up to `generation`; -1 if one of them
         is not known."""
+        cdef Change change
         cdef int64_t lowest = INT64_MAX
-        cdef int64_t at = (since & ~<int64_t> 1) + 2
-        cdef int64_t noted
-        cdef int64_t end
-        cdef uint32_t crc
-        cdef const uint8_t* note
-        if generation < since or generation - since > 2 * TRUNCATIONS_KEPT:
+        cdef int64_t at = (generation + 1) & ~<int64_t> 1
+        if generation < since:
             return -1
-        while at <= generation + 1:
-            note = self.data + truncation_place(at)
-            memcpy(&noted, note, 8)
-            memcpy(&end, note + 8, 8)
-            memcpy(&crc, note + 16, 4)
-            if noted != at or crc != crc32c_update(0, note, 16):
-                if at <= generation:
-                    return -1
-            elif end < lowest:
-                lowest = end
-            at += 2
+        while at > since:
+            if self.read_change(at, &change):
+                lowest = min(lowest, change.end)
+                at -= 2 * max(<int64_t> change.swaps, <int64_t> 1)
+            elif at > generation:  # is under way, and nothing of it visible
+                at -= 2
+            else:
+                return -1
         return lowest
 
     cdef void wake_at(self, int64_t high_watermark) noexcept:
@@ -245,8 +254,8 @@ cdef class StateFile:
         return self.shared
 
 
-cdef int64_t truncation_place(int64_t generation) noexcept nogil:
-    return TRUNCATIONS + (generation >> 1) % TRUNCATIONS_KEPT * TRUNCATION_SIZE
+cdef int64_t place_of_change(int64_t generation) noexcept nogil:
+    return CHANGES + (generation >> 1) % CHANGES_KEPT * <int64_t> sizeof(Change)
 
 
 def raise_deleted(str partition, str path, bint recreated):
