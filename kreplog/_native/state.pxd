@@ -20,10 +20,10 @@
 #
 # Readers that wait sleep on the wake word: see wake_impl.h. Only there do processes write that are not the writer.
 #
-# A writer session begins when a log is opened for writing. A reader that waits sees by it whether the writer has closed
-# the log, was killed, or is another; by the changes, whether records that it has read were cut. The one to generation g
-# is in place g / 2 mod 16. A swap of compaction cuts nothing, 2^63 - 1 is its offset; it counts those before it, so that
-# a reader finds the truncations before many of them, or that there were none.
+# A writer session begins when a log is opened for writing. A reader that waits sees by it whether the writer has
+# closed the log, was killed, or is another; by the changes, whether records that it has read were cut. The one to
+# generation g is in place g / 2 mod 16. A swap cuts nothing, its offset is 2^63 - 1; it counts the swaps right before
+# it, so that a reader which has slept through any number of them knows that they were nothing else.
 #
 # A published slot is not a durable one. `unsettled` says that the page on disk may be from before a cut, or the names
 # of the files not there yet: whoever opens the log next makes both durable before a record is appended. Else a loss
