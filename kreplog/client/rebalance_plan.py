@@ -1,24 +1,35 @@
-"""Rebalance plan of a running cluster: the fewest moves that balance it, with the bytes that each would copy.
+"""Rebalance plan of a running cluster: the fewest moves that balance it, or that take all replicas off some brokers,
+with the bytes that each would copy.
 
 kreplog.core.controller.rebalance makes the plan. The bytes of a move are those of the partition's leader.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.reassignment import OngoingReassignment, leader_sizes, ongoing_reassignments, partitions_in
-from kreplog.core.controller.rebalance import rebalance
+from kreplog.core.controller.rebalance import drain, rebalance
+from kreplog.errors import UsageError
 from kreplog.types import TopicPartition
 
 
+def racks_of_live_brokers(admin: AdminClient) -> dict[int, str | None]:
+    """The racks of the brokers in the cluster's metadata, by id; None for a broker without a rack. Raises
+    UnreachableError."""
+    return {broker.node_id: broker.rack for broker in admin.metadata(()).brokers}
+
+
 def plan_rebalance(
-    admin: AdminClient, racks: dict[int, str | None]
+    admin: AdminClient, racks: Mapping[int, str | None], leaving: Collection[int] = ()
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[str, Any]]:
     """New replicas of the partitions that have to change, and the plan as JSON; ongoing moves count as done.
 
-    racks: of every broker that may have replicas, by id. Raises UnreachableError, TopicRequestError.
+    racks: of every broker that may have replicas, by id. leaving: those that are to have none; only what they have
+    moves then. Raises UnreachableError, TopicRequestError; UsageError for replicas on brokers outside `racks`, and
+    InvalidReplicationFactorError where fewer brokers stay than a partition has replicas.
     """
     partitions, ongoing = _consistent_snapshot(admin)
     assignment: dict[TopicPartition, tuple[int, ...]] = {
@@ -26,7 +37,12 @@ def plan_rebalance(
     }
     for partition, state in ongoing.items():
         assignment[partition] = tuple(broker for broker in state.replicas if broker not in state.removing)
-    plan = rebalance(assignment, racks)
+    if unknown := {broker for replicas in assignment.values() for broker in replicas}.difference(racks):
+        raise UsageError(
+            f"brokers {sorted(unknown)} have replicas and are not running: start them, or move their replicas to the "
+            "others with `kreplog cluster drain`"
+        )
+    plan = drain(assignment, racks, leaving) if leaving else rebalance(assignment, racks)
     if ongoing:  # the final order of their replicas is not known yet
         reordered = [
             partition for partition, replicas in plan.changed.items() if set(replicas) == set(assignment[partition])

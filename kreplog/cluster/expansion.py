@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from kreplog.cluster.files import HOST, check_settings, create_cluster_key, free_ports, write_broker, write_cluster
+from kreplog.cluster.files import (
+    HOST,
+    check_settings,
+    create_cluster_key,
+    free_ports,
+    with_rack,
+    write_broker,
+    write_cluster,
+)
 from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.errors import UsageError
 from kreplog.server.settings import parse
@@ -31,14 +40,24 @@ def rack_in(lines: Sequence[str]) -> str | None:
     return rack
 
 
-def extend(cluster: LocalCluster, new: Sequence[int], first_port: int | None, settings: Sequence[str]) -> LocalCluster:
-    """The cluster with directories for `new` brokers too; starts nothing. settings: lines of TOML for them.
+def extend(
+    cluster: LocalCluster,
+    new: Sequence[int],
+    first_port: int | None,
+    settings: Sequence[str],
+    racks: Mapping[int, str] = MappingProxyType({}),
+) -> LocalCluster:
+    """The cluster with directories for `new` brokers too; starts nothing. settings: lines of TOML for them. racks:
+    broker.rack of brokers, by id, where `settings` have none.
 
     first_port: 0 for any free ports; None for those after the highest, if they are free. After a crash within this call
     the cluster is as before.
     """
-    for broker, port in zip(new, _ports(cluster, len(new), first_port), strict=True):
-        write_broker(cluster.directory, broker, port, settings)
+    of_brokers = [with_rack(settings, racks.get(broker)) for broker in new]
+    for broker, lines in zip(new, of_brokers, strict=True):
+        check_settings(cluster.directory, broker, lines)
+    for broker, port, lines in zip(new, _ports(cluster, len(new), first_port), of_brokers, strict=True):
+        write_broker(cluster.directory, broker, port, lines)
     create_cluster_key(cluster.directory)
     write_cluster(cluster.directory, [*cluster.brokers, *new])
     return LocalCluster(cluster.directory)

@@ -56,6 +56,11 @@ def with_offsets_replicas(settings: Sequence[str], brokers: int) -> Sequence[str
     return [*settings, f'"{name}" = {brokers}']
 
 
+def with_rack(settings: Sequence[str], rack: str | None) -> Sequence[str]:
+    """The settings with this broker.rack, if it is not None."""
+    return settings if rack is None else [*settings, f'"broker.rack" = {json.dumps(rack)}']
+
+
 def broker_toml(root: Path, broker: int, port: int, settings: Sequence[str]) -> str:
     home = root / f"broker-{broker}"
     listeners = [f"{HOST}:{port}"]

@@ -19,10 +19,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from kreplog.client.broker_client import BrokerClient
 from kreplog.cluster import log_tail
@@ -31,12 +32,14 @@ from kreplog.cluster.files import (
     create_cluster_key,
     free_ports,
     with_offsets_replicas,
+    with_rack,
     write_broker,
     write_cluster,
 )
 from kreplog.cluster.pid_file import open_for_owner, read_pid_file
 from kreplog.errors import CoordinationError, KreplogError, PeerProtocolError, UsageError
 from kreplog.managed_log import make_directory
+from kreplog.server.runtime.partition_removal import pending_removals, request_removal
 from kreplog.server.runtime.store import make_store, registered_brokers
 from kreplog.server.settings import BrokerSettings, Listener, load
 
@@ -100,12 +103,13 @@ class LocalCluster:
         brokers: Sequence[int],
         first_port: int = 9092,
         settings: Sequence[str] = (),
+        racks: Mapping[int, str] = MappingProxyType({}),
     ) -> LocalCluster:
         """Write a new cluster's directory; starts nothing.
 
         first_port: of the first broker, the others get those after it; 0 for any free ports. settings: "name = value"
-        lines of TOML for every broker. Raises UsageError for a directory that contains a cluster, repeated broker ids,
-        and settings that a broker would refuse; nothing is written then.
+        lines of TOML for every broker. racks: broker.rack of brokers, by id. Raises UsageError for a directory that
+        contains a cluster, repeated broker ids, and settings that a broker would refuse; nothing is written then.
         """
         root = Path(directory).absolute()
         if not brokers or len(set(brokers)) < len(brokers) or min(brokers) < 0:
@@ -114,9 +118,11 @@ class LocalCluster:
             raise UsageError(f"{root} contains a cluster already: choose another directory", path=str(root))
         ports = free_ports(len(brokers)) if first_port == 0 else range(first_port, first_port + len(brokers))
         settings = with_offsets_replicas(settings, len(brokers))
-        check_settings(root, brokers[0], settings)
-        for broker, port in zip(brokers, ports, strict=True):
-            write_broker(root, broker, port, settings)
+        of_brokers = [with_rack(settings, racks.get(broker)) for broker in brokers]
+        for broker, lines in zip(brokers, of_brokers, strict=True):
+            check_settings(root, broker, lines)
+        for broker, port, lines in zip(brokers, ports, of_brokers, strict=True):
+            write_broker(root, broker, port, lines)
         create_cluster_key(root)
         write_cluster(root, brokers)
         return cls(root)
@@ -262,6 +268,26 @@ class LocalCluster:
                 why = f": its process is suspended; {_resume_advice(pid)}" if _is_suspended(pid) else ""
                 raise ClusterError(f"broker {broker} (pid {pid}) is still running after {timeout_s:g} s{why}")
             time.sleep(POLL_S)  # it is not a child of this process
+
+    # Topics
+
+    def remove_partitions(self, topic: str, keep: int, timeout_s: float = 30.0) -> tuple[list[int], list[int]]:
+        """Delete partitions `keep` and above of a topic, with their records.
+
+        Returns their numbers, and those that are not deleted after `timeout_s`: they are once all brokers that have
+        their replicas have run. Raises UsageError, InvalidPartitionsError, CoordinationError.
+        """
+        deadline = time.monotonic() + timeout_s
+        with closing(make_store(self.settings(self.brokers[0]).coordination)) as store:
+            session = store.connect(SESSION_MS)
+            numbers = request_removal(session, topic, keep)
+            while True:
+                pending = [number for number in pending_removals(session, topic) if number in numbers]
+                if not pending or time.monotonic() > deadline:
+                    return numbers, pending
+                time.sleep(POLL_S)
+
+    # Status
 
     def status(self) -> list[BrokerStatus]:
         """The status of every broker, by id. None counts as registered while the store cannot be read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,8 +17,9 @@ from kreplog.client.rebalance_plan import plan_rebalance
 from kreplog.cluster.expansion import extend, new_broker_settings, rack_in
 from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.commands.connecting import admin_client
-from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
+from kreplog.commands.options import AsJson, ClusterDir, Racks, ids, print_json, racks_in
 from kreplog.commands.partitions import carry_out
+from kreplog.commands.rebalancing import Wait, show_plan
 from kreplog.errors import UsageError
 
 METADATA_TIMEOUT_S = 10.0
@@ -41,7 +42,8 @@ def add_brokers(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the new brokers, in TOML: '\"name\" = value'.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the moves, and show progress.")] = True,
+    racks: Racks = None,
+    wait: Wait = True,
     as_json: AsJson = False,
 ) -> None:
     """Add brokers, and move replicas to them. Without --execute only show which replicas would move, and their bytes.
@@ -53,12 +55,13 @@ def add_brokers(
         raise UsageError(f"brokers {new}: give each id once, none negative")
     missing = [broker for broker in new if broker not in cluster.brokers]
     lines = new_broker_settings(cluster, missing, settings or ())
-    racks = {broker: cluster.settings(broker).rack for broker in cluster.brokers}
-    racks |= dict.fromkeys(missing, rack_in(lines) if missing else None)
+    new_racks = racks_in(racks, missing)
+    all_racks = {broker: cluster.settings(broker).rack for broker in cluster.brokers}
+    all_racks |= {broker: new_racks.get(broker, rack_in(lines)) for broker in missing}
     with admin_client(directory, None) as admin:
-        changed, plan = plan_rebalance(admin, racks)
+        changed, plan = plan_rebalance(admin, all_racks)
         if not as_json:
-            _show(plan)
+            show_plan(plan)
         if not execute:
             if as_json:
                 print_json({**plan, "executed": False})
@@ -69,28 +72,12 @@ def add_brokers(
         if down := set(cluster.brokers) - live - set(new):
             raise ClusterError(f"brokers {sorted(down)} are not running: start them before replicas move")
         if missing:
-            cluster = extend(cluster, missing, port, lines)
+            cluster = extend(cluster, missing, port, lines, new_racks)
         cluster.start(new)
         _await_metadata(admin, new)
         carry_out(admin, changed, wait=wait, as_json=as_json, extra={**plan, "executed": True})
     if not as_json and changed:
         print("`kreplog partition elect-preferred` makes the new brokers leaders now instead of within minutes")
-
-
-def _show(plan: dict[str, Any]) -> None:
-    for move in plan["moves"]:
-        size = "size unknown: it has no leader" if move["bytes"] is None else counted(move["bytes"], "byte")
-        print(f"{move['topic']}-{move['partition']}  broker {move['from']} -> {move['to']}  {size}")
-    for broker in plan["brokers"]:
-        (before, after), (led, leads) = broker["replicas"], broker["preferred_leaders"]
-        print(f"broker {broker['id']}  replicas {before} -> {after}  preferred leaders {led} -> {leads}")
-    reordered = len(plan["partitions"]) - len({(move["topic"], move["partition"]) for move in plan["moves"]})
-    summary = f"{counted(len(plan['moves']), 'replica')} to move, {counted(plan['bytes'], 'byte')}"
-    if reordered > 0:
-        summary += f"; {counted(reordered, 'partition')} with reordered replicas only"
-    if plan["moving_already"]:
-        summary += f"; {counted(plan['moving_already'], 'partition')} moving already"
-    print(summary)
 
 
 def _await_metadata(admin: AdminClient, new: Collection[int]) -> None:

@@ -18,9 +18,10 @@ from kreplog.commands.connecting import admin_client
 from kreplog.commands.consume import consume_app
 from kreplog.commands.consumer_groups import group_app
 from kreplog.commands.health import degraded_partitions
-from kreplog.commands.options import App, AsJson, ClusterDir, ids, print_json
+from kreplog.commands.options import App, AsJson, ClusterDir, Racks, ids, print_json, racks_in
 from kreplog.commands.partitions import partition_app
 from kreplog.commands.produce import produce_app
+from kreplog.commands.rebalancing import drain, rebalance
 from kreplog.commands.topics import topic_app
 
 broker_app = App("Run a broker of a cluster on this host.")
@@ -29,6 +30,8 @@ cluster_app = App("Create, start, stop and extend a cluster of brokers on this h
 BrokerIds = Annotated[str | None, typer.Option("--brokers", help="Broker ids, comma-separated (default: all).")]
 
 cluster_app.command("add-brokers")(add_brokers)
+cluster_app.command("rebalance")(rebalance)
+cluster_app.command("drain")(drain)
 
 APPS = {
     "broker": broker_app,
@@ -76,10 +79,12 @@ def create(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of every broker, in TOML: '\"name\" = value'.")
     ] = None,
+    racks: Racks = None,
     as_json: AsJson = False,
 ) -> None:
     """Create the directory of a new cluster, without starting it."""
-    cluster = LocalCluster.create(directory, ids(brokers), port, settings or ())
+    broker_ids = ids(brokers)
+    cluster = LocalCluster.create(directory, broker_ids, port, settings or (), racks_in(racks, broker_ids))
     if as_json:
         facts = {"directory": str(cluster.directory), "brokers": cluster.brokers, "bootstrap": cluster.bootstrap()}
         print_json(facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +54,10 @@ OptionalDir = Annotated[
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", "-b", help="Brokers to connect to, as in host1:9092,host2:9092.")
 ]
+Racks = Annotated[
+    str | None,
+    typer.Option("--racks", help="Racks of brokers, as in 0=a,1=b: replicas of a partition are spread over racks."),
+]
 
 
 def ids(text: str) -> list[int]:
@@ -62,6 +66,19 @@ def ids(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"brokers {text!r}: give comma-separated ids, as in 0,1,2") from None
+
+
+def racks_in(text: str | None, brokers: Collection[int]) -> dict[int, str]:
+    """Racks by broker id, of --racks. Raises UsageError, also for brokers other than `brokers`."""
+    racks: dict[int, str] = {}
+    for part in filter(None, (text or "").split(",")):
+        broker, _, rack = part.partition("=")
+        if not (broker.isdecimal() and rack) or int(broker) in racks:
+            raise UsageError(f"--racks {text!r}: give each broker once, with its rack, as in 0=a,1=b")
+        racks[int(broker)] = rack
+    if unknown := sorted(racks.keys() - set(brokers)):
+        raise UsageError(f"--racks {text!r}: brokers {unknown} are not among {sorted(brokers)}")
+    return racks
 
 
 def pair(option: str, text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from kreplog.client.bootstrap import ADMIN_TIMEOUT_MS, raise_for_error
 from kreplog.client.reassignment import ongoing_reassignments
 from kreplog.client.replica_states import ReplicaState, replica_states
 from kreplog.client.topic_configs import alter_topic_configs, create_partitions, topic_configs, topic_id_text
+from kreplog.cluster.local_cluster import LocalCluster
 from kreplog.commands.connecting import admin_client, kafka_admin_client
 from kreplog.commands.health import degraded_partitions
 from kreplog.commands.options import App, AsJson, Bootstrap, OptionalDir, counted, pair, print_json
@@ -236,3 +238,58 @@ def alter(
         f"{key} = {value}" if value is not None else f"{key} reset to default" for key, value in changes.items()
     ]
     print(f"{name}: {', '.join(results)}")
+
+
+@topic_app.command("remove-partitions")
+def remove_partitions(
+    name: TopicName,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Number of partitions that remain, the first ones.")],
+    cluster: Annotated[
+        Path,
+        typer.Option("--cluster", "-c", help="Directory of the cluster on this host.", envvar="KREPLOG_CLUSTER"),
+    ],
+    execute: Annotated[bool, typer.Option("--execute", help="Delete the partitions.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the last partitions of a topic WITH ALL THEIR RECORDS. Without --execute only show how many records.
+
+    Producers that partition by key send a key to another partition afterwards.
+    """
+    check_topic(name)
+    local = LocalCluster(cluster)
+    with admin_client(cluster, None) as admin:
+        (topic,) = admin.metadata([name]).topics
+        raise_for_error("topic", name, topic)
+        removed = [partition for partition in topic.partitions if partition.partition_index >= keep]
+        if not removed:
+            raise UsageError(f"{name} has {counted(len(topic.partitions), 'partition')}: there is none beyond {keep}")
+        facts = [_removed(admin, name, partition) for partition in sorted(removed, key=lambda one: one.partition_index)]
+    if not as_json:
+        for fact in facts:
+            count = (
+                "unknown records: it has no leader" if fact["records"] is None else counted(fact["records"], "record")
+            )
+            print(f"{name}-{fact['partition']}  {count}")
+    if not execute:
+        if as_json:
+            print_json({"name": name, "partitions": keep, "removed": facts, "executed": False})
+        else:
+            print("nothing changed: use --execute to delete these partitions and their records")
+        return
+    _, pending = local.remove_partitions(name, keep)
+    if as_json:
+        print_json({"name": name, "partitions": keep, "removed": facts, "executed": True, "pending": pending})
+    elif pending:
+        print(f"{name}: partitions {pending} are deleted once all brokers with their replicas run")
+    else:
+        print(f"{name}: {counted(keep, 'partition')}")
+
+
+def _removed(admin: AdminClient, topic: str, partition: Any) -> dict[str, Any]:
+    """A partition and how many offsets it has, None without a leader."""
+    topic_partition = TopicPartition(topic, partition.partition_index)
+    states = replica_states(admin, {partition.leader_id: [topic_partition]})
+    state = states.get(partition.leader_id, {}).get(topic_partition)
+    known = state is not None and state.error is ErrorCode.NONE
+    records = state.log_end_offset - state.log_start_offset if state is not None and known else None
+    return {"partition": partition.partition_index, "records": records}
