@@ -263,7 +263,9 @@ def remove_partitions(
         removed = [partition for partition in topic.partitions if partition.partition_index >= keep]
         if not removed:
             raise UsageError(f"{name} has {counted(len(topic.partitions), 'partition')}: there is none beyond {keep}")
-        facts = [_removed(admin, name, partition) for partition in sorted(removed, key=lambda one: one.partition_index)]
+        facts = [
+            _removed(admin, name, partition) for partition in sorted(removed, key=lambda found: found.partition_index)
+        ]
     if not as_json:
         for fact in facts:
             count = (
