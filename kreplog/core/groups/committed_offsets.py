@@ -24,7 +24,7 @@ from kreplog.core.group_messages import (
     OffsetFetchGroup,
     OffsetRecord,
 )
-from kreplog.core.groups.group import GROUP_BYTES, OFFSET_BYTES, Group
+from kreplog.core.groups.group import GROUP_BYTES, Group, offset_size
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
@@ -102,14 +102,12 @@ class CommittedOffsets:
         accepted: list[CommitPartition],
         errors: dict[TopicPartition, ErrorCode],
     ) -> Steps[None]:
-        new = [commit for commit in accepted if commit.partition not in group.offsets]
-        if new and not shard.reserve(group, size := sum(OFFSET_BYTES + len(commit.metadata) for commit in new)):
+        size = sum(max(0, self._growth(group, commit)) for commit in accepted)
+        if size and not shard.reserve(group, size):
             if group.is_gone:
                 shard.remove(group)
             yield Reply(reply_to, _commit_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
-        if new:
-            shard.release(group, size)  # charged when the offsets are taken
         wall_ms: int = yield WallClock()
         expire_ms = -1 if request.retention_ms < 0 else wall_ms + request.retention_ms
         records = tuple(
@@ -122,6 +120,8 @@ class CommittedOffsets:
         )
 
         def committed(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            if shard.groups.get(group.group_id) is group:
+                shard.release(group, size)  # each offset is charged as it is taken
             for at, record in enumerate(records, base_offset):
                 if error is ErrorCode.NONE:
                     shard.take_offset(group, record.partition, record.value, at)
@@ -131,6 +131,11 @@ class CommittedOffsets:
             yield Reply(reply_to, OffsetCommitResponse(tuple(errors.items())))
 
         yield from self._log.append(shard, group, records, committed)
+
+    def _growth(self, group: Group, commit: CommitPartition) -> int:
+        """The memory that a commit takes beyond what its partition's offset takes already."""
+        held = group.offsets.get(commit.partition)
+        return offset_size(commit.metadata) - (0 if held is None else offset_size(held.value.metadata))
 
     # OffsetFetch
 

@@ -25,6 +25,11 @@ OFFSET_BYTES = 500
 """Memory that a committed offset takes besides its metadata."""
 
 
+def offset_size(metadata: str) -> int:
+    """The memory that a committed offset takes, about."""
+    return OFFSET_BYTES + len(metadata.encode())
+
+
 class StoredOffset(NamedTuple):
     """A committed offset, and the offset of its record in the group's log."""
 

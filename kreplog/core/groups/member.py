@@ -95,5 +95,6 @@ class Member:
     @property
     def size(self) -> int:
         """The memory that it takes, about."""
-        own = len(self.member_id) + len(self.client_id) + len(self.client_host) + len(self.assignment)
+        own = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
+        own += len(self.assignment)
         return MEMBER_BYTES + own + sum(100 + len(name) + len(metadata) for name, metadata in self.protocols)

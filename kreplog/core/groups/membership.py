@@ -40,6 +40,12 @@ NEW_MEMBER_JOIN_MS = 300_000
 MAX_PENDING = 1000
 """Maximum of new members of a group that have an id and have not joined with it."""
 
+PENDING_BYTES = 600
+"""Memory that such a member takes besides its id."""
+
+MAX_PROTOCOL_TYPE = 255
+"""Maximum length of a protocol type; those in use have up to 8 letters."""
+
 _CAN_REBALANCE = (GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
 
 
@@ -63,7 +69,7 @@ class Membership:
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
-        elif not request.protocols or not request.protocol_type:
+        elif not request.protocols or not 0 < len(request.protocol_type) <= MAX_PROTOCOL_TYPE:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif group is not None and not self._has_room(group, request.member_id):
             error = ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -126,9 +132,21 @@ class Membership:
         if len(group.pending) >= MAX_PENDING:
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
+        if not shard.reserve(group, PENDING_BYTES + len(member_id)):
+            yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
         group.pending[member_id] = deadline = Deadline(partial(self._pending_expired, shard, group, member_id))
         self._timers.set(deadline, now_ms + request.session_timeout_ms)
         yield Reply(reply_to, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+    def _end_pending(self, shard: GroupShard, group: Group, member_id: str) -> bool:
+        """A member that has an id has joined with it, or will not. Returns whether there was one."""
+        pending = group.pending.pop(member_id, None)
+        if pending is None:
+            return False
+        pending.cancel()
+        shard.release(group, PENDING_BYTES + len(member_id))
+        return True
 
     def _rejoin(
         self, shard: GroupShard, group: Group, reply_to: Hashable, request: JoinGroupRequest, now_ms: int
@@ -146,6 +164,8 @@ class Membership:
             yield Reply(reply_to, JoinGroupResponse(member, member_id))
         elif not group.supports(request.protocol_type, names):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+        elif not self._has_memory(shard, group, member, request):
+            yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))
         elif self._needs_rebalance(group, member, request):
             yield from self._update(shard, group, member, reply_to, request, now_ms)
             yield from self._rebalance(shard, group, now_ms)
@@ -178,9 +198,7 @@ class Membership:
         if not shard.reserve(group, member.size):
             yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id))
             return
-        pending = group.pending.pop(member_id, None)
-        if pending is not None:
-            pending.cancel()
+        self._end_pending(shard, group, member_id)
         member.awaiting_join, member.is_new, member.joined_ms = reply_to, True, now_ms
         member.session.action = partial(self._session_expired, shard, group, member)
         group.protocol_type = request.protocol_type
@@ -188,6 +206,16 @@ class Membership:
         group.has_new_member = group.has_new_member or group.state is GroupState.PREPARING_REBALANCE
         self._hear(member, now_ms)
         yield from self._rebalance(shard, group, now_ms)
+
+    def _has_memory(self, shard: GroupShard, group: Group, member: Member, request: JoinGroupRequest) -> bool:
+        """Whether there is memory for what a member has more of than before, such as metadata."""
+        growth = Member.of(member.member_id, request).size + len(member.assignment) - member.size
+        if growth <= 0:
+            return True
+        if not shard.reserve(group, growth):
+            return False
+        shard.release(group, growth)  # charged as it is taken
+        return True
 
     def _update(
         self,
@@ -226,6 +254,9 @@ class Membership:
     ) -> Steps[None]:
         """A static member has restarted: it takes over from its former process, which is fenced from now on. In a
         stable group it takes over the assignment too, without a rebalance (KIP-345)."""
+        if not self._has_memory(shard, group, member, request):
+            yield Reply(reply_to, JoinGroupResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
         former_id, former_leader = member.member_id, group.leader
         yield from self._refuse(group, member, ErrorCode.FENCED_INSTANCE_ID)
         same_topics = subscribed_topics(member.metadata(group.protocol)) == subscribed_topics(
@@ -405,14 +436,20 @@ class Membership:
         if earlier is not None:
             yield Reply(earlier, SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS))
         if group.leader == member.member_id:
-            yield from self._store_assignment(shard, group, request)
+            yield from self._store_assignment(shard, group, request, now_ms)
 
-    def _store_assignment(self, shard: GroupShard, group: Group, request: SyncGroupRequest) -> Steps[None]:
+    def _store_assignment(self, shard: GroupShard, group: Group, request: SyncGroupRequest, now_ms: int) -> Steps[None]:
         """Store what the leader assigns; members get it once it is committed."""
         given = {name: assignment for name, assignment in request.assignments if name in group.members}
-        generation = group.generation
+        generation, size = group.generation, sum(map(len, given.values()))
+        if not shard.reserve(group, size):
+            yield from self._fail_synchronization(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            yield from self._rebalance(shard, group, now_ms)
+            return
 
         def stored(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
+            if shard.groups.get(group.group_id) is group:
+                shard.release(group, size)  # each assignment is charged as its member gets it
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
                 return  # another rebalance has begun, which has answered the members
             if error is not ErrorCode.NONE:
@@ -502,9 +539,7 @@ class Membership:
             yield from self._members_left(shard, group, now_ms)
 
     def _leave(self, shard: GroupShard, group: Group, identity: MemberIdentity) -> Steps[ErrorCode]:
-        pending = group.pending.pop(identity.member_id, None)
-        if pending is not None:
-            pending.cancel()
+        if self._end_pending(shard, group, identity.member_id):
             return ErrorCode.NONE
         member_id = identity.member_id
         if not member_id and identity.instance_id is not None:  # an administrator removes a static member (KIP-571)
@@ -554,7 +589,7 @@ class Membership:
         yield from self._members_left(shard, group, now_ms)
 
     def _pending_expired(self, shard: GroupShard, group: Group, member_id: str, now_ms: int) -> Steps[None]:
-        if group.pending.pop(member_id, None) is not None:
+        if self._end_pending(shard, group, member_id):
             yield from self._members_left(shard, group, now_ms)
 
     def _refuse(self, group: Group, member: Member, error: ErrorCode) -> Steps[None]:

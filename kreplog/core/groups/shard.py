@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kreplog.core.group_messages import GroupRecord, LogRecord, OffsetAndMetadata, OffsetRecord
-from kreplog.core.groups.group import GROUP_BYTES, OFFSET_BYTES, Group
+from kreplog.core.groups.group import GROUP_BYTES, Group, offset_size
 from kreplog.core.memory import MemoryAccount
 from kreplog.types import TopicPartition
 
@@ -60,8 +60,8 @@ class GroupShard:
         before = group.offsets.get(partition)
         group.take(partition, value, at)
         after = group.offsets.get(partition)
-        size = 0 if after is None else OFFSET_BYTES + len(after.value.metadata)
-        size -= 0 if before is None else OFFSET_BYTES + len(before.value.metadata)
+        size = 0 if after is None else offset_size(after.value.metadata)
+        size -= 0 if before is None else offset_size(before.value.metadata)
         self.reserve(group, size, force=True)
 
     # Groups and their memory

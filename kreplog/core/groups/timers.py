@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 
 from kreplog.core.effects import Steps
 
+MIN_QUEUED = 1000
+"""Queued deadlines below which cancelled ones are not looked for."""
+
 
 class Deadline:
     """A deadline that may move or be cancelled. action: the step to take when it is reached, called with the time."""
@@ -24,11 +27,13 @@ class Deadline:
 
 class Timers:
     """The deadlines of one coordinator. A deadline that is moved back stays queued for its former time, and is queued
-    again only then, so that a heartbeat costs one assignment."""
+    again only then, so that a heartbeat costs one assignment. One that is cancelled stays queued too; those are dropped
+    once they may be the most."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
         self._count = 0
+        self._drop_at = MIN_QUEUED
 
     def set(self, deadline: Deadline, at_ms: int) -> None:
         """Set or move a deadline."""
@@ -36,7 +41,23 @@ class Timers:
         if deadline.queued_ms is None or at_ms < deadline.queued_ms:
             deadline.queued_ms = at_ms
             self._count += 1
+            if len(self._heap) >= self._drop_at:
+                self._drop_cancelled()
             heapq.heappush(self._heap, (at_ms, self._count, deadline))
+
+    def _drop_cancelled(self) -> None:
+        """What is dropped is as much as was queued since the last time, or the limit doubles: a constant cost each."""
+        kept = [entry for entry in self._heap if entry[2].at_ms is not None and entry[0] == entry[2].queued_ms]
+        for _, _, deadline in self._heap:
+            if deadline.at_ms is None:
+                deadline.queued_ms = None
+        heapq.heapify(kept)
+        self._heap = kept
+        self._drop_at = max(MIN_QUEUED, 2 * len(kept))
+
+    def __len__(self) -> int:
+        """Deadlines that are queued, some of them cancelled."""
+        return len(self._heap)
 
     def next_ms(self) -> int | None:
         """When the next deadline may be reached, None for never."""
