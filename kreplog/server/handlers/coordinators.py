@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 from kreplog.config import GroupConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
@@ -21,6 +22,9 @@ _GROUP = 0
 
 CREATION_S = 10.0
 """How long FindCoordinator waits until `__consumer_offsets` has leaders."""
+
+RETRY_S = 0.25
+"""How long clients get the outcome of a creation that failed: they repeat the request until there is a coordinator."""
 
 
 class CoordinatorHandlers:
@@ -38,6 +42,7 @@ class CoordinatorHandlers:
         self._brokers = brokers
         self._config = config
         self._creation = asyncio.Lock()
+        self._failure: tuple[float, Fields] | None = None
 
     async def find(self, request: object) -> Fields:
         """FindCoordinator for a group, or from version 4 on for several."""
@@ -58,6 +63,8 @@ class CoordinatorHandlers:
         async with self._creation:
             if self._topics.get(OFFSETS_TOPIC) is not None:
                 return None
+            if self._failure is not None and monotonic() < self._failure[0] + RETRY_S:
+                return self._failure[1]
             config = self._config
             settings = {
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
@@ -69,7 +76,8 @@ class CoordinatorHandlers:
             except (RefusedError, KreplogError) as error:
                 text = f"{OFFSETS_TOPIC} cannot be created with offsets.topic.replication.factor = {replicas}: {error}"
                 _log.warning("%s", text)
-                return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+                self._failure = monotonic(), _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+                return self._failure[1]
         return None
 
     def _coordinator(self, group_id: str) -> Fields:

@@ -1,0 +1,70 @@
+"""The internal topic that FindCoordinator creates: with all its replicas, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kafka", reason="needs kafka-python, the extra `cluster`")
+
+from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.errors import ErrorCode
+from kreplog.server.handlers import coordinators
+from kreplog.server.handlers.admin import AdminHandlers
+from kreplog.wire.versions import ApiKey
+from tests.server.brokers import eventually, until_controlled
+from tests.server.test_broker import Client, with_broker
+
+
+async def found(client: Client, group: str = "group") -> Any:
+    return await client.call(ApiKey.FIND_COORDINATOR, 3, key=group, key_type=0)
+
+
+async def partitions(client: Client) -> int:
+    response = await client.call(ApiKey.METADATA, 9, topics=None)
+    return sum(len(topic.partitions) for topic in response.topics if topic.name == OFFSETS_TOPIC)
+
+
+def test_one_broker_with_a_factor_of_one_coordinates(tmp_path: Path) -> None:
+    """`kreplog cluster create` gives that factor to clusters that have fewer brokers than three."""
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+
+        async def is_found() -> bool:
+            return (await found(client)).error_code == ErrorCode.NONE
+
+        await eventually(is_found)
+        assert await partitions(client) == 3
+
+    with_broker(tmp_path, work, offsets_topic_num_partitions=3, offsets_topic_replication_factor=1)
+
+
+def test_too_few_brokers_create_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Kafka there is no coordinator until enough brokers are registered: a topic with fewer replicas would keep
+    them. A flood of requests does not become one of attempts."""
+    attempts: list[str] = []
+    create = AdminHandlers.create_internal_topic
+    monkeypatch.setattr(coordinators, "RETRY_S", 3600.0)
+
+    async def counted(self: AdminHandlers, name: str, *others: Any) -> None:
+        attempts.append(name)
+        await create(self, name, *others)
+
+    monkeypatch.setattr(AdminHandlers, "create_internal_topic", counted)
+
+    async def work(client: Client) -> None:
+        await until_controlled(client.broker)
+        for number in range(50):
+            response = await found(client, f"group {number}")
+            assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert "offsets.topic.replication.factor = 3" in response.error_message
+        assert attempts == [OFFSETS_TOPIC]
+        assert await partitions(client) == 0
+        monkeypatch.setattr(coordinators, "RETRY_S", 0.0)
+        await found(client)
+        assert len(attempts) == 2, "it is not tried again"
+
+    with_broker(tmp_path, work)
