@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from kreplog.client.bulk_errors import GroupRequestError
+from kreplog.client.bulk_errors import GroupRequestError, UnknownTopicError
 from kreplog.client.cluster_connections import ClusterConnections
 from kreplog.client.group_admin import (
     DEAD,
@@ -39,6 +40,9 @@ from kreplog.types import TopicPartition, check_topic
 
 TIMEOUT_S = 15.0
 """How long a command waits for a coordinator that is loading or moving."""
+
+NEW_TOPIC_S = 1.0
+"""How long a topic is looked for that the first broker does not know."""
 
 group_app = App("List, describe and delete consumer groups, and reset their offsets.")
 
@@ -228,6 +232,8 @@ def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
 def _partitions(
     connections: ClusterConnections, requested: Sequence[tuple[str, list[int] | None]]
 ) -> list[TopicPartition]:
+    with suppress(UnknownTopicError):  # a broker may not know a new topic yet
+        connections.require([TopicPartition(name, 0) for name, _ in requested], time.monotonic() + NEW_TOPIC_S)
     metadata = connections.refresh({name for name, _ in requested}, _deadline())
     found: dict[TopicPartition, None] = {}
     for name, numbers in requested:

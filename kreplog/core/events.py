@@ -181,6 +181,13 @@ class LeadershipChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsDeleted:
+    """A controller has begun to delete these partitions; they are no longer in the metadata."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRecordsAppended:
     """The outcome of an AppendGroupRecords. base_offset: of its first record."""
 
@@ -224,6 +231,7 @@ Event = (
     | PeerDisconnected
     | PeerUnreachable
     | LeadershipChanged
+    | PartitionsDeleted
     | GroupRecordsAppended
     | GroupRecordsRead
 )

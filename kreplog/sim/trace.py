@@ -195,6 +195,8 @@ def describe_event(event: events.Event) -> str:
             return f"gets from broker {broker}: {describe(response)}"
         case events.LeadershipChanged(partition=partition, leader_epoch=epoch, end=end):
             return f"{'no longer coordinates' if epoch is None else f'coordinates from {end} on'} by {partition}"
+        case events.PartitionsDeleted(partitions=partitions):
+            return f"learns of the deletion of {', '.join(map(str, sorted(partitions)))}"
         case events.GroupRecordsAppended(tag=tag, error=error, base_offset=offset):
             return f"learns of its append {tag}: {error.name} at {offset}"
         case events.GroupRecordsRead(partition=partition, records=records, next_offset=offset, failure=failure):

@@ -196,3 +196,15 @@ def test_assignments_of_hostile_members() -> None:
         right.replace(b"\x00\x00\x00\x05", b"\xff\xff\xff\xff"),
     ):
         assert assigned_partitions(wrong) == ()
+
+
+def test_a_deleted_topic_takes_its_offsets_along(on_trio: Kreplog) -> None:
+    on_trio("topic", "create", "short-lived", "-r", 3)
+    as_json(on_trio, "group", "reset-offsets", "bereft", "--topic", "short-lived", "--to-latest", "--execute")
+    commit(on_trio, "bereft", 2)
+    assert len(as_json(on_trio, "group", "describe", "bereft")["offsets"]) == 2
+    assert on_trio("topic", "delete", "short-lived").code == 0
+    eventually(
+        lambda: [row["topic"] for row in as_json(on_trio, "group", "describe", "bereft")["offsets"]] == [TOPIC],
+        "the offset of the deleted topic stays",
+    )

@@ -30,6 +30,7 @@ FOUND = {
     "control-request-sent-once": 0,
     "control-requests-reordered": 2,
     "controller-writes-unfenced": 60,
+    "deletion-forgets-other-topics": 12,
     "deletes-above-watermark": 73,
     "deletion-forgets-offline-replica": 164,
     "denies-before-metadata": 1,

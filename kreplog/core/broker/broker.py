@@ -119,17 +119,17 @@ class BrokerCores:
         return (reply,)
 
     def _replicas_stepped(self) -> Sequence[Effect]:
-        effects = self._leadership_effects() if self.replicas.leadership_changes else _NO_EFFECTS
+        effects = self._coordinator_effects() if self.replicas.coordinator_events else _NO_EFFECTS
         brokers = self.replicas.metadata.brokers
         if brokers is self._brokers:
             return effects
         self._brokers = brokers
         return *effects, Deliver(self.detector, PeersChanged(brokers))
 
-    def _leadership_effects(self) -> Sequence[Effect]:
-        """The coordinator learns of every change, in order: between two epochs that this broker leads, another may have
-        led."""
-        changes, self.replicas.leadership_changes = self.replicas.leadership_changes, []
+    def _coordinator_effects(self) -> Sequence[Effect]:
+        """The coordinator learns of every change of leadership, in order: between two epochs that this broker leads,
+        another may have led."""
+        changes, self.replicas.coordinator_events = self.replicas.coordinator_events, []
         return [Deliver(self.groups, change) for change in changes]
 
     def _registration_stepped(self) -> Sequence[Effect]:

@@ -6,7 +6,7 @@ GroupMetadataManager; KIP-211 for retention, KIP-496 for deletion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator, Sized
 
 from kreplog.config import GroupConfig
 from kreplog.core.effects import Reply, Steps, WallClock
@@ -224,15 +224,25 @@ class CommittedOffsets:
 
         yield from self._log.append(shard, group, records, deleted)
 
-    # Retention
+    # Retention, deleted topics
 
     def expire(self, shard: GroupShard, group: Group, wall_ms: int) -> Steps[None]:
         """Delete the offsets whose retention is over, and the group if nothing else is left of it."""
         expired = list(self._expired(group, wall_ms))
-        rest = len(group.offsets) - len(expired)
-        whole = group.state is GroupState.EMPTY and not group.pending and not rest and not group.in_flight
+        whole = self._is_left_empty(group, expired)
         if expired or whole:
             yield from self._delete(shard, group, expired, _done, whole=whole)
+
+    def forget(self, shard: GroupShard, group: Group, partitions: Container[TopicPartition]) -> Steps[None]:
+        """Delete the offsets of deleted partitions, and the group if nothing else is left of it."""
+        found = [partition for partition in group.offsets if partition in partitions]
+        if found:
+            yield from self._delete(shard, group, found, _done, whole=self._is_left_empty(group, found))
+
+    def _is_left_empty(self, group: Group, deleted: Sized) -> bool:
+        """Whether nothing is left of the group without these of its offsets."""
+        rest = len(group.offsets) - len(deleted)
+        return group.state is GroupState.EMPTY and not group.pending and not rest and not group.in_flight
 
     def _expired(self, group: Group, wall_ms: int) -> Iterator[TopicPartition]:
         retention_ms = self._config.offsets_retention_minutes * 60_000

@@ -18,6 +18,7 @@ from kreplog.core.events import (
     GroupRecordsAppended,
     GroupRecordsRead,
     LeadershipChanged,
+    PartitionsDeleted,
     Received,
     Tick,
 )
@@ -52,6 +53,7 @@ from kreplog.core.group_messages import (
     partition_of_group,
 )
 from kreplog.core.groups.committed_offsets import CommittedOffsets
+from kreplog.core.groups.deleted_partitions import DeletedPartitions
 from kreplog.core.groups.group import Group
 from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.membership import Membership
@@ -101,6 +103,7 @@ class GroupCoordinator:
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
         self._membership = Membership(config, self._timers, self._log, unique)
         self._offsets = CommittedOffsets(config, self._log, lambda partition: partition in partitions())
+        self._deleted = DeletedPartitions(self._offsets, self._timers, self._is_led)
         self._retention = Deadline(self._begin_retention)
         self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())
 
@@ -113,6 +116,8 @@ class GroupCoordinator:
                 yield from self._log.appended(event, now_ms)
             case LeadershipChanged(partition, leader_epoch, end):
                 yield from self._leadership(partition, leader_epoch, end, now_ms)
+            case PartitionsDeleted(deleted):
+                self._deleted.deleted(self.shards.values(), deleted, now_ms)
             case GroupRecordsRead():
                 yield from self._read(event, now_ms)
             case Tick():
@@ -193,6 +198,7 @@ class GroupCoordinator:
             shard.active = True
             shard.drop_unused()
             self._membership.loaded(shard, now_ms)
+            self._deleted.loaded(shard, now_ms)
             if self._retention.at_ms is None:
                 self._timers.set(self._retention, now_ms + self.config.offsets_retention_check_interval_ms)
             yield StateChange("info", f"{event.partition}: {len(shard.groups)} groups are loaded")

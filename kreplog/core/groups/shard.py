@@ -19,7 +19,8 @@ ACCOUNT = "consumer groups"
 
 class GroupShard:
     """partition: of `__consumer_offsets`. leader_epoch: in which this broker leads it. end: the offset that must be
-    loaded. next_offset: that of the next record to load, -1 for the log start. active: it is loaded."""
+    loaded. next_offset: that of the next record to load, -1 for the log start. active: it is loaded. deleted:
+    partitions that were deleted, whose offsets are still to be removed."""
 
     def __init__(self, partition: TopicPartition, leader_epoch: int, end: int, memory: MemoryAccount) -> None:
         self.partition = partition
@@ -27,6 +28,7 @@ class GroupShard:
         self.end = end
         self.next_offset = -1
         self.active = False
+        self.deleted: frozenset[TopicPartition] = frozenset()
         self.groups: dict[str, Group] = {}
         self._memory = memory
 

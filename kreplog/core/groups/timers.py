@@ -47,13 +47,13 @@ class Timers:
 
     def _drop_cancelled(self) -> None:
         """What is dropped is as much as was queued since the last time, or the limit doubles: a constant cost each."""
-        kept = [entry for entry in self._heap if entry[2].at_ms is not None and entry[0] == entry[2].queued_ms]
+        queued = [entry for entry in self._heap if entry[2].at_ms is not None and entry[0] == entry[2].queued_ms]
         for _, _, deadline in self._heap:
             if deadline.at_ms is None:
                 deadline.queued_ms = None
-        heapq.heapify(kept)
-        self._heap = kept
-        self._drop_at = max(MIN_QUEUED, 2 * len(kept))
+        heapq.heapify(queued)
+        self._heap = queued
+        self._drop_at = max(MIN_QUEUED, 2 * len(queued))
 
     def __len__(self) -> int:
         """Deadlines that are queued, some of them cancelled."""

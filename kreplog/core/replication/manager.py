@@ -31,6 +31,7 @@ from kreplog.core.events import (
     LeadershipChanged,
     LogFailed,
     OffsetFound,
+    PartitionsDeleted,
     Received,
     Registered,
     RetentionDue,
@@ -97,8 +98,8 @@ class ReplicaManager:
     memory: the account for state of clients between requests; None for no limit.
     disk_lost: a log directory is new, or could not be opened, so that assigned replicas may be missing.
     metadata: the cluster metadata of the last controller. partitions: the open replicas. missing: topic ids of replicas
-    that were lost with a disk while this broker counted as in sync. leadership_changes: of partitions of internal
-    topics, in order, for the coordinators of this broker to take.
+    that were lost with a disk while this broker counted as in sync. coordinator_events: changes of leadership of
+    internal topics, and deletions of any, in order, for the coordinators of this broker to take.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.fencing = ControlFencing()
         self.missing: dict[TopicPartition, str] = {}
-        self.leadership_changes: list[LeadershipChanged] = []
+        self.coordinator_events: list[LeadershipChanged | PartitionsDeleted] = []
         self._disk_lost = disk_lost
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = MetadataCache()
@@ -270,7 +271,10 @@ class ReplicaManager:
             case StopReplicaRequest():
                 yield Reply(reply_to, (yield from self._stop_replicas(request)))
             case UpdateMetadataRequest():
-                yield Reply(reply_to, UpdateMetadataResponse(self.metadata.apply(request)))
+                error = self.metadata.apply(request)
+                if request.deleted and error is ErrorCode.NONE:
+                    self.coordinator_events.append(PartitionsDeleted(frozenset(request.deleted)))
+                yield Reply(reply_to, UpdateMetadataResponse(error))
                 yield from self._deletions.settle_all()
 
     def _leader_and_isr(self, request: LeaderAndIsrRequest, now_ms: int) -> Steps[LeaderAndIsrResponse]:
@@ -572,7 +576,7 @@ class ReplicaManager:
 
     def _note_leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int = 0) -> None:
         if partition.topic == OFFSETS_TOPIC:
-            self.leadership_changes.append(LeadershipChanged(partition, leader_epoch, end))
+            self.coordinator_events.append(LeadershipChanged(partition, leader_epoch, end))
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:
         index = fetcher_index(partition.topic_partition, self.config.num_replica_fetchers)

@@ -57,10 +57,10 @@ def _groups_survive_resignation() -> list[Patch]:
     """A coordinator that no longer leads keeps its groups, and has them still when it leads again."""
 
     def begun(self: BrokerCores) -> Sequence[Effect]:
-        changes, self.replicas.leadership_changes = self.replicas.leadership_changes, []
-        return [Deliver(self.groups, change) for change in changes if change.leader_epoch is not None]
+        changes, self.replicas.coordinator_events = self.replicas.coordinator_events, []
+        return [Deliver(self.groups, event) for event in changes if getattr(event, "leader_epoch", 0) is not None]
 
-    return [(BrokerCores, "_leadership_effects", begun)]
+    return [(BrokerCores, "_coordinator_effects", begun)]
 
 
 @MUTATIONS.add("leadership-not-reported")
@@ -68,10 +68,10 @@ def _leadership_not_reported() -> list[Patch]:
     """The coordinator learns of no change of leadership at all."""
 
     def none(self: BrokerCores) -> Sequence[Effect]:
-        self.replicas.leadership_changes = []
+        self.replicas.coordinator_events = []
         return []
 
-    return [(BrokerCores, "_leadership_effects", none)]
+    return [(BrokerCores, "_coordinator_effects", none)]
 
 
 @MUTATIONS.add("commits-answered-at-once")
@@ -161,6 +161,17 @@ def _fenced_static_member_acts() -> list[Patch]:
         return self.members.get(current, ErrorCode.UNKNOWN_MEMBER_ID)
 
     return [(Group, "identified", by_instance)]
+
+
+@MUTATIONS.add("deletion-forgets-other-topics")
+def _deletion_forgets_other_topics() -> list[Patch]:
+    """The deletion of a topic removes the groups' offsets of all topics."""
+    forget = CommittedOffsets.forget
+
+    def everything(self: CommittedOffsets, shard: GroupShard, group: Group, partitions: object) -> Steps[None]:
+        return forget(self, shard, group, set(group.offsets))
+
+    return [(CommittedOffsets, "forget", everything)]
 
 
 @MUTATIONS.add("records-of-groups-deleted")

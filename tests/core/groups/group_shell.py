@@ -7,7 +7,15 @@ from typing import Any
 
 from kreplog.config import GroupConfig
 from kreplog.core.effects import AppendGroupRecords, Effect, ReadGroupRecords, Reply, StateChange, WallClock
-from kreplog.core.events import Event, GroupRecordsAppended, GroupRecordsRead, LeadershipChanged, Received, Tick
+from kreplog.core.events import (
+    Event,
+    GroupRecordsAppended,
+    GroupRecordsRead,
+    LeadershipChanged,
+    PartitionsDeleted,
+    Received,
+    Tick,
+)
 from kreplog.core.group_messages import (
     OFFSETS_TOPIC,
     CommitPartition,
@@ -83,6 +91,12 @@ class GroupShell:
 
     def resign(self, number: int) -> None:
         self.step(LeadershipChanged(TopicPartition(OFFSETS_TOPIC, number), None))
+
+    def delete(self, *partitions: TopicPartition) -> None:
+        """A controller deletes these partitions, and the coordinator takes the time for what follows."""
+        self.known -= set(partitions)
+        self.step(PartitionsDeleted(frozenset(partitions)))
+        self.pass_time(0)
 
     def step(self, event: Event) -> None:
         steps = self.core.step(event, self.now_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kreplog.config import GroupConfig
+from kreplog.core.events import PartitionsDeleted, Tick
 from kreplog.core.group_messages import (
     OFFSETS_TOPIC,
     CommitPartition,
@@ -19,6 +20,7 @@ from kreplog.core.group_messages import (
     java_hash,
     partition_of_group,
 )
+from kreplog.core.groups.deleted_partitions import GROUPS_PER_STEP
 from kreplog.core.groups.states import GroupState
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode
@@ -303,3 +305,64 @@ def test_there_is_no_coordinator_without_the_topic() -> None:
     shell.known = {TOPIC, *(TopicPartition(OFFSETS_TOPIC, number) for number in range(PARTITIONS))}
     shell.lead()
     assert shell.offset() == -1
+
+
+class TestDeletedTopics:
+    """Source: Kafka, GroupCoordinator.handleDeletedPartitions."""
+
+    def test_their_offsets_are_removed_and_others_stay(self, shell: GroupShell) -> None:
+        shell.commit_offset(5)
+        shell.commit_offset(6, partition=OTHER)
+        shell.delete(TOPIC)
+        assert (shell.offset(), shell.offset(OTHER)) == (-1, 6)
+        shell.start()
+        shell.lead()
+        assert (shell.offset(), shell.offset(OTHER)) == (-1, 6), "the next coordinator finds them"
+
+    def test_a_group_without_members_goes_with_its_last_offset(self, shell: GroupShell) -> None:
+        shell.commit_offset(5)
+        shell.delete(TOPIC)
+        assert shell.group_ids() == []
+
+    def test_a_group_with_members_stays(self, shell: GroupShell) -> None:
+        (member,) = shell.stable("a")
+        shell.commit_offset(5, member)
+        shell.delete(TOPIC)
+        assert shell.offset() == -1
+        assert shell.heartbeat(member) is ErrorCode.NONE
+        assert shell.commit_offset(6, member) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def test_a_coordinator_that_is_loading_removes_them_then(self, shell: GroupShell) -> None:
+        shell.commit_offset(5)
+        shell.start()
+        shell.committed = dict.fromkeys(shell.committed, 0)
+        shell.lead()
+        shell.delete(TOPIC)
+        assert shell.offset() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        shell.committed = {number: len(log) for number, log in shell.logs.items()}
+        shell.pass_time(1000)
+        assert shell.offset() == -1
+
+    def test_a_coordinator_that_has_resigned_writes_nothing(self, shell: GroupShell) -> None:
+        shell.commit_offset(5)
+        shell.step(PartitionsDeleted(frozenset({TOPIC})))
+        before = [len(log) for log in shell.logs.values()]
+        for number in range(PARTITIONS):
+            shell.resign(number)
+        shell.pass_time(1000)
+        assert [len(log) for log in shell.logs.values()] == before
+
+    def test_many_groups_are_looked_at_in_several_steps(self, shell: GroupShell) -> None:
+        count = 3 * GROUPS_PER_STEP
+        for number in range(count):
+            commits = (CommitPartition(TOPIC, 5),)
+            shell.put("commit", OffsetCommitRequest(f"group {number}", -1, "", None, commits))
+        shell.step(PartitionsDeleted(frozenset({TOPIC})))
+        left = [count]
+        while left[-1]:
+            shell.step(Tick())
+            shell.now_ms += 1
+            left.append(len(shell.group_ids()))
+            assert left[-2] - left[-1] <= GROUPS_PER_STEP
+            assert len(left) < count
+        assert len(left) > 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kreplog.core.effects import Reply
-from kreplog.core.events import LeadershipChanged, Received, SessionLost
+from kreplog.core.events import LeadershipChanged, PartitionsDeleted, Received, SessionLost
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import (
     CoordinatorProduce,
@@ -11,6 +11,7 @@ from kreplog.core.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     ProducePartition,
+    UpdateMetadataRequest,
 )
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
@@ -19,8 +20,8 @@ from tests.core.shell import Shell, batch
 HOME = TopicPartition(OFFSETS_TOPIC, 3)
 
 
-def changes(shell: Shell) -> list[LeadershipChanged]:
-    found, shell.manager.leadership_changes = shell.manager.leadership_changes, []
+def changes(shell: Shell) -> list[LeadershipChanged | PartitionsDeleted]:
+    found, shell.manager.coordinator_events = shell.manager.coordinator_events, []
     return found
 
 
@@ -70,3 +71,13 @@ def test_records_of_groups_cannot_be_deleted() -> None:
     (deleted,) = reply.response.partitions
     assert deleted.error is ErrorCode.INVALID_TOPIC_EXCEPTION
     assert shell.logs[HOME].log_start == 0
+
+
+def test_deletions_are_reported_unless_the_controller_is_deposed() -> None:
+    shell = Shell()
+    deleted = (TopicPartition("topic", 0), TopicPartition("topic", 1))
+    for epoch, reported in ((2, [PartitionsDeleted(frozenset(deleted))]), (1, [])):
+        shell.step(Received("update", UpdateMetadataRequest(9, epoch, shell.epoch, (), (), deleted)))
+        assert changes(shell) == reported
+    shell.step(Received("update", UpdateMetadataRequest(9, 2, shell.epoch, ())))
+    assert changes(shell) == []

@@ -142,13 +142,13 @@ def test_a_protocol_type_of_any_length_is_refused(shell: GroupShell) -> None:
 
 def test_deadlines_that_are_cancelled_do_not_pile_up() -> None:
     """As where a client gets member ids and leaves, with the longest session time-out."""
-    timers, kept = Timers(), Deadline(lambda now_ms: iter(()))  # type: ignore[arg-type,return-value]
-    timers.set(kept, 5)
+    timers, lasting = Timers(), Deadline(lambda now_ms: iter(()))  # type: ignore[arg-type,return-value]
+    timers.set(lasting, 5)
     for _ in range(100 * MIN_QUEUED):
         deadline = Deadline(lambda now_ms: iter(()))  # type: ignore[arg-type,return-value]
         timers.set(deadline, 1_800_000)
         deadline.cancel()
     assert len(timers) <= MIN_QUEUED
     timers.set(deadline, 1_800_000)
-    assert list(timers.due(1_800_000)) == [kept, deadline]
+    assert list(timers.due(1_800_000)) == [lasting, deadline]
     assert len(timers) == 0

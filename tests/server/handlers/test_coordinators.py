@@ -34,7 +34,7 @@ def test_one_broker_with_a_factor_of_one_coordinates(tmp_path: Path) -> None:
         await until_controlled(client.broker)
 
         async def is_found() -> bool:
-            return (await found(client)).error_code == ErrorCode.NONE
+            return int((await found(client)).error_code) == ErrorCode.NONE
 
         await eventually(is_found)
         assert await partitions(client) == 3
