@@ -68,6 +68,7 @@ class ErrorCode(IntEnum):
     FENCED_INSTANCE_ID = 82
     NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
+    INVALID_RECORD = 87
     THROTTLING_QUOTA_EXCEEDED = 89
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
@@ -146,6 +147,12 @@ class RecordTooLargeError(UsageError):
     """A record or batch is larger than max_message_bytes; nothing was written."""
 
     kafka_code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class InvalidRecordError(UsageError):
+    """A record has no key, in a log that is compacted; nothing was written."""
+
+    kafka_code = ErrorCode.INVALID_RECORD
 
 
 class RecordEncodeError(UsageError):

@@ -214,9 +214,9 @@ class Log(SegmentedLog):
         start with sequence 0; otherwise it may start anywhere, since its state may have expired (KIP-360).
         new_producers: whether batches of unknown producers are accepted.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
-        OutOfOrderSequenceError, ProducerFencedError, DuplicateSequenceError, FencedLeaderEpochError,
-        TooManyProducersError (nothing written),
-        LogFailedError, LogClosedError.
+        InvalidRecordError (a compacted log needs keys), OutOfOrderSequenceError, ProducerFencedError,
+        DuplicateSequenceError, FencedLeaderEpochError, TooManyProducersError (nothing written), LogFailedError,
+        LogClosedError.
         """
         return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers)
 

@@ -96,6 +96,8 @@ cdef class BufferedAppender(Pending):
             value = as_bytes(value)
         if key is not None and not PyBytes_CheckExact(key):
             key = as_bytes(key)
+        if key is None and self.log.needs_keys:
+            self.log.refuse_keyless()
         borrow(value, &value_bytes)
         borrow(key, &key_bytes)
         size = value_bytes.length + key_bytes.length + RECORD_OVERHEAD

@@ -261,7 +261,12 @@ cdef inline int64_t wall_clock_ms() noexcept nogil:
 cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil
 cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
-cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1
+cdef struct RecordsFound:
+    int64_t max_timestamp  # of any record, -1 when there is none
+    bint keyless  # a record has no key
+
+
+cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, RecordsFound* found) except -1
 cdef object uncompressed(const uint8_t* p, const BatchHeader* h)
 cdef object section(const uint8_t* p, const BatchHeader* h)
 

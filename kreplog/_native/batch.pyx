@@ -81,7 +81,7 @@ cdef int check_crc(const uint8_t* p, const BatchHeader* h) noexcept nogil:
     return BATCH_OK
 
 
-cdef int walk(RecordCursor* c, bint dense, int64_t* max_timestamp) noexcept nogil:
+cdef int walk(RecordCursor* c, bint dense, RecordsFound* found) noexcept nogil:
     cdef RecordView view
     cdef int code = 1
     cdef int32_t expected = 0
@@ -92,26 +92,28 @@ cdef int walk(RecordCursor* c, bint dense, int64_t* max_timestamp) noexcept nogi
         if dense and c.last_delta != expected:
             return BAD_OFFSET_DELTA
         expected += 1
-        if view.timestamp > max_timestamp[0]:
-            max_timestamp[0] = view.timestamp
+        if view.timestamp > found.max_timestamp:
+            found.max_timestamp = view.timestamp
+        found.keyless |= view.key_length < 0
 
 
-cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, int64_t* max_timestamp) except -1:
+cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, RecordsFound* found) except -1:
     """Walk every record, decompressing if needed: BATCH_OK or a negative code other than -1.
 
     dense: offsets must run 0, 1, 2 ... to the last offset delta, as a producer's do (a compacted log's need not).
-    max_timestamp: set to the largest timestamp of any record, -1 when there is none.
+    found: set to what the records have, up to the first that is wrong.
     """
     cdef RecordCursor c
     cdef int code
-    max_timestamp[0] = -1
+    found.max_timestamp = -1
+    found.keyless = False
     if dense and h.record_count != h.last_offset_delta + 1:
         return BAD_COUNT
     _plain = open_batch(&c, p, h)
     if h.record_count > (c.end - c.pos) // MIN_RECORD_SIZE:
         return BAD_COUNT
     with nogil:
-        code = walk(&c, dense, max_timestamp)
+        code = walk(&c, dense, found)
     return code
 
 
@@ -497,13 +499,13 @@ def validate(buffer, *, bint deep=False):
     """
     cdef const uint8_t[::1] data = memoryview(buffer).cast("B")
     cdef BatchHeader h
-    cdef int64_t max_timestamp
+    cdef RecordsFound found
     cdef int code
     if data.shape[0] == 0:
         raise_corrupt(BATCH_SHORT, None, -1, None, 0)
     _checked_header(&data[0], data.shape[0], &h, 0)
     if deep:
-        code = check_records(&data[0], &h, False, &max_timestamp)
+        code = check_records(&data[0], &h, False, &found)
         if code != BATCH_OK:
             raise_corrupt(code, None, -1, None, 0)
     return info_of(&h)

@@ -20,10 +20,12 @@ from kreplog._native.batch cimport (
     BATCH_OK,
     BATCH_SHORT,
     CONTROL,
+    DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchBuilder,
     BatchHeader,
+    RecordsFound,
     batch_size,
     check_records,
     raise_corrupt,
@@ -200,6 +202,7 @@ cdef class BulkAppend:
         cdef int64_t end = self.end_offset
         cdef int64_t max_timestamp = -1
         cdef int64_t batch_max
+        cdef RecordsFound found
         cdef int64_t now = wall_clock_ms()
         self._check_under_way()
         given = bytes_of(log, buffer)
@@ -222,13 +225,16 @@ cdef class BulkAppend:
                 builder.reserve(batch_size(&h))
                 memcpy(builder.buffer + start, &given[taken], batch_size(&h))
                 code = check(log, builder.buffer + start, batch_size(&h), &h)
-            if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
+            if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON):
                 code = BAD_ATTRIBUTES
             batch_max = h.max_timestamp
-            if code == BATCH_OK and inspect:
-                code = check_records(builder.buffer + start, &h, True, &batch_max)
+            if code == BATCH_OK and (inspect or log.needs_keys):
+                code = check_records(builder.buffer + start, &h, True, &found)
+                batch_max = found.max_timestamp
             if code != BATCH_OK:
                 raise_corrupt(code, log.name, -1, None, taken)
+            if log.needs_keys and found.keyless:
+                log.refuse_keyless()
             if h.producer_id >= 0 or h.record_count == 0 or h.record_count != h.last_offset_delta + 1:
                 raise UsageError(f"{log.name}: a bulk append takes no empty batches, and none with a producer id")
             batch_max = stamp(log, builder.buffer + start, &h, end, log.current_epoch, batch_max, now)

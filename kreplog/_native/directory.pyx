@@ -82,6 +82,7 @@ cdef int adopt(SegmentedLog log, object config) except -1:
     log.config = config
     log.log_append_time = config.message_timestamp_type == "LogAppendTime"
     log.compacts = config.compacts or config.offset_gaps
+    log.needs_keys = config.compacts
     log.codec = codec
     log.segment_bytes = config.segment_bytes
     log.segment_ms = config.segment_ms

@@ -18,9 +18,11 @@ from kreplog._native.batch cimport (
     BATCH_SHORT,
     CONTROL,
     CRC_START,
+    DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
+    RecordsFound,
     batch_size,
     check_crc,
     check_records,
@@ -59,23 +61,26 @@ cdef class InspectedBatches:
     cdef readonly object data
     cdef readonly object error
     cdef list max_timestamps
+    cdef bint keyless  # whether a record has no key
 
     def __init__(self, data, error=None):
         self.data = data
         self.error = error
-        self.max_timestamps = None if error is not None else inspected(data)
+        self.max_timestamps = None if error is not None else inspected(data, &self.keyless)
 
     def __len__(self):
         return len(self.data)
 
 
-cdef list inspected(data):
-    """The largest timestamp of each batch, -1 for none. Raises CorruptBatchError, UnsupportedCompressionError."""
+cdef list inspected(data, bint* keyless):
+    """The largest timestamp of each batch, -1 for none. keyless: set where a record has no key.
+
+    Raises CorruptBatchError, UnsupportedCompressionError."""
     cdef const uint8_t[::1] given = memoryview(data).cast("B")
     cdef Py_ssize_t length = given.shape[0]
     cdef Py_ssize_t at = 0
     cdef BatchHeader h
-    cdef int64_t max_timestamp
+    cdef RecordsFound records
     cdef int code
     cdef list found = []
     while at < length:
@@ -83,10 +88,11 @@ cdef list inspected(data):
         if code == BATCH_OK and batch_size(&h) > length - at:
             code = BATCH_SHORT
         if code == BATCH_OK:
-            code = check_records(&given[at], &h, True, &max_timestamp)
+            code = check_records(&given[at], &h, True, &records)
         if code != BATCH_OK:
             raise_corrupt(code, None, -1, None, at)
-        found.append(max_timestamp)
+        keyless[0] |= records.keyless
+        found.append(records.max_timestamp)
         at += batch_size(&h)
     return found
 
@@ -187,22 +193,28 @@ cdef int assign_offsets(
     cdef Py_ssize_t length = log.builder.length
     cdef Py_ssize_t count = 0
     cdef int64_t batch_max
+    cdef RecordsFound found
+    cdef bint keyless = prechecked is not None and prechecked.keyless
     cdef int code
     totals.records = 0
     totals.max_timestamp = -1
     while at < length:
         p = log.builder.buffer + at
         code = check(log, p, length - at, &h)
-        if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME):
+        if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON):
             code = BAD_ATTRIBUTES
         if code == BATCH_OK and h.record_count == 0:
             raise UsageError(f"{log.name}: a producer's batch holds at least one record")
         if prechecked is not None:
             batch_max = <int64_t> prechecked.max_timestamps[count]
         elif code == BATCH_OK:
-            code = check_records(p, &h, True, &batch_max)
+            code = check_records(p, &h, True, &found)
+            batch_max = found.max_timestamp
+            keyless |= found.keyless
         if code != BATCH_OK:
             raise_corrupt(code, log.name, -1, None, at)
+        if keyless and log.needs_keys:
+            log.refuse_keyless()
         if at == 0:
             first[0] = h
         batch_max = stamp(log, p, &h, totals.next_offset, epoch, batch_max, now)
@@ -281,7 +293,7 @@ cdef int check_follows(
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t size
-    cdef int64_t ignored
+    cdef RecordsFound ignored
     cdef int64_t inflated = 0
     cdef int32_t epoch = log.epochs.latest_epoch
     cdef int code

@@ -14,6 +14,7 @@ cdef int32_t epoch_of(object value) except? -1
 cdef class SegmentedLog(WritableLog):
     cdef bint log_append_time
     cdef bint compacts  # its cleanup policy has "compact" in it, or had
+    cdef bint needs_keys  # a record without a key is refused: its cleanup policy has "compact" in it
     cdef int codec
     cdef int64_t segment_bytes
     cdef int64_t segment_ms
@@ -50,5 +51,7 @@ cdef class SegmentedLog(WritableLog):
     cdef int replay_producers(self, int64_t start) except -1
     cdef int note_producer(self, const BatchHeader* h) except -1
     cdef int _look_ahead(self, Column values, Column keys, Py_ssize_t start) except -1
+    cdef int refuse_keyless(self) except -1
+    cdef int _check_keys(self, Column keys, Py_ssize_t n) except -1
     cdef int _check_size(self, Column values, Py_ssize_t size) except -1
     cdef int _close_batch(self, BatchBuilder builder, int64_t base_offset, int64_t* max_timestamp) except -1

@@ -36,6 +36,7 @@ from kreplog._native.producers import ProducerState
 from kreplog.errors import (
     CorruptCheckpointError,
     FencedLeaderEpochError,
+    InvalidRecordError,
     LogClosedError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
@@ -69,8 +70,8 @@ cdef class SegmentedLog(WritableLog):
         """Append one record as a batch of its own; return its offset. It is in the page cache on return.
 
         value, key: bytes-like or None. timestamp_ms: int, now by default. headers: pairs of (str, bytes or None).
-        Raises ArgumentTypeError, RecordTooLargeError, ResourceExhaustedError (nothing written), LogFailedError,
-        LogClosedError.
+        Raises ArgumentTypeError, RecordTooLargeError, InvalidRecordError (a compacted log needs keys),
+        ResourceExhaustedError (nothing written), LogFailedError, LogClosedError.
         """
         cdef Bytes value_bytes
         cdef Bytes key_bytes
@@ -81,6 +82,8 @@ cdef class SegmentedLog(WritableLog):
         cdef bytes encoded = encode_headers(headers) if headers else None
         self.begin_write()
         try:
+            if self.needs_keys and key is None:
+                self.refuse_keyless()
             self.value_payload.take(value, &value_bytes)
             self.key_payload.take(key, &key_bytes)
             size = max(value_bytes.length, 0) + max(key_bytes.length, 0)
@@ -107,6 +110,13 @@ cdef class SegmentedLog(WritableLog):
         self.flush_due(offset + 1)
         return offset
 
+    cdef int refuse_keyless(self) except -1:
+        raise InvalidRecordError(
+            f"{self.name}: a record without a key; its cleanup_policy is {self.config.cleanup_policy!r}, by which a "
+            "newer record takes the place of an older one of its key: nothing was written, give every record a key",
+            partition=self.name,
+        )
+
     def _refuse_size(self, size):
         raise RecordTooLargeError(
             f"{self.name}: {size} bytes are over the limit of {self.record_limit} for one batch (max_message_bytes, or "
@@ -120,7 +130,8 @@ cdef class SegmentedLog(WritableLog):
         values, keys: a sequence of bytes-like or None, an Arrow binary or string array, or a 2-D uint8 array with a
         record a row. timestamps_ms: a sequence of ints or a 1-D int64 array; now by default. All arguments are checked
         before the first byte is written.
-        Raises ArgumentTypeError, UsageError, RecordTooLargeError (nothing written), LogFailedError, LogClosedError, and
+        Raises ArgumentTypeError, UsageError, RecordTooLargeError, InvalidRecordError (a compacted log needs keys;
+        nothing written), LogFailedError, LogClosedError, and
         ResourceExhaustedError: of several batches the first may be written, log_end_offset says how many records.
         """
         cdef Column value_column = column_of(values, "values")
@@ -145,6 +156,8 @@ cdef class SegmentedLog(WritableLog):
         self.begin_write()
         try:
             first = next_offset = self.position.leo
+            if self.needs_keys:
+                self._check_keys(key_column, n)
             if n and self.current_epoch != self.last_epoch:
                 self.assign_epoch(self.current_epoch)
             builder.reset()
@@ -171,6 +184,17 @@ cdef class SegmentedLog(WritableLog):
             self.unlock()
         self.flush_due(next_offset)
         return range(first, next_offset)
+
+    cdef int _check_keys(self, Column keys, Py_ssize_t n) except -1:
+        cdef Bytes key
+        cdef Py_ssize_t i
+        if keys is None and n:
+            self.refuse_keyless()
+        for i in range(n):
+            keys.at(i, &key)
+            if key.length < 0:
+                self.refuse_keyless()
+        return 0
 
     cdef int _look_ahead(self, Column values, Column keys, Py_ssize_t start) except -1:
         """Check the items from `start` on, unless that was done: nothing of this call has been written yet."""

@@ -16,6 +16,7 @@ from kreplog._native.batch cimport (
     BATCH_SHORT,
     HEADER_SIZE,
     BatchHeader,
+    RecordsFound,
     RecordCursor,
     RecordView,
     batch_size,
@@ -378,7 +379,7 @@ cdef class Verifier:
         cdef BatchHeader h
         cdef Scan* s = &self.s
         cdef const uint8_t* p = self.data + (s.at - self.window_start)
-        cdef int64_t ignored
+        cdef RecordsFound ignored
         cdef str reason = None
         read_header(p, self.window_end - s.at, &h)
         if code == NEW_EPOCH:

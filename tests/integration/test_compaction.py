@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
+from kafka.errors import InvalidRecordError
 
 from kreplog import Log
 from kreplog.cluster.local_cluster import LocalCluster
@@ -116,6 +117,15 @@ def test_a_follower_without_its_log_catches_up_through_gaps(cluster: LocalCluste
     folder = cluster.home(follower) / "data" / "refetched-0"
     wait_for_content(folder, newest)
     assert len(records_of(folder)) < 26 * KEYS
+
+
+def test_records_without_a_key_are_refused(cluster: LocalCluster) -> None:
+    create(cluster, "keyed", POLICY)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap().split(","), acks="all", enable_idempotence=False)
+    with pytest.raises(InvalidRecordError, match="without a key"):
+        producer.send("keyed", b"value").get(WITHIN_S)
+    assert producer.send("keyed", b"value", b"key").get(WITHIN_S).offset == 0
+    producer.close()
 
 
 def alter(cluster: LocalCluster, topic: str, settings: dict[str, str]) -> None:
