@@ -29,6 +29,7 @@ from kreplog.core.groups.log_writer import GroupLogWriter
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
 from kreplog.core.groups.subscription import CONSUMER_PROTOCOL
+from kreplog.core.groups.totals import GroupTotals
 from kreplog.errors import ErrorCode
 from kreplog.types import TopicPartition
 
@@ -38,8 +39,15 @@ _NOTHING = OffsetAndMetadata(NO_OFFSET)
 class CommittedOffsets:
     """See the module. exists: whether a partition is in the cluster's metadata."""
 
-    def __init__(self, config: GroupConfig, log: GroupLogWriter, exists: Callable[[TopicPartition], bool]) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        log: GroupLogWriter,
+        exists: Callable[[TopicPartition], bool],
+        totals: GroupTotals,
+    ) -> None:
         self._config = config
+        self._totals = totals
         self._log = log
         self._exists = exists
 
@@ -122,6 +130,8 @@ class CommittedOffsets:
         def committed(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
             if shard.groups.get(group.group_id) is group:
                 shard.release(group, size)  # each offset is charged as it is taken
+            if error is ErrorCode.NONE:
+                self._totals.commits += len(records)
             for at, record in enumerate(records, base_offset):
                 if error is ErrorCode.NONE:
                     shard.take_offset(group, record.partition, record.value, at)
@@ -178,6 +188,7 @@ class CommittedOffsets:
             yield Reply(reply_to, OffsetDeleteResponse(error, () if failed else tuple(errors.items())))
 
         if found:
+            self._totals.deletions += len(found)
             yield from self._delete(shard, group, found, deleted)
         else:
             yield from deleted(ErrorCode.NONE, 0)
@@ -192,6 +203,7 @@ class CommittedOffsets:
         elif group.members or group.pending or group.state is not GroupState.EMPTY:
             yield from then(ErrorCode.NON_EMPTY_GROUP, now_ms)
         else:
+            self._totals.deletions += len(group.offsets)
             yield from self._delete(shard, group, list(group.offsets), then, whole=True)
 
     def _delete(
@@ -231,12 +243,14 @@ class CommittedOffsets:
         expired = list(self._expired(group, wall_ms))
         whole = self._is_left_empty(group, expired)
         if expired or whole:
+            self._totals.expirations += len(expired)
             yield from self._delete(shard, group, expired, _done, whole=whole)
 
     def forget(self, shard: GroupShard, group: Group, partitions: Container[TopicPartition]) -> Steps[None]:
         """Delete the offsets of deleted partitions, and the group if nothing else is left of it."""
         found = [partition for partition in group.offsets if partition in partitions]
         if found:
+            self._totals.deletions += len(found)
             yield from self._delete(shard, group, found, _done, whole=self._is_left_empty(group, found))
 
     def _is_left_empty(self, group: Group, deleted: Sized) -> bool:

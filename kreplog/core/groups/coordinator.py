@@ -60,6 +60,7 @@ from kreplog.core.groups.membership import Membership
 from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
 from kreplog.core.groups.timers import Deadline, Timers
+from kreplog.core.groups.totals import GroupTotals
 from kreplog.core.memory import MemoryAccount
 from kreplog.errors import ErrorCode, InvariantError
 from kreplog.types import TopicPartition
@@ -84,7 +85,7 @@ class GroupCoordinator:
 
     partitions: the partitions that are in the cluster's metadata, to know those of `__consumer_offsets` and to refuse
     commits for others. unique: returns a text that no process has returned before. memory: the account for what groups
-    take. shards: by partition number.
+    take. shards: by partition number. totals: for metrics.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class GroupCoordinator:
         self._count = 0
         self._timers = Timers()
         self._log = GroupLogWriter(config.offsets_commit_timeout_ms)
-        self._membership = Membership(config, self._timers, self._log, unique)
-        self._offsets = CommittedOffsets(config, self._log, lambda partition: partition in partitions())
+        self.totals = GroupTotals()
+        self._membership = Membership(config, self._timers, self._log, unique, self.totals)
+        self._offsets = CommittedOffsets(config, self._log, lambda partition: partition in partitions(), self.totals)
         self._deleted = DeletedPartitions(self._offsets, self._timers, self._is_led)
         self._retention = Deadline(self._begin_retention)
         self._to_check: Iterator[tuple[GroupShard, Group]] = iter(())

@@ -32,6 +32,7 @@ from kreplog.core.groups.shard import GroupShard
 from kreplog.core.groups.states import GroupState
 from kreplog.core.groups.subscription import subscribed_topics
 from kreplog.core.groups.timers import Deadline, Timers
+from kreplog.core.groups.totals import GroupTotals
 from kreplog.errors import ErrorCode
 
 NEW_MEMBER_JOIN_MS = 300_000
@@ -52,8 +53,11 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REB
 class Membership:
     """See the module. unique: returns a text that no process has returned before, for a member id."""
 
-    def __init__(self, config: GroupConfig, timers: Timers, log: GroupLogWriter, unique: Callable[[], str]) -> None:
+    def __init__(
+        self, config: GroupConfig, timers: Timers, log: GroupLogWriter, unique: Callable[[], str], totals: GroupTotals
+    ) -> None:
         self._config = config
+        self._totals = totals
         self._timers = timers
         self._log = log
         self._unique = unique
@@ -457,6 +461,7 @@ class Membership:
                 yield from self._rebalance(shard, group, now_ms)
                 return
             group.enter(GroupState.STABLE)
+            self._totals.rebalances += 1
             for member in list(group.members.values()):
                 before = len(member.assignment)
                 member.assignment = given.get(member.member_id, b"")

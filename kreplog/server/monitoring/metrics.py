@@ -7,6 +7,7 @@ client library cost twenty times as much, which matters with 10,000 partitions.
     kafka_server_replicamanager_*            this broker's replicas       kafka_controller_*      the cluster's, on
     kafka_server_brokertopicmetrics_*        its traffic                                          the controller alone
     kafka_network_requestmetrics_*           its requests, by API         kafka_log_log_*, kafka_cluster_partition_*,
+    kafka_coordinator_group_*, kafka_server_group_coordinator_metrics_*   the groups that it coordinates
     kafka_server_sessionexpirelistener_*     its session with the store   kafka_server_fetcherlagmetrics_*  by partition
 """
 
@@ -22,12 +23,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
+from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.controller.controller import Controller
 from kreplog.core.memory import MemoryAccount
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
 from kreplog.core.replication.role import Role
 from kreplog.server.monitoring.counters import BOUNDS_S, EventCounters, Requests, Traffic
+from kreplog.server.monitoring.group_metrics import group_metrics
 from kreplog.server.monitoring.health import is_under_replicated, isr_margin
 from kreplog.server.network.serving import Server
 from kreplog.server.runtime.pauses import pauses_of
@@ -55,6 +58,7 @@ class MetricsSource(Protocol):
     settings: BrokerSettings
     manager: ReplicaManager
     controller: Controller
+    cores: BrokerCores
     store: StoreLink
     hosted: HostedReplicas
     server: Server
@@ -73,6 +77,8 @@ async def render(broker: MetricsSource) -> bytes:
     _add_requests(lines, broker.server.requests)
     _add_controller(lines, broker)
     await _add_replicas(lines, broker)
+    for name, kind, help, value in await group_metrics(broker.cores.groups):
+        _add(lines, name, kind, help, (value,))
     lines.append("")
     return "\n".join(lines).encode()
 

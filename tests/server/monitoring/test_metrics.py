@@ -260,3 +260,44 @@ def test_every_request_has_a_name_and_every_time_a_class() -> None:
         requests.answered(ApiKey.PRODUCE, False, began)
     assert requests.times[ApiKey.PRODUCE, False].buckets[0] == 1
     assert requests.times[ApiKey.PRODUCE, False].buckets[-1] == 1
+
+
+def test_metrics_of_groups(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = {"offsets_topic_num_partitions": 3, "offsets_topic_replication_factor": 1}
+        async with serving(tmp_path, 1, metrics_listener=ANYWHERE, **settings) as (broker,):
+            client = Client(broker)
+            assert await client.create("topic") == 0
+
+            async def is_coordinated() -> bool:
+                found = await client.call(ApiKey.FIND_COORDINATOR, 3, key="group", key_type=0)
+                listed = await client.call(ApiKey.LIST_GROUPS, 3)
+                return not found.error_code and not listed.error_code and len(broker.cores.groups.shards) == 3
+
+            await eventually(is_coordinated)
+            name = "kafka_coordinator_group_groupmetadatamanager"
+            before = await scrape(broker)
+            assert before[f"{name}_numgroups",] == before[f"{name}_numpartitionsloading",] == 0
+            commit = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+            response = await client.call(
+                ApiKey.OFFSET_COMMIT,
+                2,
+                group_id="group",
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                retention_time_ms=-1,
+                topics=[{"name": "topic", "partitions": [commit]}],
+            )
+            assert response.topics[0].partitions[0].error_code == 0
+            after = await scrape(broker)
+            assert after[f"{name}_numgroups",] == after[f"{name}_numgroupsempty",] == after[f"{name}_numoffsets",] == 1
+            assert after[f"{name}_numgroupsstable",] == 0
+            counted = "kafka_server_group_coordinator_metrics"
+            assert after[f"{counted}_offset_commit_count_total",] == 1
+            await client.call(ApiKey.DELETE_GROUPS, 1, groups_names=["group"])
+            later = await scrape(broker)
+            assert later[f"{name}_numgroups",] == 0
+            assert later[f"{counted}_offset_deletion_count_total",] == 1
+            client.peer.close()
+
+    asyncio.run(main())

@@ -1,0 +1,16 @@
+"""GroupTotals: what a coordinator has done since its process started, for metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class GroupTotals:
+    """commits, expirations, deletions: committed offsets that were stored, that retention removed, and that were
+    deleted by request or with their topics. rebalances: generations whose assignment is stored."""
+
+    commits: int = 0
+    expirations: int = 0
+    deletions: int = 0
+    rebalances: int = 0
