@@ -16,6 +16,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from kreplog.core.events import Received
@@ -74,6 +75,8 @@ CHANGE_WAIT_S = 5.0
 
 QUERY_WAIT_S = 1.0
 """The same for a request that reads metadata."""
+
+_topic_of = attrgetter("partition.topic")
 
 T = TypeVar("T")
 
@@ -322,7 +325,7 @@ class Api:
         request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
         if header.api_version < FIRST_REAL_PRODUCE:
             refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
-        elif any(produced.partition.topic == OFFSETS_TOPIC for produced in request.partitions):
+        elif OFFSETS_TOPIC in map(_topic_of, request.partitions):
             text = f"{OFFSETS_TOPIC} is an internal topic, which coordinators write"
             refused = produce.refusal(request, ErrorCode.INVALID_TOPIC_EXCEPTION, text)
         elif transactional_id is not None:
