@@ -51,6 +51,8 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTION_COORDINATOR_FENCED = 52
     KAFKA_STORAGE_ERROR = 56
     REASSIGNMENT_IN_PROGRESS = 60
     NON_EMPTY_GROUP = 68
@@ -290,6 +292,18 @@ class ProducerFencedError(KreplogError):
     """The producer epoch is older than the latest of this producer id; nothing was written."""
 
     kafka_code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class InvalidTransactionStateError(KreplogError):
+    """A producer's batch is not part of its open transaction; nothing was written. offset: where that begins."""
+
+    kafka_code = ErrorCode.INVALID_TXN_STATE
+
+
+class CoordinatorFencedError(KreplogError):
+    """The marker of a transaction comes from a coordinator that another has replaced; nothing was written."""
+
+    kafka_code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class FencedLeaderEpochError(KreplogError):

@@ -205,6 +205,7 @@ class Log(SegmentedLog):
         *,
         strict: bool = False,
         new_producers: bool = True,
+        transactional: bool = False,
     ) -> AppendInfo:
         """Append encoded batches as a leader: check every record, assign offsets and leader epoch; return AppendInfo.
 
@@ -212,13 +213,33 @@ class Log(SegmentedLog):
         (same producer id, epoch and sequence) writes nothing and returns its original offsets.
         leader_epoch: the epoch of this leader; by default that of the log. strict: an unknown idempotent producer must
         start with sequence 0; otherwise it may start anywhere, since its state may have expired (KIP-360).
-        new_producers: whether batches of unknown producers are accepted.
+        new_producers: whether batches of unknown producers are accepted. transactional: whether one may be of a
+        transaction, which begins with the producer's first such batch and ends with append_transaction_marker.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
         InvalidRecordError (a compacted log needs keys), OutOfOrderSequenceError, ProducerFencedError,
-        DuplicateSequenceError, FencedLeaderEpochError, TooManyProducersError (nothing written), LogFailedError,
-        LogClosedError.
+        DuplicateSequenceError, InvalidTransactionStateError, FencedLeaderEpochError, TooManyProducersError (nothing
+        written), LogFailedError, LogClosedError.
         """
-        return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers)
+        return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers, transactional)
+
+    def append_transaction_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        leader_epoch: int | None = None,
+    ) -> AppendInfo:
+        """Append the marker that commits or aborts a producer's open transaction here; return AppendInfo.
+
+        A producer without an open transaction gets a marker too: it fences older epochs of the producer.
+        Raises UsageError, ProducerFencedError (an older epoch), CoordinatorFencedError (an older coordinator),
+        FencedLeaderEpochError (nothing written), LogFailedError, LogClosedError. Source: KIP-98, WriteTxnMarkers.
+        """
+        return encoded.append_marker(
+            self, producer_id, producer_epoch, committed, coordinator_epoch, leader_epoch
+        )
 
     def append_once(self, batches: Iterable[Buffer], *, writer: str, sequence: int) -> range | None:
         """Append encoded batches atomically, once per writer and sequence; durable on return. Return the range of their
@@ -242,23 +263,28 @@ class Log(SegmentedLog):
         """
         return encoded.append_as_follower(self, buffer)
 
-    def read(self, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+    def read(
+        self, start: int | None = None, stop: int | None = None, *, isolation: str = "read_uncommitted"
+    ) -> Iterator[Record]:
         """Iterate over the committed records of [start, stop); by default the whole log up to the high watermark now.
 
+        isolation: "read_committed" for those below the last stable offset alone, and none of aborted transactions.
         Raises OffsetOutOfRangeError, UsageError; while iterating CorruptBatchError with file, position and offset
         (reading can continue after the damage), and OffsetOutOfRangeError if records are deleted during the read.
         """
-        return reader.Records(self, start, stop, False)
+        return reader.Records(self, start, stop, False, isolation)
 
-    def values(self, start: int | None = None, stop: int | None = None) -> Iterator[bytes | None]:
+    def values(
+        self, start: int | None = None, stop: int | None = None, *, isolation: str = "read_uncommitted"
+    ) -> Iterator[bytes | None]:
         """Iterate over the values of the records that `read` returns."""
-        return reader.Records(self, start, stop, True)
+        return reader.Records(self, start, stop, True, isolation)
 
     def fetch(self, offset: int, max_bytes: int = 1048576, isolation: str = "committed") -> Fetched:
         """Return about max_bytes of whole batches, unchanged as on disk, from the batch that contains `offset`.
 
         Returns at least one batch, however large, if there is one below the end: the high watermark, or with isolation
-        "log_end" the log end offset. Batches are neither decompressed nor are their CRCs checked: the receiver does so.
+        "log_end" the log end offset, "last_stable" the last stable offset. Batches are neither decompressed nor are their CRCs checked: the receiver does so.
         Raises OffsetOutOfRangeError below the log start or past the log end, CorruptBatchError, UsageError.
         """
         return reader.fetch(self, offset, max_bytes, isolation)
@@ -271,16 +297,17 @@ class Log(SegmentedLog):
         *,
         timestamp_unit: str = "ms",
         max_bytes: int = 4 << 20,
+        isolation: str = "read_uncommitted",
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the committed records of [start, stop) as pyarrow.RecordBatches of about max_bytes.
 
         columns, in any order: offset (int64), timestamp (timestamp[ms or us, UTC]), timestampType (int32), key and
         value (binary), headers (list of struct<key: string, value: binary>); all but timestampType by default.
-        Needs pyarrow (`pip install 'kreplog[arrow]'`), else UsageError. Raises as `read` does.
+        isolation: as of `read`. Needs pyarrow (`pip install 'kreplog[arrow]'`), else UsageError. Raises as `read` does.
         """
         pa = _pyarrow("to_arrow")
         pieces = reader.ArrowPieces(
-            self, start, stop, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes
+            self, start, stop, _ARROW_COLUMNS if columns is None else columns, timestamp_unit, max_bytes, isolation
         )
         return map(pa.record_batch, pieces)
 

@@ -291,6 +291,8 @@ cdef class BulkAppend:
         cdef SegmentedLog log = self.log
         log.position.recovery_point = log.position.high_watermark = self.end_offset
         log.state.publish(&log.position)
+        if log.decided:
+            log.settle_transactions()
         self._release()
 
     def abort(self):

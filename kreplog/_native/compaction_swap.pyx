@@ -24,6 +24,7 @@ from kreplog._native.files cimport FileHandle, Mapping, map_file, open_file, syn
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, new_segment, remove
 from kreplog._native.state cimport SWAPPING
+from kreplog._native.transaction_index cimport merge_aborted
 from kreplog._native.truncation cimport check_descriptors
 
 import logging
@@ -134,13 +135,15 @@ cdef int replace(SegmentedLog log, list sources, Segment cleaned, str stem, str 
     try:
         for segment in sources:
             segment.replaced = True  # before a file changes: see Segment.open
+        merge_aborted(stem, [(<Segment> segment).path.removesuffix(".log") for segment in sources[1:]])
         if link_at(marker, stem + ".log.cleaned"):
             os.replace(stem + ".log.cleaned", stem + ".log")
             for segment in reversed(sources[1:]):
                 segment.delete()
         else:
-            for segment in reversed(sources):
+            for segment in reversed(sources[1:]):
                 segment.delete()
+            remove(stem + ".log")
             sync_directory(log.path)
             os.replace(marker, stem + ".log")
         cleaned.rename_from(stem, ".cleaned")
@@ -188,10 +191,14 @@ def _complete(directory, name, names):
         _logger.warning("%s is damaged; the segments that it was to replace are used instead", marker)
         remove(marker)
         return
-    for other in names:
-        if other.endswith(".log") and len(other) == 24 and other[:20].isdigit() and base < int(other[:20]) < end:
-            for suffix in (".log", ".index", ".timeindex"):
-                remove(os.path.join(directory, other[:20] + suffix))
+    replaced = sorted([
+        os.path.join(directory, other[:20]) for other in names
+        if other.endswith(".log") and len(other) == 24 and other[:20].isdigit() and base < int(other[:20]) < end
+    ])
+    merge_aborted(stem, replaced)
+    for other in replaced:
+        for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            remove(other + suffix)
     remove(stem + ".index")
     remove(stem + ".timeindex")
     sync_directory(directory)

@@ -18,6 +18,15 @@ def append_batches(
     leader_epoch: int | None = None,
     strict: bool = False,
     new_producers: bool = True,
+    transactional: bool = False,
+) -> AppendInfo: ...
+def append_marker(
+    log: SegmentedLog,
+    producer_id: int,
+    producer_epoch: int,
+    committed: bool,
+    coordinator_epoch: int,
+    leader_epoch: int | None = None,
 ) -> AppendInfo: ...
 def producer_count(log: SegmentedLog) -> int: ...
 def expire_producers(log: SegmentedLog, now_ms: int) -> None: ...

@@ -9,7 +9,7 @@ bytes an append: its leader has checked the rest, and the CRC shows that they ar
 """
 
 cimport cython
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from kreplog._native.batch cimport (
@@ -21,7 +21,9 @@ from kreplog._native.batch cimport (
     DELETE_HORIZON,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
+    BatchBuilder,
     BatchHeader,
+    Bytes,
     RecordsFound,
     batch_size,
     check_crc,
@@ -128,10 +130,13 @@ cdef struct Totals:
     int64_t next_offset
     int64_t records
     int64_t max_timestamp
+    int64_t transactional  # offset of the first batch of a transaction, -1 for none
     bint gaps  # of a leader's batches: whether offsets are missing, which compaction has removed
 
 
-def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True):
+def append_batches(
+    SegmentedLog log, buffer, leader_epoch=None, bint strict=False, bint new_producers=True, bint transactional=False
+):
     """See Log.append_batches."""
     cdef InspectedBatches prechecked = buffer if isinstance(buffer, InspectedBatches) else None
     cdef BatchHeader header
@@ -145,26 +150,23 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
     cdef const uint8_t[::1] given = bytes_of(log, buffer if prechecked is None else prechecked.data)
     log.begin_write()
     try:
-        epoch = log.current_epoch if leader_epoch is None else epoch_of(leader_epoch)
-        if epoch < log.current_epoch:
-            raise FencedLeaderEpochError(
-                f"{log.name}: leader epoch {epoch} is older than the log's {log.current_epoch}; nothing written",
-                partition=log.name,
-            )
+        epoch = leader_epoch_for(log, leader_epoch)
         copy_in(log, given)
         first = totals.next_offset = log.position.leo
-        assign_offsets(log, prechecked, epoch, now, &header, &totals)
+        assign_offsets(log, prechecked, epoch, now, transactional, &header, &totals)
         duplicate = None
         if header.producer_id >= 0:
             duplicate = log.producers.check(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, strict,
             )
+            if duplicate is None and log.first_unstable != INT64_MAX:
+                log.producers.check_transaction(header.producer_id, totals.transactional >= 0)
             log.producers.admit(header.producer_id, now, log.config.max_producer_ids, new_producers)
         size = log.builder.length
         if duplicate is None:
             if epoch != log.last_epoch:
                 log.assign_epoch(epoch)
-            write_all(log, log.builder.buffer, size, totals.next_offset, totals.max_timestamp)
+            write_all(log, log.builder.buffer, size, &totals)
         else:
             first = duplicate[0]
             totals.next_offset = duplicate[1] + 1
@@ -180,11 +182,13 @@ def append_batches(SegmentedLog log, buffer, leader_epoch=None, bint strict=Fals
 
 
 cdef int assign_offsets(
-    SegmentedLog log, InspectedBatches prechecked, int32_t epoch, int64_t now, BatchHeader* first, Totals* totals
+    SegmentedLog log, InspectedBatches prechecked, int32_t epoch, int64_t now, bint transactional, BatchHeader* first,
+    Totals* totals
 ) except -1:
     """Check the batches in the log's builder and write offsets, epoch and timestamps into their headers.
 
-    first: the header of the first batch, as the producer sent it. totals: next_offset is where they begin, then end.
+    transactional: whether a batch may be of a transaction. first: the header of the first batch, as the producer sent
+    it. totals: next_offset is where they begin, then end.
     Raises CorruptBatchError, RecordTooLargeError, UsageError.
     """
     cdef uint8_t* p
@@ -196,12 +200,13 @@ cdef int assign_offsets(
     cdef RecordsFound found
     cdef bint keyless = prechecked is not None and prechecked.keyless
     cdef int code
+    cdef int barred = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | (0 if transactional else TRANSACTIONAL)
     totals.records = 0
-    totals.max_timestamp = -1
+    totals.max_timestamp = totals.transactional = -1
     while at < length:
         p = log.builder.buffer + at
         code = check(log, p, length - at, &h)
-        if code == BATCH_OK and h.attributes & (CONTROL | TRANSACTIONAL | LOG_APPEND_TIME | DELETE_HORIZON):
+        if code == BATCH_OK and (h.attributes & barred or h.attributes & TRANSACTIONAL and h.producer_id < 0):
             code = BAD_ATTRIBUTES
         if code == BATCH_OK and h.record_count == 0:
             raise UsageError(f"{log.name}: a producer's batch holds at least one record")
@@ -217,6 +222,8 @@ cdef int assign_offsets(
             log.refuse_keyless()
         if at == 0:
             first[0] = h
+            if h.attributes & TRANSACTIONAL:  # then it stands alone
+                totals.transactional = totals.next_offset
         batch_max = stamp(log, p, &h, totals.next_offset, epoch, batch_max, now)
         if batch_max > totals.max_timestamp:
             totals.max_timestamp = batch_max
@@ -274,7 +281,7 @@ def append_as_follower(SegmentedLog log, buffer):
                 log.publish_epochs()
         except BaseException as error:
             log.fail_unless_exhausted(error)
-        write_all(log, data, length, totals.next_offset, totals.max_timestamp)
+        write_all(log, data, length, &totals)
     finally:
         log.unlock()
     log.flush_due(totals.next_offset)
@@ -298,7 +305,7 @@ cdef int check_follows(
     cdef int32_t epoch = log.epochs.latest_epoch
     cdef int code
     totals.records = 0
-    totals.max_timestamp = -1
+    totals.max_timestamp = totals.transactional = -1
     totals.gaps = False
     while at < length:
         code = check(log, data + at, length - at, &h)
@@ -325,6 +332,8 @@ cdef int check_follows(
         if h.leader_epoch > epoch:
             epoch = h.leader_epoch
             new_epochs.append((epoch, h.base_offset))
+        if h.attributes & TRANSACTIONAL and totals.transactional < 0 and not h.attributes & CONTROL:
+            totals.transactional = h.base_offset
         if h.max_timestamp > totals.max_timestamp:
             totals.max_timestamp = h.max_timestamp
         totals.next_offset = next_offset_of(&h)
@@ -394,18 +403,27 @@ cdef int check(SegmentedLog log, const uint8_t* p, Py_ssize_t available, BatchHe
     return code
 
 
-cdef int write_all(
-    SegmentedLog log, const uint8_t* data, Py_ssize_t length, int64_t next_offset, int64_t max_timestamp
-) except -1:
+cdef int write_all(SegmentedLog log, const uint8_t* data, Py_ssize_t length, const Totals* totals) except -1:
     """Write these batches, at once where they fit in a segment, else one by one; remember their producers.
 
     A producer is remembered before the next write, which may roll the segment and write the snapshot.
     """
+    if totals.transactional < 0:
+        return write_pieces(log, data, length, totals)
+    log.announce_transaction(totals.transactional)
+    try:
+        return write_pieces(log, data, length, totals)
+    except BaseException:
+        log.settle_transactions()
+        raise
+
+
+cdef int write_pieces(SegmentedLog log, const uint8_t* data, Py_ssize_t length, const Totals* totals) except -1:
     cdef BatchHeader h
     cdef Py_ssize_t at = 0
-    cdef bint at_once = length <= log.segment_bytes and next_offset - log.position.leo <= INT32_MAX
+    cdef bint at_once = length <= log.segment_bytes and totals.next_offset - log.position.leo <= INT32_MAX
     if at_once:
-        log.write(data, length, next_offset, max_timestamp)
+        log.write(data, length, totals.next_offset, totals.max_timestamp)
     while at < length:
         read_header(data + at, length - at, &h)
         if not at_once:
@@ -415,6 +433,77 @@ cdef int write_all(
                 if at:  # the caller would take what was written for not written
                     log.fail(error)
                 raise
-        log.note_producer(&h)
+        if h.producer_id >= 0:
+            note(log, &h, data + at)
         at += batch_size(&h)
     return 0
+
+
+cdef int note(SegmentedLog log, const BatchHeader* h, const uint8_t* batch) except -1:
+    """Remember the producer of a batch that is written. Raises LogFailedError where the index of an aborted transaction
+    cannot be written."""
+    try:
+        log.note_producer(h, batch, log.active)
+    except BaseException as error:
+        log.fail(error)
+    return 0
+
+
+def append_marker(
+    SegmentedLog log, int64_t producer_id, int16_t producer_epoch, bint committed, int32_t coordinator_epoch,
+    leader_epoch=None
+):
+    """See Log.append_transaction_marker."""
+    cdef BatchBuilder builder = log.builder
+    cdef Totals totals
+    cdef int64_t now = wall_clock_ms()
+    cdef int64_t offset
+    cdef int32_t epoch
+    cdef Bytes key
+    cdef Bytes value
+    cdef uint8_t fields[10]
+    if producer_id < 0 or producer_epoch < 0 or coordinator_epoch < 0:
+        raise UsageError(
+            f"{log.name}: a marker for producer {producer_id}, epoch {producer_epoch}, of coordinator epoch "
+            f"{coordinator_epoch}: none of them is negative"
+        )
+    store32(fields, 1 if committed else 0)  # int16 version 0, int16 type
+    store16(fields + 4, 0)
+    store32(fields + 6, <unsigned int> coordinator_epoch)
+    key.data, key.length = fields, 4
+    value.data, value.length = fields + 4, 6
+    log.begin_write()
+    try:
+        epoch = leader_epoch_for(log, leader_epoch)
+        log.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        if epoch != log.last_epoch:
+            log.assign_epoch(epoch)
+        offset = log.position.leo
+        builder.reset()
+        builder.begin()
+        builder.add(now, key, value, None)
+        builder.finish(offset, epoch, 0, log.log_append_time, producer_id, producer_epoch, -1)
+        store16(builder.buffer + 21, <unsigned short> (
+            TRANSACTIONAL | CONTROL | (LOG_APPEND_TIME if log.log_append_time else 0)
+        ))
+        store32(builder.buffer + 17, crc32c_update(0, builder.buffer + CRC_START, builder.length - CRC_START))
+        totals.next_offset = offset + 1
+        totals.max_timestamp = now
+        totals.transactional = -1
+        size = builder.length
+        write_all(log, builder.buffer, builder.length, &totals)
+    finally:
+        log.unlock()
+    log.flush_due(offset + 1)
+    return AppendInfo(offset, offset, 1, size, now, now if log.log_append_time else -1, False)
+
+
+cdef int32_t leader_epoch_for(SegmentedLog log, leader_epoch) except? -1:
+    """The epoch of an append; by default the log's. Raises FencedLeaderEpochError."""
+    cdef int32_t epoch = log.current_epoch if leader_epoch is None else epoch_of(leader_epoch)
+    if epoch < log.current_epoch:
+        raise FencedLeaderEpochError(
+            f"{log.name}: leader epoch {epoch} is older than the log's {log.current_epoch}; nothing written",
+            partition=log.name,
+        )
+    return epoch

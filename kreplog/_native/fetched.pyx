@@ -10,6 +10,7 @@ A response may end inside a batch: that part is ignored, and the next fetch begi
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
+from kreplog._native.aborted cimport AbortedFilter
 from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.arrow_memory cimport bytes_used
 from kreplog._native.batch cimport (
@@ -18,12 +19,10 @@ from kreplog._native.batch cimport (
     BATCH_OK,
     BATCH_SHORT,
     HEADER_SIZE,
-    TRANSACTIONAL,
     BatchHeader,
     batch_size,
     check_crc,
     codec_of,
-    is_control,
     next_offset_of,
     raise_corrupt,
     read_header,
@@ -52,8 +51,7 @@ cdef class FetchedBatches:
     cdef readonly int64_t end_offset
     cdef readonly int32_t last_epoch
     cdef object failure
-    cdef list aborted  # (first offset, producer id) of transactions that begin further on, the last first
-    cdef set aborting  # producers of aborted transactions that have begun and not ended
+    cdef AbortedFilter aborted  # None where nothing is left out
 
     def __init__(self, records, int64_t start, int64_t stop=INT64_MAX, aborted=()):
         cdef int code = BATCH_OK
@@ -66,8 +64,7 @@ cdef class FetchedBatches:
         self.next_offset = self.end_offset = start
         self.last_epoch = -1
         if aborted:
-            self.aborted = sorted([(first, producer) for producer, first in aborted], reverse=True)
-            self.aborting = set()
+            self.aborted = AbortedFilter(aborted)
         if self.data.shape[0]:
             with nogil:
                 code = _scan(
@@ -100,7 +97,7 @@ cdef class FetchedBatches:
             try:
                 if span == 0:
                     raise_corrupt(BATCH_SHORT, None, self.next_offset, None, self.at)
-                if self.aborting is not None:
+                if self.aborted is not None:
                     span = self.next_batch(&behind)
                     if self.is_aborted(&self.data[self.at], span):
                         self.at += span
@@ -127,23 +124,14 @@ cdef class FetchedBatches:
         return batch_size(&header)
 
     cdef bint is_aborted(self, const uint8_t* batch, Py_ssize_t size) except -1:
-        """Whether the batch, a whole one, is of an aborted transaction. Raises CorruptBatchError.
-
-        The first marker of a producer behind the first offset of an aborted transaction is the one that aborts it."""
+        """Whether the batch, a whole one, is of an aborted transaction. Raises CorruptBatchError."""
         cdef BatchHeader header
         cdef int code
         read_header(batch, size, &header)
         code = check_crc(batch, &header)
         if code != BATCH_OK:
             raise_corrupt(code, None, header.base_offset, None, self.at)
-        while self.aborted and self.aborted[len(self.aborted) - 1][0] < next_offset_of(&header):
-            self.aborting.add(self.aborted.pop()[1])
-        if header.producer_id < 0 or header.producer_id not in self.aborting:
-            return False
-        if is_control(&header):
-            self.aborting.discard(header.producer_id)
-            return True
-        return (header.attributes & TRANSACTIONAL) != 0
+        return self.aborted.skips(&header)
 
 
 cdef int _scan(

@@ -26,6 +26,8 @@ cdef class SegmentedLog(WritableLog):
     cdef Segment active
     cdef int32_t last_epoch  # of the newest epoch entry in its file, -1 when none
     cdef object producers
+    cdef list decided  # (first offset, marker's) of transactions whose marker the high watermark has not passed
+    cdef (int64_t, int64_t) replayed  # log end and high watermark for which a reader has the producers
     cdef object ledger  # WriterLedger of the appends that are made once; None where the directory has none
     cdef tuple checkpoints  # recovery points, high watermarks, log start offsets of the data directory
     cdef tuple closed_with  # the offsets for them; None while it is open, and where closing failed
@@ -47,9 +49,12 @@ cdef class SegmentedLog(WritableLog):
     cdef tuple offsets_to_checkpoint(self)
     cdef int checkpoint(self) except -1
     cdef int64_t compacted_to(self) except -1
-    cdef int load_producers(self) except -1
+    cdef int load_producers(self, bint recovered=*) except -1
     cdef int replay_producers(self, int64_t start) except -1
-    cdef int note_producer(self, const BatchHeader* h) except -1
+    cdef int note_producer(self, const BatchHeader* h, const uint8_t* batch, Segment segment) except -1
+    cdef int note_marker(self, const BatchHeader* h, const uint8_t* batch, Segment segment) except -1
+    cdef int announce_transaction(self, int64_t first_offset) except -1
+    cdef int settle_transactions(self) except -1
     cdef int _look_ahead(self, Column values, Column keys, Py_ssize_t start) except -1
     cdef int refuse_keyless(self) except -1
     cdef int _check_keys(self, Column keys, Py_ssize_t n) except -1

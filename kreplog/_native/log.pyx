@@ -26,7 +26,10 @@ from kreplog._native.batch cimport (
 from kreplog._native.columns cimport Column, Timestamps, at_both, column_of, integer, timestamp_of, timestamps_of
 from kreplog._native.commit_gate cimport gate_enter, gate_leave
 from kreplog._native.files cimport FileHandle
+from kreplog._native.markers cimport Marker, read_marker
 from kreplog._native.segment cimport Segment, create_segment
+from kreplog._native.state cimport WITH_PRODUCERS, WITH_TRANSACTIONS
+from kreplog._native.transaction_index cimport add_aborted, cut_aborted
 from kreplog._native.view cimport epochs_crc
 from kreplog._native.writable cimport WritableLog
 
@@ -338,10 +341,11 @@ cdef class SegmentedLog(WritableLog):
         finally:
             self.unlock()
 
-    cdef int note_producer(self, const BatchHeader* h) except -1:
+    cdef int note_producer(self, const BatchHeader* h, const uint8_t* batch, Segment segment) except -1:
+        """Add a batch of `segment`, which is now in the log, to the state of its producer."""
         if h.producer_id >= 0 and h.base_sequence >= 0:
-            if not self.position.has_producers:
-                self.position.has_producers = 1
+            if not self.position.has_producers & WITH_PRODUCERS:
+                self.position.has_producers |= WITH_PRODUCERS
                 self.state.publish(&self.position)
             self.producers.update(
                 h.producer_id, h.producer_epoch, h.base_sequence, h.base_offset,
@@ -350,7 +354,58 @@ cdef class SegmentedLog(WritableLog):
             if h.attributes & TRANSACTIONAL:
                 self.producers.begin_transaction(h.producer_id, h.base_offset)
         elif h.producer_id >= 0 and is_control(h):
-            self.producers.end_transaction(h.producer_id, h.producer_epoch, h.max_timestamp)
+            self.note_marker(h, batch, segment)
+        return 0
+
+    cdef int note_marker(self, const BatchHeader* h, const uint8_t* batch, Segment segment) except -1:
+        cdef Marker marker
+        cdef int64_t first
+        cdef int64_t last = h.base_offset + h.last_offset_delta
+        if not read_marker(batch, h, &marker):
+            return 0
+        first = self.producers.end_transaction(
+            h.producer_id, h.producer_epoch, h.max_timestamp, marker.coordinator_epoch
+        )
+        if first < 0:
+            return 0
+        if not marker.committed and not self.read_only:
+            if add_aborted(segment, h.producer_id, first, last, min(<int64_t> self.producers.first_open(), last + 1)):
+                self.directory_changed = True
+        if last >= self.position.high_watermark:
+            self.decided.append((first, last))
+        else:
+            self.settle_transactions()
+        return 0
+
+    cdef int announce_transaction(self, int64_t first_offset) except -1:
+        """Before the first batch of a transaction is written: a reader that sees it must not take it for stable."""
+        if not self.position.has_producers & WITH_TRANSACTIONS:
+            self.position.has_producers |= WITH_TRANSACTIONS
+            self.state.publish(&self.position)
+        if first_offset < self.first_unstable:
+            self.first_unstable = first_offset
+            self.state.publish_unstable(first_offset)
+        return 0
+
+    cdef int settle_transactions(self) except -1:
+        """Find the first unstable offset, after the high watermark or a transaction has changed."""
+        cdef int64_t unstable = self.producers.first_open()
+        cdef Py_ssize_t passed = 0
+        while passed < len(self.decided) and self.decided[passed][1] < self.position.high_watermark:
+            passed += 1
+        if passed:
+            self.decided = self.decided[passed:]
+        for first, _last in self.decided:
+            unstable = min(unstable, <int64_t> first)
+        if unstable != self.first_unstable:
+            self.first_unstable = unstable
+            if self.state is not None:
+                self.state.publish_unstable(unstable)
+        return 0
+
+    cdef int watermark_moved(self) except -1:
+        if self.decided:
+            self.settle_transactions()
         return 0
 
     # Rolling and closing
@@ -514,20 +569,50 @@ cdef class SegmentedLog(WritableLog):
             if wanted > self.position.high_watermark:
                 self.position.high_watermark = wanted
                 self.state.publish(&self.position)
+                if self.decided:
+                    self.settle_transactions()
             return self.position.high_watermark
         finally:
             self.unlock()
 
     # Producers
 
-    cdef int load_producers(self) except -1:
-        """The producer state at the log end offset: the newest sound snapshot, then the batches after it."""
+    cdef int load_producers(self, bint recovered=False) except -1:
+        """The producer state at the log end offset: the newest sound snapshot, then the batches after it. With it come
+        the transactions that have ended since: the entries of their index are written anew.
+
+        recovered: the process that wrote last may have been killed, or the power lost. Then no snapshot counts beyond
+        the recovery point, since the entries of the index may be lost that were written before it.
+        """
+        cdef Segment segment
+        cdef int64_t limit = self.position.leo
         self.producers = ProducerState()
-        if not self.position.has_producers:
-            return 0
-        start = self.producers.latest_snapshot(self.path, self.position.leo, True)
-        self.replay_producers(start if start is not None else -1)
-        return 0
+        self.decided = []
+        if self.position.has_producers:
+            if self.position.has_producers & WITH_TRANSACTIONS:
+                limit = self.position.high_watermark  # no snapshot has what is decided beyond it
+                if recovered:
+                    limit = min(max(self.position.recovery_point, self.position.log_start_offset), limit)
+            self.producers.delete_snapshots(self.path, self.position.leo + 1)  # of records that are gone
+            start = self.producers.latest_snapshot(self.path, limit, limit == self.position.leo)
+            start = start if start is not None else -1
+            if self.position.has_producers & WITH_TRANSACTIONS:
+                for segment in self._segments:
+                    cut_aborted(segment, start)
+            self.replay_producers(start)
+        self.first_unstable = -1  # so that it is published
+        return self.settle_transactions()
+
+    cdef int64_t find_unstable(self) except -1:
+        cdef int64_t leo = self.position.leo
+        if self.producers is None or self.replayed[0] != leo or self.replayed[1] != self.position.high_watermark:
+            self.producers = ProducerState()
+            self.decided = []
+            start = self.producers.latest_snapshot(self.path, self.position.high_watermark)
+            self.replay_producers(start if start is not None else -1)
+            self.settle_transactions()
+            self.replayed = (leo, self.position.high_watermark)
+        return self.first_unstable
 
     cdef int replay_producers(self, int64_t start) except -1:
         """Add the producers of all batches from offset `start` on to the state; damaged batches are skipped."""
@@ -535,6 +620,7 @@ cdef class SegmentedLog(WritableLog):
         cdef BatchHeader h
         cdef int64_t at
         cdef int64_t chain
+        cdef uint8_t[::1] batch
         cdef Py_ssize_t i = self.segment_index(self._segments, start) if start > 0 else 0
         for i in range(max(i, 0), len(self._segments)):
             segment = self._segments[i]
@@ -549,8 +635,14 @@ cdef class SegmentedLog(WritableLog):
                     at = segment.resync(at, max(chain, segment.base_offset))
                     chain = -1
                     continue
-                if h.base_offset >= start:
-                    self.note_producer(&h)
+                if h.base_offset >= start and h.producer_id >= 0:
+                    if is_control(&h):
+                        batch = bytearray(batch_size(&h))
+                        if segment.open().read_at(&batch[0], batch_size(&h), at) < batch_size(&h):
+                            break
+                        self.note_producer(&h, &batch[0], segment)
+                    else:
+                        self.note_producer(&h, NULL, segment)
                 chain = next_offset_of(&h)
                 at += batch_size(&h)
         return 0

@@ -27,6 +27,7 @@ cdef class ProducerEntry:
 
 cdef class ProducerState:
     cdef dict _producers
+    cdef dict _open  # producer id: first offset of its open transaction, in the order of these
     cdef int64_t made_room_ms
 
     cpdef tuple check(
@@ -37,7 +38,12 @@ cdef class ProducerState:
         int64_t timestamp_ms
     )
     cpdef object begin_transaction(self, int64_t producer_id, int64_t offset)
-    cpdef object end_transaction(self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms)
+    cpdef int64_t end_transaction(
+        self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms, int32_t coordinator_epoch=*
+    ) except? -1
+    cpdef object check_transaction(self, int64_t producer_id, bint transactional)
+    cpdef object check_marker(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch)
+    cpdef int64_t first_open(self) except? -1
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms)
     cpdef object admit(self, int64_t producer_id, int64_t now_ms, int64_t most, bint more)
     cpdef object clear(self)

@@ -1,8 +1,8 @@
 """ProducerState: the last batches of each idempotent producer, so that a retried batch is not written twice.
 
 The sequences of a producer epoch count records from 0 to 2**31 - 1 and wrap around. The state has a producer's last
-five batches with their offsets. Of transactions it has only the open ones: a Kafka broker that takes over the log must
-not return their records to read_committed consumers.
+five batches with their offsets, and the first offset of its open transaction: nothing from there on is returned to
+read_committed consumers. Of transactions that have ended, `transaction_index` has the aborted ones.
 
 A snapshot, `<20-digit offset>.snapshot`, holds the state after all records below that offset, big-endian:
 
@@ -30,8 +30,10 @@ import re
 
 from kreplog._native.files import error_of
 from kreplog.errors import (
+    CoordinatorFencedError,
     CorruptCheckpointError,
     DuplicateSequenceError,
+    InvalidTransactionStateError,
     InvariantError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -73,6 +75,7 @@ cdef class ProducerState:
 
     def __init__(self):
         self._producers = {}
+        self._open = {}
 
     def __len__(self):
         return len(self._producers)
@@ -151,12 +154,56 @@ cdef class ProducerState:
         cdef ProducerEntry producer = self._producers[producer_id]
         if producer.transaction < 0:
             producer.transaction = offset
+            self._open[producer_id] = offset
 
-    cpdef object end_transaction(self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms):
-        """A marker that commits or aborts now stands in the log."""
+    cpdef int64_t end_transaction(
+        self, int64_t producer_id, int16_t epoch, int64_t timestamp_ms, int32_t coordinator_epoch=-1
+    ) except? -1:
+        """A marker that commits or aborts is now in the log; returns the first offset of its transaction, -1 if the
+        producer has none open here. coordinator_epoch: of the marker, -1 if that is not known."""
         cdef ProducerEntry producer = self._producers.setdefault(producer_id, ProducerEntry.__new__(ProducerEntry))
+        cdef int64_t first = producer.transaction
         _enter(producer, epoch, timestamp_ms)
         producer.transaction = -1
+        if coordinator_epoch >= 0:
+            producer.coordinator_epoch = coordinator_epoch
+        self._open.pop(producer_id, None)
+        return first
+
+    cpdef object check_transaction(self, int64_t producer_id, bint transactional):
+        """Check that a producer's batch, which `check` accepts, is of its open transaction where it has one.
+
+        Raises InvalidTransactionStateError."""
+        cdef ProducerEntry producer = self._producers.get(producer_id)
+        if not transactional and producer is not None and producer.transaction >= 0:
+            raise InvalidTransactionStateError(
+                f"producer {producer_id} sent a batch outside of its transaction, which has been open since offset "
+                f"{producer.transaction}: end the transaction first", offset=producer.transaction
+            )
+
+    cpdef object check_marker(self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch):
+        """Check a marker of a coordinator, to be appended.
+
+        Raises ProducerFencedError for an older epoch of the producer, CoordinatorFencedError for an older coordinator.
+        """
+        cdef ProducerEntry producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        if epoch < producer.epoch:
+            raise ProducerFencedError(
+                f"a marker for producer {producer_id} has epoch {epoch}, but epoch {producer.epoch} has begun"
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise CoordinatorFencedError(
+                f"a marker for producer {producer_id} is of coordinator epoch {coordinator_epoch}, but one of epoch "
+                f"{producer.coordinator_epoch} has written here: another broker coordinates the transaction"
+            )
+
+    cpdef int64_t first_open(self) except? -1:
+        """The first offset of the oldest open transaction, INT64_MAX without one."""
+        for offset in self._open.values():
+            return offset
+        return INT64_MAX
 
     cpdef object expire(self, int64_t now_ms, int64_t expiration_ms):
         """Remove the producers without a batch for `expiration_ms`, except those with an open transaction.
@@ -192,6 +239,7 @@ cdef class ProducerState:
     cpdef object clear(self):
         """Remove all producers, before a rebuild."""
         self._producers.clear()
+        self._open.clear()
 
     cdef list last_offsets(self):
         """The last offset of each producer's newest batch, in order."""
@@ -267,6 +315,12 @@ cdef class ProducerState:
                 _remember(producer, _advance(last_sequence, -<int64_t> delta), last_offset - delta, last_offset)
             p += ENTRY_SIZE
         self._producers = producers
+        self._open = {}
+        for first, open_id in sorted([
+            ((<ProducerEntry> producers[known]).transaction, known) for known in producers
+            if (<ProducerEntry> producers[known]).transaction >= 0
+        ]):
+            self._open[open_id] = first
 
     cpdef str write_snapshot(self, str directory, int64_t offset, bint durable=True):
         """Write the snapshot for `offset`, the next one the log will give; return its path. Raises StorageError.
@@ -294,6 +348,7 @@ cdef class ProducerState:
         if discard and max_offset < INT64_MAX:
             self.delete_snapshots(directory, max_offset + 1)
         self._producers = {}
+        self._open = {}
         for offset in sorted(_snapshots(directory), reverse=True):
             if offset > max_offset:
                 continue

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kreplog._native.aborted cimport AbortedFilter
 from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.batch cimport BatchHeader, RecordCursor
 from kreplog._native.files cimport Mapping
@@ -51,6 +52,7 @@ cdef class Records:
     cdef int64_t start
     cdef int64_t stop
     cdef bytes plain
+    cdef AbortedFilter aborted  # None where nothing is left out; here and below
     cdef bint values_only
     cdef bint in_batch
     cdef bint busy
@@ -64,6 +66,7 @@ cdef class ArrowPieces:
     cdef int64_t start
     cdef int64_t stop
     cdef Py_ssize_t max_bytes
+    cdef AbortedFilter aborted
     cdef bint busy
 
 

@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
+from kreplog._native.aborted cimport AbortedFilter
 from kreplog._native.arrow cimport ArrowBuilder
 from kreplog._native.batch cimport (
     BAD_BASE_OFFSET,
@@ -300,13 +301,26 @@ cdef int located_corruption(BatchReader reader, object error) except -1:
     ) from error
 
 
-cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) except *:
-    """[start, stop) clamped to what is committed now. Raises OffsetOutOfRangeError, UsageError."""
+cdef bint reads_committed(object isolation) except -1:
+    """Raises UsageError."""
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise UsageError(f"isolation = {isolation!r} is not known: choose 'read_uncommitted' or 'read_committed'")
+    return isolation == "read_committed"
+
+
+cdef AbortedFilter filter_of(LogView log, int64_t start, int64_t stop):
+    """What leaves out the records of aborted transactions; None if there are none between the two."""
+    found = log.aborted_between(start, stop)
+    return AbortedFilter(found) if found else None
+
+
+cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop, bint stable) except *:
+    """[start, stop) clamped to what is committed now, or stable. Raises OffsetOutOfRangeError, UsageError."""
     cdef int64_t first
     cdef int64_t last
     log.refresh()
     first = log.position.log_start_offset if start is None else integer(start, "start")
-    last = log.position.high_watermark
+    last = log.last_stable() if stable else log.position.high_watermark
     if stop is not None:
         last = min(last, integer(stop, "stop"))
     if not log.position.log_start_offset <= first <= log.position.leo:
@@ -325,8 +339,11 @@ cdef (int64_t, int64_t) committed_range(LogView log, object start, object stop) 
 cdef class Records:
     """Iterator over the records of [start, stop), or over their values alone. For one thread at a time."""
 
-    def __init__(self, LogView log, start, stop, bint values_only):
-        self.start, self.stop = committed_range(log, start, stop)
+    def __init__(self, LogView log, start, stop, bint values_only, isolation="read_uncommitted"):
+        cdef bint stable = reads_committed(isolation)
+        self.start, self.stop = committed_range(log, start, stop, stable)
+        if stable:
+            self.aborted = filter_of(log, self.start, self.stop)
         self.reader = reader_of(log, self.start, self.stop)
         self.values_only = values_only
 
@@ -371,7 +388,7 @@ cdef class Records:
         cdef BatchReader reader = self.reader
         while reader.next():
             reader.check()
-            if is_control(&reader.header):
+            if self.aborted is not None and self.aborted.skips(&reader.header) or is_control(&reader.header):
                 continue
             try:
                 self.plain = open_batch(&self.cursor, reader.data, &reader.header)
@@ -390,14 +407,17 @@ cdef class Records:
 cdef class ArrowPieces:
     """Iterator over the records of [start, stop) as ArrowColumns of about `max_bytes` or MAX_ROWS each."""
 
-    def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes):
+    def __init__(self, LogView log, start, stop, columns, timestamp_unit, max_bytes, isolation="read_uncommitted"):
         cdef int64_t wanted = integer(max_bytes, "max_bytes")
+        cdef bint stable = reads_committed(isolation)
         if wanted < 1:
             raise UsageError(f"max_bytes = {wanted} must be at least 1")
         self.builder = ArrowBuilder(columns, timestamp_unit)
-        self.start, self.stop = committed_range(log, start, stop)
+        self.start, self.stop = committed_range(log, start, stop, stable)
         self.reader = reader_of(log, self.start, self.stop)
         self.max_bytes = wanted
+        if stable:
+            self.aborted = filter_of(log, self.start, self.stop)
 
     def __iter__(self):
         return self
@@ -409,6 +429,10 @@ cdef class ArrowPieces:
         self.busy = True
         try:
             while reader.next():
+                if self.aborted is not None:
+                    reader.check()
+                    if self.aborted.skips(&reader.header):
+                        continue
                 try:
                     self.builder.add(reader.data, batch_size(&reader.header), self.start, self.stop)
                 except CorruptBatchError as error:
@@ -429,7 +453,8 @@ cdef class Fetched:
     data: a read-only memoryview, zero-copy over the mapped segment; the receiver checks the CRCs, as in Kafka.
     next_offset: the offset of the next fetch. file_region: the same bytes as (fd, position, count) for os.sendfile; the
     fd is open while this object exists, and -1 in a process that reads more segments than it may have files open. The
-    other three offsets are the log's at the time of the fetch.
+    other four offsets are the log's at the time of the fetch. aborted: (producer id, first offset) of the aborted
+    transactions that have records in it, of a fetch up to the last stable offset.
     """
 
     cdef readonly object data
@@ -438,6 +463,8 @@ cdef class Fetched:
     cdef readonly int64_t high_watermark
     cdef readonly int64_t log_start_offset
     cdef readonly int64_t log_end_offset
+    cdef readonly int64_t last_stable_offset
+    cdef readonly list aborted
     cdef FileHandle file
     cdef int64_t position
 
@@ -457,27 +484,35 @@ def fetch(LogView log, start, size, isolation):
     cdef int64_t offset = integer(start, "offset")
     cdef int64_t max_bytes = integer(size, "max_bytes")
     cdef int64_t bound
+    cdef int64_t stable
     cdef int64_t generation
     cdef int _attempt
-    if isolation not in ("committed", "log_end"):
-        raise UsageError(f"isolation = {isolation!r} is not known: choose 'committed' or 'log_end'")
+    if isolation not in ("committed", "log_end", "last_stable"):
+        raise UsageError(f"isolation = {isolation!r} is not known: choose 'committed', 'log_end' or 'last_stable'")
     if max_bytes < 0:
         raise UsageError(f"max_bytes = {max_bytes} must not be negative")
     for _attempt in range(RETRIES):
         generation = log.steady_generation()
         log._check_range(offset)
-        bound = log.position.high_watermark if isolation == "committed" else log.position.leo
+        stable = log.last_stable()
+        bound = log.position.leo
+        if isolation != "log_end":
+            bound = stable if isolation == "last_stable" else log.position.high_watermark
         fetched = Fetched.__new__(Fetched)
         fetched.data = memoryview(b"")
         fetched.start_offset = fetched.next_offset = offset
         fetched.high_watermark = log.position.high_watermark
         fetched.log_start_offset = log.position.log_start_offset
         fetched.log_end_offset = log.position.leo
+        fetched.last_stable_offset = stable
+        fetched.aborted = []
         if offset >= bound:
             log.require_directory()
             return fetched
         try:
             _take(log, fetched, offset, bound, max_bytes)
+            if isolation == "last_stable":
+                fetched.aborted = log.aborted_between(offset, fetched.next_offset)
         except (FileNotFoundError, CorruptBatchError) as error:
             log.refresh()
             if generation == log.position.generation and isinstance(error, CorruptBatchError):

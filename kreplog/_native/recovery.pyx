@@ -17,7 +17,7 @@ from kreplog._native.batch cimport (
 from kreplog._native.files cimport sync_directory
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment, create_segment
-from kreplog._native.state cimport SWAPPING, Position, open_state
+from kreplog._native.state cimport SWAPPING, WITH_PRODUCERS, WITH_TRANSACTIONS, Position, open_state
 from kreplog._native.tail_check cimport TailCheck, trim_sealed
 from kreplog._native.view cimport epochs_crc
 
@@ -130,7 +130,7 @@ cdef class Recovery:
             position.recovery_point = _checkpoint(log, "recovery-point-offset-checkpoint").get(log.topic_partition, 0)
             position.log_start_offset = _checkpoint(log, "log-start-offset-checkpoint").get(log.topic_partition, 0)
             position.dense_from = 0 if self.fresh else INT64_MAX
-            position.has_producers = not self.fresh
+            position.has_producers = 0 if self.fresh else WITH_PRODUCERS | WITH_TRANSACTIONS
         self.limit = log.state.bulk_append_start() if log.ledger is None else log.ledger.pending_start
         if self.limit >= 0:
             self.unsettled = True
@@ -223,11 +223,13 @@ cdef class Recovery:
         if position.recovery_point < position.leo:  # a killed writer may not have flushed it
             log.epochs_unsynced = log.directory_changed = True
             log.segments_unflushed = log.managed
-        log.load_producers()
+        log.load_producers(recovered=True)
         for segment in log._segments:
             segment.file = None  # of thousands of logs most are not read for a long time
-        if position.has_producers and len(log.producers) == 0:
-            position.has_producers = 0
+        if len(log.producers) == 0:
+            position.has_producers &= WITH_TRANSACTIONS
+        if not self.known and log.first_unstable == INT64_MAX and not _has_aborted(log):
+            position.has_producers &= WITH_PRODUCERS
         return 0
 
     cdef int publish(self) except -1:
@@ -258,6 +260,10 @@ cdef class Recovery:
             if not (log.managed or log.in_topic):
                 log.sync_files()
         return 0
+
+
+cdef bint _has_aborted(SegmentedLog log) except -1:
+    return any([name.endswith(".txnindex") for name in os.listdir(log.path)])
 
 
 cdef int _begin_cut_of_pending(SegmentedLog log, int64_t start, bint known) except -1:

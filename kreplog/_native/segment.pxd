@@ -31,6 +31,8 @@ cdef class Segment:
     cdef bint suspect  # damage was met while looking for the largest timestamp
     cdef bint indexed
     cdef bint synced
+    cdef int64_t aborted_count  # entries of its transaction index, -1 until they are counted
+    cdef bint aborted_unsynced  # that changed since it was last synced
     cdef FileHandle file
     cdef Mapping mapping
     cdef Tail tail  # the active segment, mapped for small appends
@@ -67,6 +69,7 @@ cdef class Segment:
     cdef int cut(self, int64_t position) except -1
     cdef int sync(self) except -1
     cdef int delete(self) except -1
+    cdef int remove_aborted(self) except -1
     cdef int rename_from(self, str stem, str suffix) except -1
 
 

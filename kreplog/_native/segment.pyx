@@ -1,4 +1,4 @@
-"""Segment: one `.log` file and its two indexes; append, find, cut, delete.
+"""Segment: one `.log` file and its two indexes; append, find, cut, delete. `transaction_index` has a third.
 
 A segment handles bytes and offsets, not their visibility to readers. An index entry is used only after a check of the
 batch that it points at.
@@ -139,6 +139,7 @@ cdef Segment new_segment(
     segment.first_timestamp = -1
     segment.max_timestamp = -1
     segment.max_timestamp_offset = base_offset
+    segment.aborted_count = -1
     segment.synced = True
     return segment
 
@@ -163,6 +164,7 @@ cdef Segment create_segment(
     cdef Segment segment = new_segment(directory, partition, base_offset, True, map_size, index_interval)
     open_file(segment.path, O_WRONLY | O_CREAT | O_EXCL)
     try:
+        segment.remove_aborted()
         for path in (segment.offsets.path, segment.times.path):  # what an interrupted deletion left may be mapped
             remove(path)
             open_file(path, O_WRONLY | O_CREAT | O_EXCL)
@@ -671,6 +673,9 @@ cdef class Segment:
         if not self.synced:
             self.open().sync()
             self.synced = True
+        if self.aborted_unsynced:
+            open_file(self.path.removesuffix(".log") + ".txnindex", O_RDONLY).sync()
+            self.aborted_unsynced = False
         return 0
 
     cdef int rename_from(self, str stem, str suffix) except -1:
@@ -681,10 +686,19 @@ cdef class Segment:
         self.file.path = self.path
         self.offsets.path = f"{stem}.index"
         self.times.path = f"{stem}.timeindex"
+        self.aborted_count = -1
         return self.seal()
 
     cdef int delete(self) except -1:
         """Remove the files. Readers that hold them go on; Raises StorageError."""
         for path in (self.path, self.offsets.path, self.times.path):
             remove(path)
+        return self.remove_aborted()
+
+    cdef int remove_aborted(self) except -1:
+        """Remove its transaction index; of one that compaction writes, that of the segments it is to replace stays."""
+        if self.path.endswith(".log"):
+            remove(self.path.removesuffix(".log") + ".txnindex")
+        self.aborted_count = 0
+        self.aborted_unsynced = False
         return 0

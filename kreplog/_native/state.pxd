@@ -3,6 +3,7 @@
 #      0  8  magic "KREPLOG1"        8  4  pid of the last writer     12  4  CRC-32C of 0..12
 #    128  slot 0                   256  slot 1
 #    384  8  first offset of a bulk append   392  4  1 while it is under way, else 0   396  4  CRC-32C of 384..396
+#    448  8  first unstable offset, 0 for none        456  8  its bits inverted
 #    512  8  incarnation id, 0 for none      520  4  CRC-32C of 512..520
 #    576  4  wake word                       584  8  high watermark that the first waiting reader wants, 0 for none
 #    640  8  number of the writer session, 0 for none   648  4  its state   652  4  CRC-32C of 640..652
@@ -14,6 +15,10 @@
 #
 # The bulk append's first offset is durable before its first byte is written, and gone before its records are published:
 # recovery cuts there where a damaged ledger (`kreplog.writers`) does not say whether the append was committed.
+#
+# The first unstable offset is where the oldest transaction begins that is open, or whose marker is not committed yet. It
+# is lowered before the position is published that has its first record, and raised after the position and the index
+# entry of its marker; so a reader that has read a position, then it, never takes a record for stable that is not.
 #
 # The incarnation id is drawn when the directory of a log without replicas is made. Another in the same place: the
 # partition was deleted and created again, which its topic id, the one of its neighbours, does not show.
@@ -33,6 +38,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef enum:
+    WITH_PRODUCERS = 1  # of `has_producers`
+    WITH_TRANSACTIONS = 2
     SWAPPING = 2  # of `unsettled`: the generation is odd since compaction replaces segments, and nothing is to be cut
 
 
@@ -46,7 +53,7 @@ cdef struct Position:
     int64_t active_size
     int64_t generation  # raised before and after every truncation
     int64_t dense_from  # from here on every offset is taken: a gap is damage
-    uint8_t has_producers  # whether idempotent producers have ever written here
+    uint8_t has_producers  # WITH_PRODUCERS, WITH_TRANSACTIONS: what has ever been written here
     uint8_t in_use  # whether anything was appended since the log was last closed
     uint8_t epoch_noted  # whether `leader_epoch` begins at `leo` and is in no file yet
     uint8_t unsettled  # SWAPPING, or whether the page, or the names of files, may not be durable as they are published
@@ -93,6 +100,8 @@ cdef class StateFile:
     cdef int sync(self) except -1
     cdef void mark_bulk_append(self, int64_t start, bint under_way) noexcept nogil
     cdef int64_t bulk_append_start(self) noexcept nogil
+    cdef void publish_unstable(self, int64_t offset) noexcept nogil
+    cdef int64_t first_unstable(self) noexcept nogil
     cdef void set_incarnation(self, uint64_t incarnation) noexcept nogil
     cdef uint64_t incarnation(self) noexcept nogil
     cdef int require_at_path(self, str partition) except -1

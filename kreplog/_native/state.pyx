@@ -40,6 +40,7 @@ cdef enum:
     FIRST_SLOT = 128
     SLOT_STRIDE = 128
     BULK_APPEND = 384
+    UNSTABLE = 448
     INCARNATION = 512
     SESSION = 640
     CHANGES = 704
@@ -124,6 +125,29 @@ cdef class StateFile:
         if flag != 1 or start < 0 or crc != crc32c_update(0, self.data + BULK_APPEND, 12):
             return -1
         return start
+
+    cdef void publish_unstable(self, int64_t offset) noexcept nogil:
+        """Publish the first unstable offset, INT64_MAX for none."""
+        cdef uint64_t word = 0 if offset == INT64_MAX else <uint64_t> offset + 1
+        cdef uint64_t check = 0 if word == 0 else ~word
+        kreplog_release()
+        memcpy(self.data + UNSTABLE, &word, 8)
+        memcpy(self.data + UNSTABLE + 8, &check, 8)
+
+    cdef int64_t first_unstable(self) noexcept nogil:
+        """INT64_MAX for none; 0, so that nothing is taken for stable, where it is damaged."""
+        cdef uint64_t word
+        cdef uint64_t check
+        cdef int _attempt
+        for _attempt in range(1000):  # the writer may be between the two
+            memcpy(&word, self.data + UNSTABLE, 8)
+            memcpy(&check, self.data + UNSTABLE + 8, 8)
+            kreplog_acquire()
+            if word == 0 and check == 0:
+                return INT64_MAX
+            if word != 0 and check == ~word:
+                return <int64_t> (word - 1)
+        return 0
 
     cdef void set_incarnation(self, uint64_t incarnation) noexcept nogil:
         cdef uint32_t crc

@@ -10,6 +10,8 @@ from kreplog._native.batch cimport (
     BAD_BASE_OFFSET,
     BAD_LEADER_EPOCH,
     BATCH_OK,
+    CONTROL,
+    TRANSACTIONAL,
     BATCH_SHORT,
     BatchHeader,
     batch_size,
@@ -21,6 +23,7 @@ from kreplog._native.batch cimport (
 from kreplog._native.files cimport Mapping
 from kreplog._native.log cimport SegmentedLog
 from kreplog._native.segment cimport Segment
+from kreplog._native.state cimport WITH_PRODUCERS, WITH_TRANSACTIONS
 
 import logging
 
@@ -106,7 +109,10 @@ cdef class TailCheck:
             if self.code != BATCH_OK:
                 break
             segment.note(&h, at)
-            self.log.position.has_producers |= h.producer_id >= 0
+            if h.producer_id >= 0:
+                self.log.position.has_producers |= WITH_PRODUCERS
+                if h.attributes & (TRANSACTIONAL | CONTROL):
+                    self.log.position.has_producers |= WITH_TRANSACTIONS
             if h.leader_epoch > self.epoch:
                 self.epoch = h.leader_epoch
             self.expected = next_offset_of(&h)

@@ -23,10 +23,14 @@ cdef class LogView:
     cdef bint epochs_loaded  # a reader looks at them when it first needs one
     cdef int64_t listed_generation  # when the segments were listed
     cdef uint64_t listed_sequence  # of the position for which they were listed by `attach`, 0 once that is used
+    cdef int64_t first_unstable  # a writer's: where the oldest transaction begins that is not decided and committed
     cdef object watermark_source  # read-only without a state file: where the high watermark comes from
 
     cdef int check_open(self) except -1
     cdef int refresh(self) except -1
+    cdef int64_t last_stable(self) except -1
+    cdef int64_t find_unstable(self) except -1
+    cdef list aborted_between(self, int64_t start, int64_t stop)
     cdef int require_directory(self) except -1
     cdef int load_epochs(self) except -1
     cdef int64_t steady_generation(self) except -1

@@ -6,11 +6,13 @@ and lists the directory again after a roll or a truncation.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 
 from kreplog._native.columns cimport integer
 from kreplog._native.crc32c cimport crc32c_update
 from kreplog._native.segment cimport Segment, new_segment
+from kreplog._native.state cimport WITH_TRANSACTIONS
+from kreplog._native.transaction_index cimport collect_aborted
 
 import os
 import struct
@@ -37,6 +39,7 @@ cdef class LogView:
         self._segments = []
         self.cuts = ()
         self.closed = True
+        self.first_unstable = INT64_MAX
 
     cdef int check_open(self) except -1:
         if self.closed:
@@ -50,6 +53,12 @@ cdef class LogView:
         """Records below it are committed."""
         self.refresh()
         return self.position.high_watermark
+
+    @property
+    def last_stable_offset(self):
+        """Below it all transactions are decided and committed: where read_committed ends (KIP-98)."""
+        self.refresh()
+        return self.last_stable()
 
     @property
     def log_end_offset(self):
@@ -134,6 +143,33 @@ cdef class LogView:
             elif self.watermark_source is not None:
                 self.watermark_source(self)
         return 0
+
+    cdef int64_t last_stable(self) except -1:
+        """The last stable offset at the position as it is: for a reader after `refresh`."""
+        cdef int64_t unstable = self.first_unstable
+        if self.read_only:
+            unstable = self.find_unstable() if self.state is None else self.state.first_unstable()
+        return max(min(self.position.high_watermark, unstable), self.position.log_start_offset)
+
+    cdef int64_t find_unstable(self) except -1:
+        """The first unstable offset of a directory without a state file, as another program leaves it."""
+        return INT64_MAX
+
+    cdef list aborted_between(self, int64_t start, int64_t stop):
+        """(producer id, first offset) of the aborted transactions that have records in [start, stop), where `stop` is at
+        most the last stable offset. Raises StorageError, CorruptCheckpointError."""
+        cdef list found = []
+        cdef list segments
+        cdef Py_ssize_t i
+        if start >= stop or self.state is not None and not self.position.has_producers & WITH_TRANSACTIONS:
+            return found
+        if self.segment_for(start) is None:  # which lists the segments anew
+            return found
+        segments = self._segments
+        for i in range(max(self.segment_index(segments, start), 0), len(segments)):
+            if collect_aborted(segments[i], start, stop, found):
+                break
+        return found
 
     cdef int require_directory(self) except -1:
         """For a reader that finds no records: raise PartitionDeletedError where none will ever come."""

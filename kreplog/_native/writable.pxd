@@ -66,5 +66,6 @@ cdef class WritableLog(LogView):
     cdef int check_flushable(self) except -1
     cdef int finish_swap(self) except -1
     cdef int sync_snapshot(self) except -1
+    cdef int watermark_moved(self) except -1
     cdef int sync_unsynced(self, object state) except -1
     cdef void mark_synced(self) noexcept

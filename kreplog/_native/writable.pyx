@@ -20,6 +20,7 @@ from kreplog._native.commit_gate cimport gate_enter, gate_init, gate_leave
 from kreplog._native.files cimport FileHandle, open_file, sync_directory
 from kreplog._native.segment cimport Segment, remove
 from kreplog._native.state cimport StateFile
+from kreplog._native.transaction_index cimport aborted_path
 from kreplog._native.view cimport LogView
 
 import logging
@@ -269,6 +270,7 @@ cdef class WritableLog(LogView):
                 if not self.replicated and self.position.high_watermark < target:
                     self.position.high_watermark = target
                 self.state.publish(&self.position)
+                self.watermark_moved()
         finally:
             self.unlock()
         return 0
@@ -294,6 +296,7 @@ cdef class WritableLog(LogView):
         files = self.open_for_sync(snapshot, dirty)
         for segment in dirty:
             segment.synced = True
+            segment.aborted_unsynced = False
         self.segments_unflushed = self.epochs_unsynced = self.directory_changed = False
         return files
 
@@ -313,6 +316,8 @@ cdef class WritableLog(LogView):
                 except FileNotFoundError:  # deleted meanwhile
                     pass
             for segment in segments:
+                if segment.aborted_unsynced:  # before the recovery point covers its markers
+                    files.append(open_file(aborted_path(segment), O_RDONLY))
                 files.append(segment.open())
             if self.directory_changed or self.epochs_unsynced:
                 files.append(open_file(self.path, O_RDONLY))
@@ -352,6 +357,10 @@ cdef class WritableLog(LogView):
         except BaseException as error:
             self.fail_unless_exhausted(error)
         self.unsynced_snapshot = None
+        return 0
+
+    cdef int watermark_moved(self) except -1:
+        """Under the lock: the high watermark has advanced."""
         return 0
 
     cdef int sync_files(self) except -1:

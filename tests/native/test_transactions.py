@@ -1,0 +1,314 @@
+"""Transactions in a log: markers, the last stable offset, and the index of aborted ones, beside a model (KIP-98)."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from kreplog import Log, LogConfig
+from kreplog._native import writable
+from kreplog._native.arrow import ArrowBuilder
+from kreplog._native.batch import build, decode
+from kreplog._native.fetched import FetchedBatches
+from kreplog.errors import (
+    CoordinatorFencedError,
+    CorruptBatchError,
+    CorruptCheckpointError,
+    InvalidTransactionStateError,
+    ProducerFencedError,
+    UsageError,
+)
+from tests import reference
+
+TRANSACTIONAL, CONTROL = 16, 32
+ENTRY = struct.Struct(">hqqqq")
+
+
+def sent(producer_id: int, sequence: int, *values: bytes, epoch: int = 0, transactional: bool = True) -> bytes:
+    """A producer's batch, as a client sends it."""
+    batch = reference.decode(build(values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+    return reference.encode(replace(batch, attributes=TRANSACTIONAL if transactional else 0))
+
+
+@dataclass
+class Written:
+    """A batch of the model. committed: of a marker; None for data."""
+
+    offset: int
+    end: int
+    producer_id: int
+    values: tuple[bytes, ...]
+    transactional: bool
+    committed: bool | None = None
+
+
+@dataclass
+class Model:
+    """All that is in the log, from which every answer is found anew, by looking at all of it."""
+
+    batches: list[Written] = field(default_factory=list)
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end if self.batches else self.start
+
+    def transactions(self) -> list[tuple[int, int, int, bool | None]]:
+        """(producer id, first offset, marker's offset or the log end, how it was decided), oldest decision first."""
+        opened: dict[int, int] = {}
+        found = []
+        for batch in self.batches:
+            if batch.committed is not None:
+                if batch.producer_id in opened:
+                    found.append((batch.producer_id, opened.pop(batch.producer_id), batch.offset, batch.committed))
+            elif batch.transactional:
+                opened.setdefault(batch.producer_id, batch.offset)
+        return [*found, *((producer, first, self.end, None) for producer, first in opened.items())]
+
+    def last_stable(self, high_watermark: int, start: int) -> int:
+        unstable = [
+            first
+            for _, first, marker, committed in self.transactions()
+            if committed is None or marker >= high_watermark
+        ]
+        return max(min([high_watermark, *unstable]), start)
+
+    def aborted(self) -> list[tuple[int, int, int, int]]:
+        """The index: (producer id, first, last, last stable offset) of each aborted transaction."""
+        every = self.transactions()
+        entries = []
+        for producer, first, marker, committed in every:
+            if committed is False:
+                others = [begun for _, begun, ended, _ in every if begun < marker < ended]
+                entries.append((producer, first, marker, min([marker + 1, *others])))
+        return entries
+
+    def stable_values(self, start: int, stop: int) -> list[bytes]:
+        gone = [(producer, first, marker) for producer, first, marker, committed in self.transactions() if not committed]
+        return [
+            value
+            for batch in self.batches
+            if batch.committed is None
+            and not (
+                batch.transactional
+                and any(producer == batch.producer_id and first <= batch.offset < last for producer, first, last in gone)
+            )
+            for at, value in enumerate(batch.values, batch.offset)
+            if start <= at < stop
+        ]
+
+
+def index_of(path: Path) -> list[tuple[int, int, int, int]]:
+    """The entries of all `.txnindex` files of a partition; each stands in the segment that holds its marker."""
+    bases = sorted(int(name.stem) for name in path.glob("*.log"))
+    found = []
+    for name in sorted(path.glob("*.txnindex")):
+        data = name.read_bytes()
+        assert data, f"{name} is empty"
+        for version, *entry in ENTRY.iter_unpack(data):
+            assert version == 0
+            assert max(base for base in bases if base <= entry[2]) == int(name.stem)
+            found.append(tuple(entry))
+    return found  # type: ignore[return-value]
+
+
+def fetched_values(log: Log, start: int) -> list[bytes]:
+    """What a consumer of Kafka's makes of fetches up to the last stable offset."""
+    values: list[bytes] = []
+    while True:
+        fetched = log.fetch(start, 300, "last_stable")
+        if not len(fetched.data):
+            return values
+        batches = FetchedBatches(fetched.data, start, fetched.next_offset, fetched.aborted)
+        builder = ArrowBuilder(("value",), "ms")
+        while not batches.exhausted:
+            batches.add_to(builder, 1 << 20)
+        pa = pytest.importorskip("pyarrow")
+        values += pa.record_batch(builder.finish()).column("value").to_pylist()
+        start = fetched.next_offset
+
+
+def compare(log: Log, model: Model, path: Path) -> None:
+    start, stable = log.log_start_offset, model.last_stable(log.high_watermark, log.log_start_offset)
+    assert log.last_stable_offset == stable
+    wanted = model.stable_values(start, stable)
+    assert list(log.values(isolation="read_committed")) == wanted
+    assert fetched_values(log, start) == wanted
+    arrow = [value for piece in log.to_arrow(isolation="read_committed") for value in piece["value"].to_pylist()]
+    assert arrow == wanted
+    with Log.open(path, read_only=True) as reader:
+        assert reader.last_stable_offset == stable
+        assert list(reader.values(isolation="read_committed")) == wanted
+    first = log.segments[0].base_offset
+    assert index_of(path) == [entry for entry in model.aborted() if entry[2] >= first]
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))])
+def test_a_log_and_its_model(tmp_path: Path, replicated: bool, seed: int) -> None:
+    """Transactions of some producers beside other batches, with rolls, truncation, retention, kills and restarts."""
+    rng = random.Random(seed)
+    path = tmp_path / "t-0"
+    config = LogConfig(replicated=replicated, segment_bytes=1500, index_interval_bytes=200)
+    log, model = Log.open(path, config), Model()
+    sequences: dict[int, int] = {}
+    for turn in range(250):
+        step = rng.random()
+        producer = rng.randrange(5)
+        if step < 0.5:
+            transactional = producer != 0
+            values = tuple(f"{turn}-{n}".encode() for n in range(rng.randrange(1, 4)))
+            log.append_batches(
+                sent(producer, sequences.get(producer, 0), *values, transactional=transactional), transactional=True
+            )
+            sequences[producer] = sequences.get(producer, 0) + len(values)
+            end = log.log_end_offset
+            model.batches.append(Written(end - len(values), end, producer, values, transactional))
+        elif step < 0.75:
+            committed = rng.random() < 0.5
+            at = log.append_transaction_marker(producer, 0, committed=committed, coordinator_epoch=1).first_offset
+            model.batches.append(Written(at, at + 1, producer, (), True, committed))
+        elif step < 0.85 and replicated:
+            log.advance_high_watermark(rng.choice([batch.end for batch in model.batches] or [0]))
+        elif step < 0.88 and replicated and model.end > log.log_start_offset:
+            end = log.truncate_to(rng.randrange(max(log.high_watermark, log.log_start_offset), model.end + 1))
+            model.batches = [batch for batch in model.batches if batch.end <= end]
+            sequences = last_sequences(model, sequences)
+        elif step < 0.91:
+            log.delete_records_before(rng.randrange(log.log_start_offset, log.high_watermark + 1))
+        elif step < 0.96:
+            if rng.random() < 0.5:
+                log.close()
+            else:
+                writable.abandon(log)
+            log = Log.open(path, config)
+            assert log.log_end_offset == model.end
+        if rng.random() < 0.15:
+            compare(log, model, path)
+    compare(log, model, path)
+    log.close()
+    compare(Log.open(path, config), model, path)
+
+
+def last_sequences(model: Model, before: dict[int, int]) -> dict[int, int]:
+    """The next sequence of each producer by the batches that are left."""
+    found = dict.fromkeys(before, 0)
+    for batch in model.batches:
+        if batch.committed is None:
+            found[batch.producer_id] = found.get(batch.producer_id, 0) + len(batch.values)
+    return found
+
+
+def test_the_marker_is_kafkas(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "t-0") as log:
+        log.append_batches(sent(7, 0, b"a"), transactional=True)
+        log.append_transaction_marker(7, 3, committed=True, coordinator_epoch=9)
+        (marker,) = [reference.decode(data) for at, data in reference.split(bytes(log.fetch(1).data))]
+    assert (marker.attributes, marker.producer_id, marker.producer_epoch, marker.base_sequence) == (48, 7, 3, -1)
+    assert [(record.key, record.value) for record in marker.records] == [(b"\0\0\0\1", b"\0\0\0\0\0\x09")]
+
+
+def test_what_is_refused_of_producers_and_coordinators(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "t-0")
+    with pytest.raises(CorruptBatchError, match="attributes"):
+        log.append_batches(sent(7, 0, b"a"))
+    marker = replace(reference.decode(sent(7, 0, b"a")), attributes=TRANSACTIONAL | CONTROL)
+    with pytest.raises(CorruptBatchError, match="attributes"):
+        log.append_batches(reference.encode(marker), transactional=True)
+    with pytest.raises(CorruptBatchError, match="attributes"):
+        log.append_batches(sent(-1, -1, b"a", epoch=-1), transactional=True)
+    log.append_batches(sent(7, 0, b"a"), transactional=True)
+    with pytest.raises(InvalidTransactionStateError, match="open since offset 0"):
+        log.append_batches(sent(7, 1, b"b", transactional=False))
+    log.append_transaction_marker(7, 2, committed=False, coordinator_epoch=5)
+    with pytest.raises(ProducerFencedError):
+        log.append_transaction_marker(7, 1, committed=False, coordinator_epoch=5)
+    with pytest.raises(CoordinatorFencedError, match="epoch 4"):
+        log.append_transaction_marker(7, 2, committed=False, coordinator_epoch=4)
+    with pytest.raises(ProducerFencedError):
+        log.append_batches(sent(7, 1, b"late"), transactional=True)
+    with pytest.raises(UsageError, match="negative"):
+        log.append_transaction_marker(7, -1, committed=False, coordinator_epoch=4)
+    with pytest.raises(UsageError, match="read_committed"):
+        log.read(isolation="committed")
+    assert log.log_end_offset == 2
+    log.close()
+
+
+def test_a_follower_has_the_same_index(tmp_path: Path) -> None:
+    """It learns of transactions by the leader's batches, which it also gets many at a time."""
+    leader = Log.open(tmp_path / "l-0", LogConfig(replicated=True))
+    follower = Log.open(tmp_path / "f-0", LogConfig(replicated=True))
+    for producer in range(4):
+        leader.append_batches(sent(producer, 0, b"%d" % producer), transactional=True)
+    for producer in (2, 0, 1):
+        leader.append_transaction_marker(producer, 0, committed=producer == 0, coordinator_epoch=1)
+    follower.append_as_follower(bytes(leader.fetch(0, 1 << 20, "log_end").data))
+    assert index_of(tmp_path / "f-0") == index_of(tmp_path / "l-0") == [(2, 2, 4, 0), (1, 1, 6, 3)]
+    assert (follower.high_watermark, follower.last_stable_offset) == (0, 0)
+    follower.advance_high_watermark(7)
+    assert follower.last_stable_offset == 3
+    assert list(follower.values(isolation="read_committed")) == [b"0"]
+    leader.close()
+    follower.close()
+
+
+def test_a_decided_transaction_is_unstable_until_its_marker_is_committed(tmp_path: Path) -> None:
+    """Else a consumer would see it, and then not, if the marker is lost in a failover."""
+    with Log.open(tmp_path / "t-0", LogConfig(replicated=True)) as log:
+        log.append_batches(sent(1, 0, b"a", b"b"), transactional=True)
+        log.append_transaction_marker(1, 0, committed=True, coordinator_epoch=0)
+        log.advance_high_watermark(2)
+        assert log.last_stable_offset == 0
+        log.advance_high_watermark(3)
+        assert log.last_stable_offset == 3
+
+
+def test_the_index_is_written_anew_where_a_loss_of_power_has_left_an_older_one(tmp_path: Path) -> None:
+    """Entries past the recovery point count for nothing: here they are gone, torn, or those of another history."""
+    path = tmp_path / "t-0"
+    for damage in (b"", b"\0" * 20, ENTRY.pack(0, 9, 4, 5, 5)):
+        log = Log.open(path)
+        at = log.log_end_offset
+        log.append_batches(sent(at, 0, b"a"), transactional=True)
+        log.append_transaction_marker(at, 0, committed=False, coordinator_epoch=0)
+        writable.abandon(log)
+        (name,) = path.glob("*.txnindex")
+        sound = name.read_bytes()
+        name.write_bytes(sound[:-34] + damage)
+        log = Log.open(path)
+        assert name.read_bytes() == sound
+        log.close()
+
+
+def test_a_damaged_index_is_reported(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "t-0")
+    log.append_batches(sent(1, 0, b"a"), transactional=True)
+    log.append_transaction_marker(1, 0, committed=False, coordinator_epoch=0)
+    (name,) = (tmp_path / "t-0").glob("*.txnindex")
+    name.write_bytes(b"\xff" * 34)
+    with pytest.raises(CorruptCheckpointError, match="delete it"):
+        log.values(isolation="read_committed")
+    log.close()
+
+
+def test_compaction_moves_the_index_with_the_markers(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    log = Log.open(path, LogConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0))
+    for producer in range(3):
+        log.append(b"old", key=b"k")
+        log.append_batches(sent(producer, 0, b"aborted"), transactional=True)
+        log.append_transaction_marker(producer, 0, committed=False, coordinator_epoch=0)
+        log.roll()
+    before = [entry[:3] for entry in index_of(path)]
+    assert len(list(path.glob("*.txnindex"))) == 3
+    assert log.compact(force=True) is not None
+    assert len(list(path.glob("*.txnindex"))) == 1
+    assert [entry[:3] for entry in index_of(path)] == before == [(0, 1, 2), (1, 4, 5), (2, 7, 8)]
+    assert list(log.values(isolation="read_committed")) == [b"old"]
+    assert len(decode(bytes(log.fetch(0, 1 << 20).data))) == 4
+    log.close()
