@@ -237,9 +237,7 @@ class Log(SegmentedLog):
         Raises UsageError, ProducerFencedError (an older epoch), CoordinatorFencedError (an older coordinator),
         FencedLeaderEpochError (nothing written), LogFailedError, LogClosedError. Source: KIP-98, WriteTxnMarkers.
         """
-        return encoded.append_marker(
-            self, producer_id, producer_epoch, committed, coordinator_epoch, leader_epoch
-        )
+        return encoded.append_marker(self, producer_id, producer_epoch, committed, coordinator_epoch, leader_epoch)
 
     def append_once(self, batches: Iterable[Buffer], *, writer: str, sequence: int) -> range | None:
         """Append encoded batches atomically, once per writer and sequence; durable on return. Return the range of their
@@ -284,7 +282,8 @@ class Log(SegmentedLog):
         """Return about max_bytes of whole batches, unchanged as on disk, from the batch that contains `offset`.
 
         Returns at least one batch, however large, if there is one below the end: the high watermark, or with isolation
-        "log_end" the log end offset, "last_stable" the last stable offset. Batches are neither decompressed nor are their CRCs checked: the receiver does so.
+        "log_end" the log end offset, "last_stable" the last stable offset. Batches are neither decompressed nor are
+        their CRCs checked: the receiver does so.
         Raises OffsetOutOfRangeError below the log start or past the log end, CorruptBatchError, UsageError.
         """
         return reader.fetch(self, offset, max_bytes, isolation)

@@ -16,12 +16,13 @@ from kreplog._native.heap import keep_freed
 from kreplog._native.partition_metadata import read_topic_id, write_topic_id
 from kreplog._native.segment import close_idle_files, keep_open
 from kreplog._native.state import STATE_NAME
-from kreplog.log import Log
+from kreplog.log import Fetched, Log
 from kreplog.types import CompactionBacklog
 
 __all__ = [
     "OWNER_LOCK",
     "STATE_NAME",
+    "Fetched",
     "InspectedBatches",
     "ManagedLog",
     "OffsetCheckpoint",

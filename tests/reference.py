@@ -17,6 +17,7 @@ Attributes: bits 0-2 codec, bit 3 log-append time, bit 4 transactional, bit 5 co
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT = 17
 BODY_AT = 21
 LOG_APPEND_TIME = 8
+TRANSACTIONAL = 16
 CONTROL = 32
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
@@ -127,6 +129,15 @@ def encode_records(batch: Batch) -> bytes:
 def encode(batch: Batch) -> bytes:
     """The bytes of an uncompressed batch."""
     return encode_around(batch, encode_records(batch))
+
+
+def sent(producer_id: int, sequence: int, *values: bytes, epoch: int = 0, transactional: bool = True) -> bytes:
+    """A batch of an idempotent producer, as it sends it now."""
+    now_ms = int(time.time() * 1000)
+    records = tuple(Rec(at, now_ms, None, value) for at, value in enumerate(values))
+    attributes = TRANSACTIONAL if transactional else 0
+    batch = Batch(records, attributes=attributes, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    return encode(batch)
 
 
 def encode_around(

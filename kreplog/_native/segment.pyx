@@ -438,8 +438,7 @@ cdef class Segment:
 
     cdef int64_t position_near(self, int64_t offset) except -1:
         """The position of a batch at or before `offset`, by the index: where a search starts."""
-        cdef Py_ssize_t i
-        cdef Py_ssize_t fit
+        cdef Py_ssize_t i, fit
         self.load_indexes()
         i = self.offsets.floor_offset(offset - self.base_offset)
         fit = i
@@ -452,8 +451,7 @@ cdef class Segment:
 
     cdef bint entry_fits(self, Py_ssize_t i) except -1:
         """Whether the batch that index entry `i` points at lies where the entry says."""
-        cdef BatchHeader h
-        cdef BatchHeader after
+        cdef BatchHeader h, after
         cdef int64_t position = self.offsets.position_at(i)
         cdef int64_t last = self.base_offset + self.offsets.offset_at(i)
         if self.header_at(position, &h) != BATCH_OK or h.base_offset < self.base_offset:
@@ -493,8 +491,7 @@ cdef class Segment:
     cdef bint is_padding(self, int64_t position) except -1:
         """Whether only zeros follow: blocks allocated ahead, whose trim a loss of power has undone."""
         cdef HeapBuffer buffer = allocate(COPY_PIECE)
-        cdef Py_ssize_t n
-        cdef Py_ssize_t i
+        cdef Py_ssize_t n, i
         while True:
             n = self.open().read_at(buffer.data, buffer.size, position)
             for i in range(n):
@@ -513,8 +510,7 @@ cdef class Segment:
         cdef int64_t position = self.position_near(offset)
         cdef int64_t size = self.byte_size()
         cdef int64_t chain = self.base_offset if position == 0 else -1
-        cdef int64_t before = -1
-        cdef int64_t damaged
+        cdef int64_t damaged, before = -1
         cdef int code
         while position < size:
             code = self.header_at(position, out)
@@ -558,8 +554,7 @@ cdef class Segment:
     cdef int64_t resync(self, int64_t damaged, int64_t chain) except -1:
         """The first position after `damaged` where a whole batch stands that can follow; the segment's size if none."""
         cdef HeapBuffer buffer
-        cdef int64_t size = self.byte_size()
-        cdef int64_t found
+        cdef int64_t found, size = self.byte_size()
         if (self.mapping is not None or self.sealed) and self.mapped() is not None:
             return next_sound(self.mapping.data, self.size, damaged, chain)
         buffer = allocate(min(size - damaged, <int64_t> RESYNC_WINDOW))
@@ -570,8 +565,7 @@ cdef class Segment:
     cdef int learn_timestamps(self) except -1:
         """Find the segment's largest timestamp: the last time index entry if its batch agrees, else from the log."""
         cdef BatchHeader h
-        cdef int64_t position = 0
-        cdef int64_t offset
+        cdef int64_t offset, position = 0
         if self.timestamps_known:
             return 0
         self.load_indexes()
@@ -669,7 +663,7 @@ cdef class Segment:
         return 0
 
     cdef int sync(self) except -1:
-        """fsync the log file if it changed since the last time. Raises StorageError."""
+        """fsync what has changed of log file and transaction index. Raises StorageError."""
         if not self.synced:
             self.open().sync()
             self.synced = True
@@ -696,7 +690,7 @@ cdef class Segment:
         return self.remove_aborted()
 
     cdef int remove_aborted(self) except -1:
-        """Remove its transaction index; of one that compaction writes, that of the segments it is to replace stays."""
+        """That of segments which compaction is about to replace stays."""
         if self.path.endswith(".log"):
             remove(self.path.removesuffix(".log") + ".txnindex")
         self.aborted_count = 0

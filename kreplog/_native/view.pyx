@@ -61,6 +61,12 @@ cdef class LogView:
         return self.last_stable()
 
     @property
+    def first_unstable_offset(self):
+        """A writer's: where the oldest transaction begins that is open, or whose marker is not committed yet; None for
+        none."""
+        return None if self.first_unstable == INT64_MAX else self.first_unstable
+
+    @property
     def log_end_offset(self):
         """The offset that the next record will get."""
         self.refresh()

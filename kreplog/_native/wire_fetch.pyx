@@ -16,9 +16,8 @@
                 preferred_read_replica int32 (11+), records bytes|null
       tags      0: diverging epoch int32, end_offset int64; 1: leader int32, leader_epoch int32 (both 12+, KIP-595)
 
-Version 12 is flexible. A broker of kreplog has no transactions, so that the last stable offset is the high watermark;
-that of another broker is not decoded, since the records end there. The records are never copied: those of a decoded
-response are slices of its frame, those of an encoded one its own objects.
+Version 12 is flexible. The last stable offset of a message is -1 where it is the high watermark. The records are never copied:
+those of a decoded response are slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Fetch; KIP-227, KIP-320, KIP-482, KIP-516.
 """
 
@@ -105,6 +104,7 @@ cdef enum:
     RESPONSE_TOPIC_ID = 8
     RESPONSE_ABORTED = 9
     RESPONSE_PREFERRED = 10
+    RESPONSE_LAST_STABLE = 11
 
 cdef int UNKNOWN_TOPIC_ID = ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -130,7 +130,7 @@ cdef class FetchCodec:
         self.response = Slots(response, "error", "session_id", "partitions")
         self.response_partition = Slots(
             response_partition, "partition", "error", "high_watermark", "log_start_offset", "diverging", "leader",
-            "leader_epoch", "records", "topic_id", "aborted", "preferred_read_replica",
+            "leader_epoch", "records", "topic_id", "aborted", "preferred_read_replica", "last_stable_offset",
         )
 
     def decode_request(self, data, Py_ssize_t start, int version, name_of, int budget=BUDGET):
@@ -314,6 +314,7 @@ cdef class FetchCodec:
         cdef int32_t number
         cdef int16_t error
         cdef int64_t high_watermark
+        cdef int64_t last_stable
         cdef int64_t log_start = -1
         cdef int32_t preferred = -1
         cdef tuple aborted
@@ -325,7 +326,7 @@ cdef class FetchCodec:
             number = read_int32(input)
             error = read_int16(input)
             high_watermark = read_int64(input)
-            read_int64(input)
+            last_stable = read_int64(input)
             if version >= WITH_START:
                 log_start = read_int64(input)
             count = read_count(input, 16)
@@ -350,6 +351,9 @@ cdef class FetchCodec:
             self.response_partition.set(partition, RESPONSE_TOPIC_ID, "")
             self.response_partition.set(partition, RESPONSE_ABORTED, aborted)
             self.response_partition.set(partition, RESPONSE_PREFERRED, preferred)
+            self.response_partition.set(
+                partition, RESPONSE_LAST_STABLE, -1 if last_stable == high_watermark else last_stable
+            )
             partitions.append(partition)
         return end_struct(input)
 
@@ -389,7 +393,7 @@ cdef class FetchCodec:
         for topic_id, number in unknown:
             out.topic_id(topic_id)
             out.array(1)
-            write_offsets(out, version, number, UNKNOWN_TOPIC_ID, -1, -1, (), -1)
+            write_offsets(out, version, number, UNKNOWN_TOPIC_ID, -1, -1, -1, (), -1)
             out.put_records(b"")
             out.end_struct()
             out.end_struct()
@@ -407,7 +411,8 @@ cdef class FetchCodec:
         diverging = slots.get(partition, RESPONSE_DIVERGING)
         write_offsets(
             out, version, number_of(slots.get(partition, PARTITION)), slots.get(partition, RESPONSE_PARTITION_ERROR),
-            slots.get(partition, RESPONSE_HIGH_WATERMARK), slots.get(partition, RESPONSE_LOG_START),
+            slots.get(partition, RESPONSE_HIGH_WATERMARK), slots.get(partition, RESPONSE_LAST_STABLE),
+            slots.get(partition, RESPONSE_LOG_START),
             slots.get(partition, RESPONSE_ABORTED), slots.get(partition, RESPONSE_PREFERRED),
         )
         out.put_records(slots.get(partition, RESPONSE_RECORDS))
@@ -548,14 +553,14 @@ cdef int read_partition_tags(Input* input, PartitionTags* tags) except -1:
 
 
 cdef int write_offsets(
-    Output out, int version, int32_t number, int16_t error, int64_t high_watermark, int64_t log_start,
-    tuple aborted, int32_t preferred
+    Output out, int version, int32_t number, int16_t error, int64_t high_watermark, int64_t last_stable,
+    int64_t log_start, tuple aborted, int32_t preferred
 ) except -1:
     """A partition of a response as far as its records."""
     out.int32(number)
     out.int16(error)
     out.int64(high_watermark)
-    out.int64(high_watermark)
+    out.int64(high_watermark if last_stable < 0 else last_stable)
     if version >= WITH_START:
         out.int64(log_start)
     out.array(len(aborted))

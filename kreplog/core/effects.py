@@ -34,11 +34,13 @@ class LogState:
     """The state of a replica's log, as its core knows it.
 
     leo, log_start: offsets. epochs: (leader epoch, its start offset), both rising, as in the leader-epoch checkpoint.
+    first_unstable: where the oldest transaction begins that is open, or whose marker is not committed; None for none.
     """
 
     leo: int = 0
     log_start: int = 0
     epochs: tuple[tuple[int, int], ...] = ()
+    first_unstable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class OpenedLog:
 class AppendAsLeader:
     """Validate a producer's encoded batches, assign offsets and leader_epoch, append.
 
-    strict: an idempotent producer that the log does not know must begin with sequence number 0.
+    strict: an idempotent producer that the log does not know must begin with sequence number 0. transactional: a batch
+    may be of a transaction.
     Answer: (AppendInfo, LogState). Throws CorruptBatchError, RecordTooLargeError, OutOfOrderSequenceError and the like
     (nothing written), ResourceExhaustedError (nothing written, retriable), LogFailedError (the replica is lost).
     """
@@ -74,6 +77,7 @@ class AppendAsLeader:
     records: Any
     leader_epoch: int
     strict: bool = False
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,17 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadStable:
+    """As ReadLog, for a consumer that reads committed transactions. Answer: (bytes-like, (producer id, first offset) of
+    the aborted transactions that have records in it)."""
+
+    partition: TopicPartition
+    offset: int
+    limit: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SizeFrom:
     """Bytes of the log from the batch that holds `offset` to the log end. offset: in [log_start, leo]. Answer: int.
     Throws StorageError."""
@@ -173,7 +188,7 @@ class OffsetForTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """The log's high watermark is now `offset`. No answer."""
+    """The log's high watermark is now `offset`. Answer: the log's first unstable offset, as in LogState."""
 
     partition: TopicPartition
     offset: int
@@ -435,6 +450,7 @@ Effect = (
     | EnforceRetention
     | ConfigureLog
     | ReadLog
+    | ReadStable
     | SizeFrom
     | OffsetForTimestamp
     | AdvanceHighWatermark

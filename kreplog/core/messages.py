@@ -168,8 +168,8 @@ class FetchRequest:
 
     session_id, session_epoch: of an incremental fetch session (KIP-227): (0, -1) for none, (0, 0) for a new one; in a
     session `partitions` lists only the changes since the last request, `forgotten` those that left it. isolation_level:
-    READ_COMMITTED is for records up to the last stable offset, and rack for a replica in that rack (KIP-392); brokers
-    ignore both.
+    READ_COMMITTED is for records up to the last stable offset, and rack for a replica in that rack (KIP-392), which
+    brokers ignore.
     """
 
     replica_id: int
@@ -194,7 +194,8 @@ class FetchedPartition:
     was requested, not one that was created again under its name; "" if it was requested by name. Not decoded: the topic
     of `partition` is the one with this id.
     aborted: (producer id, first offset) of the aborted transactions in records that were requested READ_COMMITTED.
-    preferred_read_replica: the broker to fetch from instead (KIP-392), -1 for none.
+    preferred_read_replica: the broker to fetch from instead (KIP-392), -1 for none. last_stable_offset: -1 where it is
+    the high watermark.
     """
 
     partition: TopicPartition
@@ -208,6 +209,7 @@ class FetchedPartition:
     topic_id: str = ""
     aborted: tuple[tuple[int, int], ...] = ()
     preferred_read_replica: int = -1
+    last_stable_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,13 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalProduce(ProduceRequest):
+    """A request of a producer with a transactional id, whose batches are of its transaction."""
+
+    transactional_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,10 +298,11 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
-    """replica_id: CONSUMER or DEBUGGING."""
+    """replica_id: CONSUMER or DEBUGGING. isolation_level: with READ_COMMITTED the latest is the last stable offset."""
 
     partitions: tuple[ListOffsetsPartition, ...]
     replica_id: int = CONSUMER
+    isolation_level: int = READ_UNCOMMITTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,10 @@ def _effect(effect: effects.Effect, answer: Any) -> str:
             return f"enforces the retention of {partition}" + (f": {_log(answer)}" if answer is not None else "")
         case effects.ConfigureLog(partition=partition, config=config):
             return f"applies new settings to {partition}: {config}"
-        case effects.ReadLog(partition=partition, offset=offset, limit=limit):
+        case (
+            effects.ReadLog(partition=partition, offset=offset, limit=limit)
+            | effects.ReadStable(partition=partition, offset=offset, limit=limit)
+        ):
             return f"reads {partition} from {offset}, below {limit}"
         case effects.SizeFrom(partition=partition, offset=offset):
             return f"reads how many bytes {partition} has from {offset}" + ("" if answer is None else f": {answer}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kreplog.core.messages import (
     CONSUMER,
     DEBUGGING,
+    READ_UNCOMMITTED,
     EpochPartition,
     ListedOffset,
     ListOffsetsPartition,
@@ -29,7 +30,7 @@ _LEADER_EPOCHS = Nesting(name="topic", index="partition")
 
 
 def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> ListOffsetsRequest:
-    """The request without its isolation level; any replica_id but DEBUGGING counts as CONSUMER.
+    """The request; any replica_id but DEBUGGING counts as CONSUMER.
 
     timestamp: besides LATEST and EARLIEST it may be -3, the greatest timestamp (version 7), or any number that a client
     sends. Raises PeerProtocolError.
@@ -41,6 +42,7 @@ def decode_list_offsets(frame: Buffer, header: RequestHeader, budget: int = MAX_
             for partition, fields in _LIST_OFFSETS.read(message.topics)
         ),
         DEBUGGING if message.replica_id == DEBUGGING else CONSUMER,
+        message.isolation_level or READ_UNCOMMITTED,
     )
 
 
@@ -49,7 +51,9 @@ def encode_list_offsets(request: ListOffsetsRequest, header: RequestHeader) -> l
         request.partitions,
         lambda listed: {"current_leader_epoch": listed.current_leader_epoch, "timestamp": listed.timestamp},
     )
-    return generic.encode_request(header, replica_id=request.replica_id, topics=topics)
+    return generic.encode_request(
+        header, replica_id=request.replica_id, isolation_level=request.isolation_level, topics=topics
+    )
 
 
 def encode_list_offsets_response(response: ListOffsetsResponse, header: RequestHeader) -> list[Buffer]:

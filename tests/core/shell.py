@@ -26,6 +26,7 @@ from kreplog.core.effects import (
     OpenedLog,
     OpenLog,
     ReadLog,
+    ReadStable,
     Reply,
     RestoreStray,
     Send,
@@ -62,7 +63,7 @@ class Shell:
     """Broker `broker_id`, registered under epoch 1. `effects`: all without an answer, in order; `log_lines`: its
     state-change log; `fails`: the error that the next log effect of this type throws; `elected`: the
     controller epoch that the store is at, None while it does not respond; `memory`: the account
-    of state for clients."""
+    of state for clients; `unstable`: the first unstable offset, when the high watermark advances."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Shell:
         self.strays: dict[tuple[str, int], ModelLog] = {}
         self.checkpointed: dict[TopicPartition, int] = {}
         self.now_ms = 0
+        self.unstable: int | None = None
         self.effects: list[Effect] = []
         self.log_lines: list[str] = []
         self.fails: dict[type[Any], Exception] = {}
@@ -159,8 +161,11 @@ class Shell:
             case AdvanceHighWatermark(partition, offset):
                 log.advance_high_watermark(offset)
                 self.checkpointed[partition] = offset
+                return self.unstable
             case ReadLog(_, offset, limit, max_bytes):
                 return log.read(offset, limit, max_bytes)
+            case ReadStable(_, offset, limit, max_bytes):
+                return log.read(offset, limit, max_bytes), ((7, offset),)
             case SizeFrom(_, offset):
                 return log.size_from(offset)
             case OffsetForTimestamp(tag, _, timestamp):

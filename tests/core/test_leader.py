@@ -17,6 +17,7 @@ from kreplog.core.messages import (
     CONSUMER,
     EARLIEST,
     LATEST,
+    READ_COMMITTED,
     EpochPartition,
     FetchPartition,
     FetchRequest,
@@ -355,6 +356,34 @@ def test_f22_consumers_see_nothing_between_the_watermark_and_the_end_and_an_erro
         between = fetched(shell, -1, offset)
         assert (between.error, len(between.records)) == (ErrorCode.NONE, 0)
     assert fetched(shell, -1, 3).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_consumer_that_reads_committed_sees_records_up_to_the_last_stable_offset() -> None:
+    """KIP-98: a fetch waits for that, as others do for the high watermark; ListOffsets reports it as the latest."""
+    shell = leader(isr=(1,))
+    shell.unstable = 1
+    shell.request(produce("a"))
+    shell.request(produce("b"))
+    stable = replace(fetch(-1, 0), isolation_level=READ_COMMITTED)
+    (found,) = shell.response_to(stable).partitions
+    assert (values(found.records), found.aborted, found.high_watermark, found.last_stable_offset) == (
+        ["a"],
+        ((7, 0),),
+        2,
+        1,
+    )
+    assert values(fetched(shell, -1, 0).records) == ["a", "b"] and fetched(shell, -1, 0).aborted == ()
+    latest = ListOffsetsRequest((ListOffsetsPartition(TP, -1, LATEST),), isolation_level=READ_COMMITTED)
+    assert shell.response_to(latest).partitions[0].offset == 1
+    waiting = replace(fetch(-1, 1, max_wait_ms=500), isolation_level=READ_COMMITTED)
+    assert not [reply for reply in shell.request(waiting, "reader") if isinstance(reply, Reply)]
+    shell.unstable = None
+    effects = shell.request(produce("c"))
+    (reply,) = [reply for reply in effects if isinstance(reply, Reply) and reply.reply_to == "reader"]
+    response: Any = reply.response
+    (found,) = response.partitions
+    assert (values(found.records), found.last_stable_offset) == (["b", "c"], -1)
+    assert shell.response_to(latest).partitions[0].offset == 3
 
 
 def test_f21_a_new_leader_reports_no_end_older_than_its_predecessors() -> None:

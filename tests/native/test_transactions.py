@@ -12,7 +12,7 @@ import pytest
 from kreplog import Log, LogConfig
 from kreplog._native import writable
 from kreplog._native.arrow import ArrowBuilder
-from kreplog._native.batch import build, decode
+from kreplog._native.batch import decode
 from kreplog._native.fetched import FetchedBatches
 from kreplog.errors import (
     CoordinatorFencedError,
@@ -23,15 +23,9 @@ from kreplog.errors import (
     UsageError,
 )
 from tests import reference
+from tests.reference import CONTROL, TRANSACTIONAL, sent
 
-TRANSACTIONAL, CONTROL = 16, 32
 ENTRY = struct.Struct(">hqqqq")
-
-
-def sent(producer_id: int, sequence: int, *values: bytes, epoch: int = 0, transactional: bool = True) -> bytes:
-    """A producer's batch, as a client sends it."""
-    batch = reference.decode(build(values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
-    return reference.encode(replace(batch, attributes=TRANSACTIONAL if transactional else 0))
 
 
 @dataclass
@@ -88,14 +82,18 @@ class Model:
         return entries
 
     def stable_values(self, start: int, stop: int) -> list[bytes]:
-        gone = [(producer, first, marker) for producer, first, marker, committed in self.transactions() if not committed]
+        gone = [
+            (producer, first, marker) for producer, first, marker, committed in self.transactions() if not committed
+        ]
         return [
             value
             for batch in self.batches
             if batch.committed is None
             and not (
                 batch.transactional
-                and any(producer == batch.producer_id and first <= batch.offset < last for producer, first, last in gone)
+                and any(
+                    producer == batch.producer_id and first <= batch.offset < last for producer, first, last in gone
+                )
             )
             for at, value in enumerate(batch.values, batch.offset)
             if start <= at < stop
@@ -113,7 +111,7 @@ def index_of(path: Path) -> list[tuple[int, int, int, int]]:
             assert version == 0
             assert max(base for base in bases if base <= entry[2]) == int(name.stem)
             found.append(tuple(entry))
-    return found  # type: ignore[return-value]
+    return found
 
 
 def fetched_values(log: Log, start: int) -> list[bytes]:

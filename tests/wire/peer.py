@@ -162,7 +162,7 @@ def fetch_response(response: FetchResponse, version: int) -> Any:
             partition_index=fetched.partition.partition,
             error_code=int(fetched.error),
             high_watermark=fetched.high_watermark,
-            last_stable_offset=fetched.high_watermark,
+            last_stable_offset=fetched.high_watermark if fetched.last_stable_offset < 0 else fetched.last_stable_offset,
             log_start_offset=fetched.log_start_offset,
             aborted_transactions=[
                 aborted_class(version=version, producer_id=producer, first_offset=first)

@@ -53,6 +53,19 @@ def test_a_response_is_kept_and_is_what_kafka_python_writes(version: int, respon
 
 
 @versions
+def test_the_last_stable_offset(version: int) -> None:
+    """Of a partition without undecided transactions it is the high watermark."""
+    request_header = header(ApiKey.FETCH, version)
+    for last_stable in (-1, 3):
+        fetched = FetchedPartition(PLACE, ErrorCode.NONE, 5, 1, records=b"batch", last_stable_offset=last_stable)
+        response = FetchResponse(ErrorCode.NONE, 0, (fetched,))
+        frame = joined(fetch.encode_response(response, request_header, IDS.__getitem__))
+        assert frame == peer.framed_response(peer.fetch_response(response, version), request_header)
+        (found,) = fetch.decode_response(frame[4:], request_header, NAMES.get).partitions
+        assert found.last_stable_offset == last_stable
+
+
+@versions
 def test_no_aborted_transactions_and_tags_that_are_not_ours(version: int) -> None:
     aborted = ((1, 0), (1, 7))
     fetched = FetchedPartition(PLACE, ErrorCode.NONE, 5, 1, records=b"batch", aborted=aborted)

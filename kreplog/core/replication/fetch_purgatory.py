@@ -10,6 +10,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.messages import (
     CONSUMER,
     DEBUGGING,
+    READ_COMMITTED,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -177,15 +178,20 @@ class FetchPurgatory:
     def _try(self, fetch: DelayedFetch, now_ms: int) -> Steps[bool]:
         """Reply if min_bytes can be read, something else changed, or its deadline has passed; whether it did."""
         consumer, debugging = (fetch.request.replica_id == kind for kind in (CONSUMER, DEBUGGING))
+        stable = consumer and fetch.request.isolation_level == READ_COMMITTED
         partitions = fetch.context.evaluate()
         waits = now_ms < fetch.deadline_ms
-        if waits and not fetch.refused and not any(self._has_changed(requested, consumer) for requested in partitions):
+        if (
+            waits
+            and not fetch.refused
+            and not any(self._has_changed(requested, consumer, stable) for requested in partitions)
+        ):
             return False
         room, found, results = fetch.request.max_bytes, 0, []
         for requested in partitions:
             response = fetch.refused.get(requested.partition)
             if response is None:
-                response = yield from self._read(requested, consumer, room, debugging)
+                response = yield from self._read(requested, consumer, room, debugging, stable)
             results.append(response)
             size = len(response.records)
             room, found = room - size, found + size
@@ -196,17 +202,19 @@ class FetchPurgatory:
         yield Reply(fetch.reply_to, fetch.context.finish(results))
         return True
 
-    def _has_changed(self, requested: FetchPartition, consumer: bool) -> bool:
+    def _has_changed(self, requested: FetchPartition, consumer: bool, stable: bool) -> bool:
         partition = self._partitions.get(requested.partition)
         return (
             partition is None
             or partition.refusal(requested.current_leader_epoch, requested.topic_id) is not ErrorCode.NONE
-            or requested.fetch_offset < partition.limit(consumer)
+            or requested.fetch_offset < partition.limit(consumer, stable)
             or requested.fetch_offset < partition.log.log_start
             or (not consumer and self._deletions.awaits(requested))
         )
 
-    def _read(self, requested: FetchPartition, consumer: bool, room: int, debugging: bool) -> Steps[FetchedPartition]:
+    def _read(
+        self, requested: FetchPartition, consumer: bool, room: int, debugging: bool, stable: bool
+    ) -> Steps[FetchedPartition]:
         """Checks again first, since the partition may have changed while the fetch was delayed."""
         partition = self._partitions.get(requested.partition)
         if partition is None:
@@ -215,7 +223,7 @@ class FetchPurgatory:
         if refused is not None:
             return refused
         try:
-            return (yield from partition.read(requested, consumer, room))
+            return (yield from partition.read(requested, consumer, room, stable))
         except UNREADABLE as error:
             yield StateChange("error", f"{requested.partition}: cannot be read at {requested.fetch_offset}: {error}")
             return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR, topic_id=requested.topic_id)

@@ -58,14 +58,19 @@ class LeaderRole(IsrProposer):
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
-    def append(self, records: object, now_ms: int) -> Steps[AppendInfo]:
-        """Append a producer's batches; for a duplicate batch returns its first offset (KIP-98).
+    def append(self, records: object, now_ms: int, transactional: bool = False) -> Steps[AppendInfo]:
+        """Append a producer's batches; for a duplicate batch returns its first offset (KIP-98). transactional: a batch
+        may be of a transaction.
 
         Raises what AppendAsLeader throws; OutOfOrderSequenceError is retriable while sequence_gap_grace applies."""
         end_before = self.log.leo
         info: AppendInfo
         info, self.log = yield AppendAsLeader(
-            self.topic_partition, records, self.leader_epoch, strict=self.sequence_gap_grace.applies(now_ms)
+            self.topic_partition,
+            records,
+            self.leader_epoch,
+            strict=self.sequence_gap_grace.applies(now_ms),
+            transactional=transactional,
         )
         if self.log.leo > end_before:
             isr.leader_appended(self.replicas.values(), end_before, now_ms)

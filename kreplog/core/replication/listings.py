@@ -18,6 +18,7 @@ from kreplog.core.messages import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
+    READ_COMMITTED,
     ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -63,7 +64,7 @@ class OffsetListings:
             if named[queried.partition] > 1:
                 response = ListedOffset(queried.partition, ErrorCode.INVALID_REQUEST)
             else:
-                response, by_time = self._respond(queried, request.replica_id == DEBUGGING)
+                response, by_time = self._respond(queried, request)
                 if by_time:
                     lookups.append(OffsetForTimestamp((number, index), queried.partition, queried.timestamp))
             listing.responses.append(response)
@@ -79,12 +80,11 @@ class OffsetListings:
         number, index = event.tag
         listing = self._waiting[number]
         queried = listing.request.partitions[index]
-        response, by_time = self._respond(queried, listing.request.replica_id == DEBUGGING)
+        response, by_time = self._respond(queried, listing.request)
         partition = self._partitions.get(queried.partition)
         if by_time and partition is not None:
-            offset, timestamp = (
-                (-1, -1) if event.offset >= partition.high_watermark else (event.offset, event.timestamp)
-            )
+            end = _end_of(partition, listing.request)
+            offset, timestamp = (-1, -1) if event.offset >= end else (event.offset, event.timestamp)
             response = ListedOffset(queried.partition, ErrorCode.NONE, offset, partition.leader_epoch, timestamp)
         listing.responses[index] = response
         listing.waiting -= 1
@@ -92,8 +92,9 @@ class OffsetListings:
             del self._waiting[number]
             yield Reply(listing.reply_to, ListOffsetsResponse(tuple(listing.responses)))
 
-    def _respond(self, queried: ListOffsetsPartition, debugging: bool) -> tuple[ListedOffset, bool]:
+    def _respond(self, queried: ListOffsetsPartition, request: ListOffsetsRequest) -> tuple[ListedOffset, bool]:
         """The response without a lookup, and whether a lookup by timestamp is needed instead."""
+        debugging = request.replica_id == DEBUGGING
         partition = self._partitions.get(queried.partition)
         if partition is None:
             error = self._metadata.replica_error(queried.partition)
@@ -106,7 +107,12 @@ class OffsetListings:
             return _listed(partition, partition.log.leo), False
         if partition.visible_high_watermark() < 0:
             return ListedOffset(queried.partition, ErrorCode.OFFSET_NOT_AVAILABLE), False
-        return _listed(partition, partition.high_watermark), queried.timestamp != LATEST
+        return _listed(partition, _end_of(partition, request)), queried.timestamp != LATEST
+
+
+def _end_of(partition: Partition, request: ListOffsetsRequest) -> int:
+    """The end of what the client may read."""
+    return partition.limit(True, request.isolation_level == READ_COMMITTED)
 
 
 def _listed(partition: Partition, offset: int) -> ListedOffset:

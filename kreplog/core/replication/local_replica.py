@@ -10,6 +10,7 @@ failed. A log that such an operation left half changed is `interrupted`, and reo
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Self
 
 from kreplog.config import TopicConfig
@@ -22,6 +23,7 @@ from kreplog.core.effects import (
     OpenedLog,
     OpenLog,
     ReadLog,
+    ReadStable,
     Steps,
 )
 from kreplog.core.messages import FetchedPartition, FetchPartition
@@ -135,18 +137,33 @@ class LocalReplica:
             return self._out_of_range(request)
         return None
 
-    def limit(self, consumer: bool) -> int:
-        """The end of what may be read: consumers see committed records alone."""
-        return self.high_watermark if consumer else self.log.leo
+    @property
+    def last_stable(self) -> int:
+        """Below it all transactions are decided, by markers that are committed (KIP-98)."""
+        unstable = self.log.first_unstable
+        if unstable is None:
+            return self.high_watermark
+        return max(min(self.high_watermark, unstable), self.log.log_start)
 
-    def read(self, request: FetchPartition, consumer: bool, max_bytes: int) -> Steps[FetchedPartition]:
+    def limit(self, consumer: bool, stable: bool = False) -> int:
+        """The end of what may be read: consumers see committed records alone. stable: a consumer reads committed
+        transactions."""
+        if not consumer:
+            return self.log.leo
+        return self.last_stable if stable else self.high_watermark
+
+    def read(
+        self, request: FetchPartition, consumer: bool, max_bytes: int, stable: bool = False
+    ) -> Steps[FetchedPartition]:
         """Records from request.fetch_offset on, up to `limit` and max_bytes; none where max_bytes is 0 or below."""
-        limit = self.limit(consumer)
+        limit = self.limit(consumer, stable)
         records: object = b""
+        aborted: tuple[tuple[int, int], ...] = ()
         if max_bytes > 0 and self.log.log_start <= request.fetch_offset < limit:
-            records = yield ReadLog(
-                self.topic_partition, request.fetch_offset, limit, min(max_bytes, request.max_bytes)
-            )
+            kind = ReadStable if stable else ReadLog
+            records = yield kind(self.topic_partition, request.fetch_offset, limit, min(max_bytes, request.max_bytes))
+            if stable:
+                records, aborted = records  # type: ignore[misc]
         return FetchedPartition(
             self.topic_partition,
             ErrorCode.NONE,
@@ -156,7 +173,14 @@ class LocalReplica:
             leader_epoch=self.leader_epoch,
             records=records,
             topic_id=request.topic_id,
+            aborted=aborted,
+            last_stable_offset=self._visible_last_stable() if consumer else -1,
         )
+
+    def _visible_last_stable(self) -> int:
+        if self.log.first_unstable is None or self.high_watermark < self.epoch_start:
+            return -1
+        return self.last_stable
 
     def visible_high_watermark(self) -> int:
         """The high watermark for clients: -1 while a new leader's may be below one that its predecessor has sent
@@ -204,7 +228,9 @@ class LocalReplica:
     def _set_high_watermark(self, offset: int) -> Steps[None]:
         self.high_watermark = offset
         self._mark_changed(PartitionChange.COMMITTED)
-        yield AdvanceHighWatermark(self.topic_partition, offset)
+        unstable: int | None = yield AdvanceHighWatermark(self.topic_partition, offset)
+        if unstable != self.log.first_unstable:
+            self.log = replace(self.log, first_unstable=unstable)
 
     def _flush_tail(self) -> Steps[None]:
         if self.log.leo - self.flushed >= self.config.flush_messages or self.awaits_flush:

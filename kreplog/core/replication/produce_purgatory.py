@@ -11,6 +11,7 @@ from kreplog.core.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    TransactionalProduce,
 )
 from kreplog.core.replication.delayed import CommitQueue, DelayedProduce
 from kreplog.core.replication.metadata import MetadataCache
@@ -45,9 +46,10 @@ class ProducePurgatory:
             yield Reply(reply_to, ProduceResponse(tuple(responses)))
             return None
         epoch = request.current_leader_epoch if isinstance(request, CoordinatorProduce) else NO_EPOCH
+        transactional = isinstance(request, TransactionalProduce)
         produce = DelayedProduce(reply_to, now_ms + request.timeout_ms, [])
         for index, produced in enumerate(request.partitions):
-            response, next_offset = yield from self._append(produced, request.acks, epoch, now_ms)
+            response, next_offset = yield from self._append(produced, request.acks, epoch, now_ms, transactional)
             produce.responses.append(response)
             if response.error is ErrorCode.NONE and request.acks == -1:
                 partition = self._partitions[produced.partition]
@@ -60,7 +62,7 @@ class ProducePurgatory:
         return None
 
     def _append(
-        self, produced: ProducePartition, acks: int, epoch: int, now_ms: int
+        self, produced: ProducePartition, acks: int, epoch: int, now_ms: int, transactional: bool
     ) -> Steps[tuple[ProducedPartition, int]]:
         """The response once it is committed, and the offset that the high watermark must reach for that. epoch: of the
         leader, NO_EPOCH for any."""
@@ -71,7 +73,7 @@ class ProducePurgatory:
             partition.sequence_gap_grace.begin(now_ms)
             return ProducedPartition(produced.partition, error), 0
         try:
-            info = yield from partition.append(produced.records, now_ms)
+            info = yield from partition.append(produced.records, now_ms, transactional)
         except (LogFailedError, ResourceExhaustedError) as failure:
             partition.storage_failed(failure)
             partition.sequence_gap_grace.begin(now_ms)

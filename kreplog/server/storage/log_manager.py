@@ -16,7 +16,7 @@ from typing import Any
 from kreplog.config import TopicConfig
 from kreplog.core import effects, events
 from kreplog.errors import LogClosedError, LogFailedError, OffsetOutOfRangeError, StorageError, check
-from kreplog.managed_log import ManagedLog, end_of, error_of
+from kreplog.managed_log import Fetched, ManagedLog, end_of, error_of
 from kreplog.server.storage.checkpoint_writer import CheckpointWriter
 from kreplog.server.storage.directory_failure import DirectoryFailureHandler
 from kreplog.server.storage.flusher import Flusher
@@ -41,6 +41,7 @@ LOG_EFFECTS = frozenset(
         effects.EnforceRetention,
         effects.ConfigureLog,
         effects.ReadLog,
+        effects.ReadStable,
         effects.SizeFrom,
         effects.OffsetForTimestamp,
         effects.AdvanceHighWatermark,
@@ -89,6 +90,7 @@ class LogManager:
             effects.EnforceRetention: self._enforce_retention,
             effects.ConfigureLog: self._configure,
             effects.ReadLog: self._read,
+            effects.ReadStable: self._read_stable,
             effects.SizeFrom: self._size_from,
             effects.OffsetForTimestamp: self._offset_for_timestamp,
             effects.AdvanceHighWatermark: self._advance_high_watermark,
@@ -122,7 +124,11 @@ class LogManager:
     def _append_as_leader(self, effect: effects.AppendAsLeader) -> tuple[AppendInfo, effects.LogState]:
         replica, producers = self.hosted.of(effect.partition), self.hosted.producers
         info = replica.log.append_batches(
-            effect.records, effect.leader_epoch, strict=effect.strict, new_producers=producers.has_room
+            effect.records,
+            effect.leader_epoch,
+            strict=effect.strict,
+            new_producers=producers.has_room,
+            transactional=effect.transactional,
         )
         if replica.log.producer_count != replica.producers:
             producers.update(replica)
@@ -195,14 +201,20 @@ class LogManager:
     def _read(self, effect: effects.ReadLog) -> memoryview:
         """A view of the mapped segment, valid for as long as it is referenced: truncation replaces the file, never cuts
         it."""
-        log = self.hosted.of(effect.partition).log
-        isolation = "log_end" if effect.limit >= log.log_end_offset else "committed"
+        log_end = self.hosted.of(effect.partition).log.log_end_offset
+        return self._fetch(effect, "log_end" if effect.limit >= log_end else "committed").data
+
+    def _read_stable(self, effect: effects.ReadStable) -> tuple[memoryview, tuple[tuple[int, int], ...]]:
+        fetched = self._fetch(effect, "last_stable")
+        return fetched.data, tuple(fetched.aborted)
+
+    def _fetch(self, effect: effects.ReadLog | effects.ReadStable, isolation: str) -> Fetched:
         try:
-            fetched = log.fetch(effect.offset, max(effect.max_bytes, 0), isolation)
+            fetched = self.hosted.of(effect.partition).log.fetch(effect.offset, max(effect.max_bytes, 0), isolation)
         except OffsetOutOfRangeError as error:
             raise StorageError(f"{effect.partition}: offset {effect.offset} is gone: {error}") from error
         check(fetched.next_offset <= effect.limit, f"{effect.partition}: read past {effect.limit}")
-        return fetched.data
+        return fetched
 
     def _size_from(self, effect: effects.SizeFrom) -> int:
         try:
@@ -213,11 +225,13 @@ class LogManager:
     def _offset_for_timestamp(self, effect: effects.OffsetForTimestamp) -> None:
         self._lookups.start(self.hosted.of(effect.partition), effect.partition, effect.timestamp, effect.tag)
 
-    def _advance_high_watermark(self, effect: effects.AdvanceHighWatermark) -> None:
+    def _advance_high_watermark(self, effect: effects.AdvanceHighWatermark) -> int | None:
+        log = self.hosted.of(effect.partition).log
         try:
-            self.hosted.of(effect.partition).log.advance_high_watermark(effect.offset)
+            log.advance_high_watermark(effect.offset)
         except LogFailedError as error:  # the records are committed whatever happens to this replica
             self._failures.log_failed(effect.partition, error)
+        return log.first_unstable_offset
 
     # Periodic work
 

@@ -28,7 +28,9 @@ class Replica:
     @property
     def state(self) -> effects.LogState:
         log = self.log
-        return effects.LogState(log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs))
+        return effects.LogState(
+            log.log_end_offset, log.log_start_offset, tuple(log.leader_epochs), log.first_unstable_offset
+        )
 
     @property
     def in_use(self) -> bool:

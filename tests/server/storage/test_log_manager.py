@@ -17,6 +17,7 @@ from kreplog.core import messages as m
 from kreplog.errors import LogFailedError, StorageError
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import TopicPartition
+from tests.reference import sent
 from tests.server.loop import run, until
 from tests.server.storage.life import ID, TP, Life, appended, opened
 
@@ -38,6 +39,25 @@ def found_offsets(life: Life, logs: LogManager, *timestamps: int) -> list[tuple[
 
     run(work)
     return [found()[index] for index in range(len(timestamps))]
+
+
+def test_a_read_of_committed_transactions_ends_at_the_last_stable_offset(life: Life) -> None:
+    logs = life.open()
+    opened(logs)
+
+    async def work() -> None:
+        logs.execute(effects.AssignLeaderEpoch(TP, 0))
+        append = effects.AppendAsLeader(TP, sent(8, 0, b"first"), 0, transactional=True)
+        assert logs.execute(append)[1].first_unstable == 0
+        logs.hosted.of(TP).log.append_transaction_marker(8, 0, committed=False, coordinator_epoch=0)
+        info, state = logs.execute(effects.AppendAsLeader(TP, sent(7, 0, b"a"), 0, transactional=True))
+        assert (info.first_offset, state.first_unstable) == (2, 0)
+        assert logs.execute(effects.AdvanceHighWatermark(TP, 3)) == 2
+        records, aborted = logs.execute(effects.ReadStable(TP, 0, 2, 1 << 20))
+        assert (len(records) > 0, aborted) == (True, ((8, 0),))
+        assert len(logs.execute(effects.ReadStable(TP, 2, 2, 1 << 20))[0]) == 0
+
+    run(work)
 
 
 def test_every_effect_is_answered(life: Life, batch: bytes) -> None:
