@@ -5,8 +5,6 @@ Source: KIP-98, Kafka's consumer.
 """
 
 cimport cython
-from libc.stdint cimport int64_t
-
 from kreplog._native.batch cimport TRANSACTIONAL, BatchHeader, is_control, next_offset_of
 
 

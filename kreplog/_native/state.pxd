@@ -16,8 +16,8 @@
 # The bulk append's first offset is durable before its first byte is written, and gone before its records are published:
 # recovery cuts there where a damaged ledger (`kreplog.writers`) does not say whether the append was committed.
 #
-# The first unstable offset is where the oldest transaction begins that is open, or whose marker is not committed yet. It
-# is lowered before the position is published that has its first record, and raised after the position and the index
+# The first unstable offset is where the oldest transaction begins that is open, or whose marker is not committed yet.
+# It is lowered before the position is published that has its first record, and raised after the position and the index
 # entry of its marker; so a reader that has read a position, then it, never takes a record for stable that is not.
 #
 # The incarnation id is drawn when the directory of a log without replicas is made. Another in the same place: the

@@ -94,9 +94,9 @@ cdef int parse(const uint8_t* raw, Aborted* out, str path) except -1:
     out.last_stable_offset = <int64_t> load64(raw + 26)
     if load16(raw) != VERSION or not 0 <= out.first_offset <= out.last_offset:
         raise CorruptCheckpointError(
-            f"{path}: an entry of version {load16(raw)} for offsets {out.first_offset} to {out.last_offset} is no aborted "
-            "transaction: the file is damaged; delete it and the .snapshot files of the partition while no process has "
-            "it open, and it is written again from the log", path=path,
+            f"{path}: an entry of version {load16(raw)} for offsets {out.first_offset} to {out.last_offset} is no "
+            "aborted transaction: the file is damaged; delete it and the partition's .snapshot files while no process "
+            "has it open, and it is written again from the log", path=path,
         )
     return 0
 

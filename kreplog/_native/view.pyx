@@ -162,8 +162,8 @@ cdef class LogView:
         return INT64_MAX
 
     cdef list aborted_between(self, int64_t start, int64_t stop):
-        """(producer id, first offset) of the aborted transactions that have records in [start, stop), where `stop` is at
-        most the last stable offset. Raises StorageError, CorruptCheckpointError."""
+        """(producer id, first offset) of the aborted transactions that have records in [start, stop), where `stop` is
+        at most the last stable offset. Raises StorageError, CorruptCheckpointError."""
         cdef list found = []
         cdef list segments
         cdef Py_ssize_t i

@@ -16,8 +16,8 @@
                 preferred_read_replica int32 (11+), records bytes|null
       tags      0: diverging epoch int32, end_offset int64; 1: leader int32, leader_epoch int32 (both 12+, KIP-595)
 
-Version 12 is flexible. The last stable offset of a message is -1 where it is the high watermark. The records are never copied:
-those of a decoded response are slices of its frame, those of an encoded one its own objects.
+Version 12 is flexible. The last stable offset of a message is -1 where it is the high watermark. The records are never
+copied: those of a decoded response are slices of its frame, those of an encoded one its own objects.
 Source: Kafka protocol guide, Fetch; KIP-227, KIP-320, KIP-482, KIP-516.
 """
 
