@@ -132,9 +132,9 @@ def encode(batch: Batch) -> bytes:
 
 
 def sent(producer_id: int, sequence: int, *values: bytes, epoch: int = 0, transactional: bool = True) -> bytes:
-    """A batch of an idempotent producer, as it sends it now."""
+    """A batch of an idempotent producer, as it sends it now; its records have one key."""
     now_ms = int(time.time() * 1000)
-    records = tuple(Rec(at, now_ms, None, value) for at, value in enumerate(values))
+    records = tuple(Rec(at, now_ms, b"key", value) for at, value in enumerate(values))
     attributes = TRANSACTIONAL if transactional else 0
     batch = Batch(records, attributes=attributes, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     return encode(batch)
