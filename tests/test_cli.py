@@ -323,6 +323,20 @@ class TestVerify:
         assert run("verify", flights, "--from", "60").code == 0
 
 
+class TestCompact:
+    def test_the_newest_record_of_each_key_stays(self, run: Run, flights: Path) -> None:
+        assert "no segment is sealed" in run("compact", flights).out
+        assert run("compact", flights, "--roll", "--json").json()["records_dropped"] == 98
+        assert "0 records dropped" in run("compact", flights).out
+        with kreplog.Log.open(flights, read_only=True) as log:
+            assert [record.offset for record in log.read()] == [98, 99]
+
+    def test_a_missing_partition(self, run: Run, tmp_path: Path) -> None:
+        outcome = run("compact", tmp_path / "flights-0")
+        assert outcome.code != 0 and "nothing to compact" in outcome.err
+        assert not (tmp_path / "flights-0").exists()
+
+
 class TestRecover:
     def test_a_torn_tail_is_truncated_and_reported(self, run: Run, flights: Path) -> None:
         file = log_files(flights)[-1]

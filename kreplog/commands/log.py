@@ -190,6 +190,59 @@ def recover(
 
 
 @app.command()
+def compact(
+    path: PartitionPath,
+    roll: Annotated[
+        bool, typer.Option("--roll", help="Start a new segment first, so that all records are looked at.")
+    ] = False,
+    delete_retention_ms: Annotated[
+        int,
+        typer.Option("--delete-retention-ms", min=0, help="How long a tombstone stays after its first compaction."),
+    ] = kreplog.LogConfig().delete_retention_ms,
+    min_lag_ms: Annotated[
+        int, typer.Option("--min-compaction-lag-ms", min=0, help="How long every record stays after its timestamp.")
+    ] = 0,
+    max_bytes_per_second: Annotated[
+        int | None, typer.Option("--max-bytes-per-second", min=1, help="Limit of reading (default: none).")
+    ] = None,
+    replicated: Annotated[
+        bool,
+        typer.Option("--replicated", help="Required for a broker's log: look at what is below its high watermark."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Leave the newest record of each key in the sealed segments, as Kafka's log compaction; offsets stay.
+
+    Records without a key are dropped. Nothing else may write the log meanwhile; it can be read."""
+    if not path.is_dir():
+        raise UsageError(f"{path} is no directory: there is nothing to compact", path=str(path))
+    config = kreplog.LogConfig(
+        replicated=replicated,
+        cleanup_policy="compact",
+        delete_retention_ms=delete_retention_ms,
+        min_compaction_lag_ms=min_lag_ms,
+    )
+    started = time.perf_counter()
+    with kreplog.Log.open(path, config) as log:
+        if roll:
+            log.roll()
+        report = log.compact(force=True, max_bytes_per_second=max_bytes_per_second)
+    seconds = round(time.perf_counter() - started, 6)
+    facts = {"path": str(path), "compacted": report is not None, "seconds": seconds}
+    if as_json:
+        print_json(facts if report is None else facts | asdict(report))
+    elif report is None:
+        print(f"{path}: nothing to compact: no segment is sealed and committed")
+    else:
+        print(
+            f"{path}: {counted(report.records_dropped, 'record')} dropped, {counted(report.keys, 'key')} in "
+            f"{_span(report.start_offset, report.end_offset)}, "
+            f"{report.bytes_before:,} -> {report.bytes_after:,} bytes, "
+            f"{report.segments_before:,} -> {report.segments_after:,} segments in {seconds:.3f} s"
+        )
+
+
+@app.command()
 def append(
     path: PartitionPath,
     file: Annotated[

@@ -17,6 +17,7 @@ import asyncio
 import os
 import resource
 import sys
+import time
 from collections.abc import Iterable
 from itertools import accumulate
 from operator import attrgetter
@@ -37,6 +38,8 @@ from kreplog.server.runtime.pauses import pauses_of
 from kreplog.server.runtime.store import StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.log_cleaner import LogCleaner
+from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import TopicPartition
 from kreplog.wire.versions import ApiKey
 
@@ -61,6 +64,7 @@ class MetricsSource(Protocol):
     cores: BrokerCores
     store: StoreLink
     hosted: HostedReplicas
+    logs: LogManager
     server: Server
     traffic: Traffic
     event_counters: EventCounters
@@ -75,6 +79,7 @@ async def render(broker: MetricsSource) -> bytes:
     broker.traffic.forget_others({partition.topic for partition in broker.manager.partitions})
     _add_traffic(lines, broker.traffic)
     _add_requests(lines, broker.server.requests)
+    _add_cleaner(lines, broker.logs.cleaner)
     _add_controller(lines, broker)
     await _add_replicas(lines, broker)
     for name, kind, help, value in await group_metrics(broker.cores.groups):
@@ -214,6 +219,22 @@ def _add_requests(lines: list[str], requests: Requests) -> None:
     _add(lines, f"{name}_requests_total", "counter", "Requests answered.", counts)
     help = "Seconds from the arrival of a request to its response."
     _add(lines, f"{name}_totaltime_seconds", "histogram", help, samples)
+
+
+def _add_cleaner(lines: list[str], cleaner: LogCleaner) -> None:
+    name, found = "kafka_log_logcleanermanager", cleaner.statistics
+    help = "Replicas that could not be compacted, and are set aside until the broker restarts."
+    _gauge(lines, f"{name}_uncleanable_partitions_count", help, len(cleaner.queue.uncleanable))
+    _gauge(lines, f"{name}_uncleanable_bytes", "Bytes of these replicas.", cleaner.uncleanable_bytes())
+    _gauge(lines, f"{name}_max_dirty_percent", "Dirty share of the dirtiest log.", found.max_dirty_percent)
+    since_ms = int(1000 * (time.monotonic() - found.last_run_s))
+    _gauge(lines, f"{name}_time_since_last_run_ms", "Time since a cleaner thread looked for dirty logs.", since_ms)
+    name = "kafka_log_logcleaner"
+    help = "By how much the oldest dirty records are past max.compaction.lag.ms."
+    _gauge(lines, f"{name}_max_compaction_delay_secs", help, found.max_delay_s)
+    _gauge(lines, f"{name}_max_clean_time_secs", "Duration of the last compaction.", round(found.clean_time_s, 3))
+    help = "Bytes that the last compaction left, of those that it read."
+    _gauge(lines, f"{name}_cleaner_recopy_percent", help, found.recopy_percent)
 
 
 # The cluster

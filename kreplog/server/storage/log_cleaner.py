@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from kreplog.core.broker.log_cleaning import CleanerQueue
@@ -32,6 +33,19 @@ class CleanerSettings(NamedTuple):
     max_bytes_per_second: float | None = None
 
 
+@dataclass(slots=True)
+class CleanerStatistics:
+    """What Kafka's metrics of a cleaner say. max_dirty_percent, max_delay_s: of the logs that were measured last, whose
+    oldest dirty records are past max.compaction.lag.ms by so much. last_run_s: when that was, monotonic. clean_time_s,
+    recopy_percent: duration of the last compaction, and the bytes that it left of those that it read."""
+
+    max_dirty_percent: int = 0
+    max_delay_s: int = 0
+    last_run_s: float = field(default_factory=time.monotonic)
+    clean_time_s: float = 0.0
+    recopy_percent: int = 0
+
+
 class LogCleaner:
     """log_failed: called with the partition and the error of a log that refuses writes. note_sealed: called with a
     replica whose active segment may have been rolled. All on the event loop."""
@@ -44,6 +58,7 @@ class LogCleaner:
         note_sealed: Callable[[Replica], None],
     ) -> None:
         self.queue: CleanerQueue[Replica] = CleanerQueue()
+        self.statistics = CleanerStatistics()
         self._hosted = hosted
         self._log_failed = log_failed
         self._note_sealed = note_sealed
@@ -71,20 +86,37 @@ class LogCleaner:
             replica = await self._choose()
         if replica is None:
             return False
+        began_s = time.monotonic()
         report, error = await self._in_thread([replica], _compact, replica, self._rate)
         uncleanable = None if error is None else self._failure_of(replica, error)
         self.queue.finish(replica, uncleanable)
         if not replica.removed:
             self._note_sealed(replica)
+        if report is not None:
+            self._note_report(report, time.monotonic() - began_s)
         return uncleanable is not None or (report is not None and report.end_offset > report.start_offset)
 
     async def _choose(self) -> Replica | None:
         candidates = self.queue.candidates(self._compacting())
         backlogs, errors = await self._in_thread(candidates, _measure, candidates, time.time_ns() // 1_000_000)
+        self.statistics.last_run_s = time.monotonic()
+        self.statistics.max_dirty_percent = max(
+            (int(100 * found.dirty_ratio) for found in backlogs.values()), default=0
+        )
+        self.statistics.max_delay_s = max((found.overdue_ms // 1000 for found in backlogs.values()), default=0)
         for replica, error in errors.items():
             if (uncleanable := self._failure_of(replica, error)) is not None:
                 self.queue.finish(replica, uncleanable)
         return self.queue.begin({replica: backlog for replica, backlog in backlogs.items() if not replica.removed})
+
+    def _note_report(self, report: CompactionReport, seconds: float) -> None:
+        self.statistics.clean_time_s = seconds
+        self.statistics.recopy_percent = 100 * report.bytes_after // max(1, report.bytes_before)
+        _log.debug("compacted to offset %d in %.3f s: %s", report.end_offset, seconds, report)
+
+    def uncleanable_bytes(self) -> int:
+        """Bytes of the logs that are set aside."""
+        return sum(replica.log.size for replica in self.queue.uncleanable if not replica.log.closed)
 
     def _compacting(self) -> list[Replica]:
         """Replicas whose policy has compact, in online directories."""

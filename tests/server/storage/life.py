@@ -13,6 +13,7 @@ from kreplog.server.storage import log_loader
 from kreplog.server.storage.background import BackgroundTasks
 from kreplog.server.storage.directories import DataDirectory
 from kreplog.server.storage.hosted_replicas import HostedReplicas
+from kreplog.server.storage.log_cleaner import CleanerSettings
 from kreplog.server.storage.log_loader import Progress
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.server.storage.open_files import OpenFiles
@@ -40,6 +41,7 @@ class Life:
         stray_retention_ms: int = -1,
         files: OpenFiles | None = None,
         memory: MemoryAccount | None = None,
+        cleaning: CleanerSettings | None = None,
     ) -> LogManager:
         hosted = HostedReplicas(
             [DataDirectory(str(self.root / name), 1, boot) for name in names or ("data",)],
@@ -51,7 +53,7 @@ class Life:
             memory=memory,
         )
         log_loader.load(hosted, 2, progress)
-        self.logs = LogManager(hosted, self.events.append, self.pool)
+        self.logs = LogManager(hosted, self.events.append, self.pool, cleaning)
         return self.logs
 
     def crash(self) -> None:
