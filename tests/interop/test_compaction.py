@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kreplog import Log, LogConfig, Record
-from tests.interop.clients import Message, create, eventually, records, send, served, undamaged
+from tests.integration.clusters import eventually
+from tests.interop.clients import Message, create, records, send, served, undamaged
 from tests.interop.dump import parse
 from tests.interop.jvm import Broker, Kafka
 

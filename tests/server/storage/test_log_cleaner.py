@@ -49,24 +49,24 @@ def count(logs: LogManager, partition: TopicPartition = TP) -> int:
 
 
 def test_logs_are_compacted_whose_policy_says_so(life: Life) -> None:
-    kept = TopicPartition("kept", 0)
+    retained = TopicPartition("retained", 0)
 
     async def work() -> None:
         logs = life.open(cleaning=QUICK)
         fill(logs)
-        fill(logs, kept, config=TopicConfig(segment_bytes=1000))
+        fill(logs, retained, config=TopicConfig(segment_bytes=1000))
         with cleaning(logs):
             await until(lambda: count(logs) < 30 and not logs.cleaner.queue.in_progress)
             assert 0 < logs.cleaner.statistics.recopy_percent < 50
-        assert count(logs, kept) == 100
-        logs.execute(effects.ConfigureLog(kept, COMPACTED))
+        assert count(logs, retained) == 100
+        logs.execute(effects.ConfigureLog(retained, COMPACTED))
         with cleaning(logs):
-            await until(lambda: count(logs, kept) < 30 and not logs.cleaner.queue.in_progress)
+            await until(lambda: count(logs, retained) < 30 and not logs.cleaner.queue.in_progress)
         await asyncio.get_running_loop().run_in_executor(None, logs.close)
 
     run(work)
     lines = (life.root / "data" / "cleaner-offset-checkpoint").read_text().splitlines()
-    assert [line.split()[:2] for line in lines[2:]] == [["kept", "0"], ["topic", "0"]]
+    assert [line.split()[:2] for line in lines[2:]] == [["retained", "0"], ["topic", "0"]]
 
 
 def test_what_is_not_committed_is_not_compacted(life: Life) -> None:
