@@ -216,6 +216,7 @@ PURE = {
     "heapq",
     "itertools",
     "json",
+    "operator",
     "typing",
     "uuid",
 }

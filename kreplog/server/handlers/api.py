@@ -76,6 +76,13 @@ CHANGE_WAIT_S = 5.0
 QUERY_WAIT_S = 1.0
 """The same for a request that reads metadata."""
 
+_OF_SEVERAL_GROUPS: dict[int, tuple[str, str]] = {
+    ApiKey.DESCRIBE_GROUPS: ("group_ids", "groups"),
+    ApiKey.DELETE_GROUPS: ("group_ids", "results"),
+    ApiKey.OFFSET_FETCH: ("groups", "groups"),
+}
+"""Requests for several groups: the field of the groups in the request, and of what the response has for each."""
+
 _topic_of = attrgetter("partition.topic")
 
 T = TypeVar("T")
@@ -199,7 +206,7 @@ class Api:
             if isinstance(request, JoinGroupRequest):
                 request = replace(request, client_host=context.client.host)
             context.encode = lambda response: groups.ENCODERS[key](response, context.header)
-            self._host.receive(Received(context, request))
+            self._put_list(context, request, *_OF_SEVERAL_GROUPS.get(key, ("", "")))
         elif key in self._encoders:
             context.encode = lambda response: self._encoders[key](response, context.header)
             self._put(context, request)
@@ -238,29 +245,37 @@ class Api:
     def _put(self, context: RequestContext, request: Any) -> None:
         """Pass a request to the core; a large one in parts, between which the event loop serves others, while later
         requests of the connection wait."""
-        partitions = request.partitions
-        if len(partitions) <= INLINE_ENTRIES:
+        if len(request.partitions) <= INLINE_ENTRIES:
+            self._host.receive(Received(context, request))
+        else:
+            self._put_list(context, request, "partitions", "partitions")
+
+    def _put_list(self, context: RequestContext, request: Any, listed: str, answered: str) -> None:
+        """As `_put`. listed, answered: the fields of the request and of its response that the parts have a part of;
+        "" of a request that is no list."""
+        entries = getattr(request, listed) if listed else ()
+        if len(entries) <= INLINE_ENTRIES:
             self._host.receive(Received(context, request))
             return
         context.hold(0)
         parts = [
-            replace(request, partitions=partitions[start : start + INLINE_ENTRIES])
-            for start in range(0, len(partitions), INLINE_ENTRIES)
+            replace(request, **{listed: entries[start : start + INLINE_ENTRIES]})
+            for start in range(0, len(entries), INLINE_ENTRIES)
         ]
-        put = self._start(self._put_parts(parts, context.reply))
+        put = self._start(self._put_parts(parts, answered, context.reply))
         put.add_done_callback(lambda _: context.release(0))
 
-    async def _put_parts(self, parts: Sequence[Any], reply: Callable[[Any], None]) -> None:
+    async def _put_parts(self, parts: Sequence[Any], answered: str, reply: Callable[[Any], None]) -> None:
         """Pass each part of a request to the core, in an event loop iteration of its own; reply once, with all
-        partitions and the first error."""
+        that is `answered` and the first error."""
         responses: list[Any] = [None] * len(parts)
 
         def gather(index: int, response: Any) -> None:
             responses[index] = response
             if all(responses):
-                partitions = tuple(itertools.chain.from_iterable(part.partitions for part in responses))
+                entries = tuple(itertools.chain.from_iterable(getattr(part, answered) for part in responses))
                 failed = next((part for part in responses if getattr(part, "error", None)), response)
-                reply(replace(failed, partitions=partitions))
+                reply(replace(failed, **{answered: entries}))
 
         for index, part in enumerate(parts):
             self._host.receive(Received(LocalRequest(partial(gather, index)), part))
@@ -434,7 +449,7 @@ class Api:
             self._host.receive(Received(reply_to, request))
             self._metadata_changed(request)
         else:
-            put = self._start(self._put_parts(parts, reply_to.reply))
+            put = self._start(self._put_parts(parts, "partitions", reply_to.reply))
             put.add_done_callback(lambda _: self._metadata_changed(request))
 
     def _metadata_changed(self, request: ControlRequest) -> None:

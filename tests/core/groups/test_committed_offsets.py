@@ -366,3 +366,15 @@ class TestDeletedTopics:
             assert left[-2] - left[-1] <= GROUPS_PER_STEP
             assert len(left) < count
         assert len(left) > 3
+
+
+@pytest.mark.parametrize("letters", ["a", "a\x7f", "\xe9\u20ac", "\U0001f600x", "\ud800"])
+def test_the_hash_of_a_long_name_is_that_of_a_loop(letters: str) -> None:
+    """Over its UTF-16 code units, as Java's String.hashCode; chunks of any size make no difference."""
+    for count in (0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000):
+        name = (letters * count)[:count]
+        units = name.encode("utf-16-be", "surrogatepass")
+        value = 0
+        for at in range(0, len(units), 2):
+            value = (31 * value + int.from_bytes(units[at : at + 2])) % (1 << 32)
+        assert java_hash(name) % (1 << 32) == value
