@@ -38,7 +38,7 @@ def java_hash(text: str) -> int:
     else:
         data, powers, size = text.encode("utf-16-be", "surrogatepass"), _BYTE_POWERS, 2 * _CHUNK
     first = len(data) % size
-    value = sum(map(mul, data[:first], powers[size - first :])) & 0xFFFFFFFF
+    value: int = sum(map(mul, data[:first], powers[size - first :])) & 0xFFFFFFFF
     for at in range(first, len(data), size):
         chunk = sum(map(mul, data[at : at + size], powers))
         value = (value * _CHUNK_POWER + chunk) & 0xFFFFFFFF
