@@ -496,7 +496,7 @@ class Log(SegmentedLog):
         that have expired; min_compaction_lag_ms counts nevertheless. max_bytes_per_second: of reading, in either of
         two passes; by default there is no limit.
         Offsets and the order of records stay. Appends and readers go on meanwhile; compactions wait for each other. The
-        newest segment, and what is at or above the high watermark, is not looked at. A tombstone stays for
+        newest segment, and what is at or above the last stable offset, is not looked at. A tombstone stays for
         delete_retention_ms after the first compaction that meets it.
         Raises UsageError (the cleanup policy; dedupe_buffer_size is too small for one batch), CorruptBatchError (with
         its offset, path and position), StorageError (disk full): what was compacted before stays so; LogFailedError,

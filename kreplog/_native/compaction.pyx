@@ -163,7 +163,7 @@ cdef class Compaction:
         return cut
 
     cdef int choose(self) except -1:
-        """The segments that may be looked at: sealed, committed, and as old as min_compaction_lag_ms wants them."""
+        """The segments that may be looked at: sealed, stable, and as old as min_compaction_lag_ms wants them."""
         cdef SegmentedLog log = self.log
         cdef Segment segment
         cdef Py_ssize_t i
@@ -178,7 +178,7 @@ cdef class Compaction:
             self.end = log.position.log_start_offset
             for i in range(len(log._segments) - 1):
                 segment = log._segments[i]
-                if log.segment_end(log._segments, i) > log.position.high_watermark:
+                if log.segment_end(log._segments, i) > log.last_stable():
                     break
                 segment.learn_timestamps()
                 if 0 < lag > self.now - segment.max_timestamp:

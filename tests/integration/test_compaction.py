@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import ConfigResource
 from kafka.errors import InvalidRecordError
 
@@ -17,7 +19,11 @@ from kreplog.cluster.local_cluster import LocalCluster
 from tests.integration import clusters
 from tests.integration.clusters import WITHIN_S, admin_of, eventually, kill, wait_for_topic
 
-SETTINGS = (*clusters.FAST, '"log.cleaner.backoff.ms" = 20', '"log.segment.bytes" = 4000')
+SETTINGS = (
+    *clusters.FAST,
+    *('"log.cleaner.backoff.ms" = 20', '"log.segment.bytes" = 4000', '"log.cleaner.min.cleanable.ratio" = 0.01'),
+    *('"offsets.topic.segment.bytes" = 4000', '"offsets.topic.num.partitions" = 2'),
+)
 POLICY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 KEYS = 20
 
@@ -146,3 +152,59 @@ def follower_of(cluster: LocalCluster, partition: TopicPartition) -> int:
 
 def wait_for_isr(cluster: LocalCluster, partition: TopicPartition) -> None:
     eventually(lambda: len(state(cluster, partition)["isr_nodes"]) == 3, "a replica does not join the ISR")
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.long)])
+def test_brokers_killed_while_they_compact_lose_no_newest_record(cluster: LocalCluster, rounds: int) -> None:
+    """Each round kills one broker at a random moment under load: leader and follower take turns, and compact on."""
+    topic = f"killed-{rounds}"
+    partition = create(cluster, topic, POLICY)
+    rnd, newest, number = random.Random(rounds), produce(cluster, topic, range(10)), 10
+    for _ in range(rounds):
+        described = state(cluster, partition)
+        victim = described["leader_id"] if rnd.random() < 0.5 else follower_of(cluster, partition)
+        killer = threading.Timer(rnd.uniform(0, 1), kill, (cluster, victim))
+        killer.start()
+        newest |= produce(cluster, topic, range(number, number + 20))
+        number += 20
+        killer.join()
+        cluster.start([victim])
+        wait_for_isr(cluster, partition)
+    found = read(cluster, partition)
+    assert {key: value for _, key, value in found} == newest
+    for folder in folders(cluster, partition):
+        wait_for_content(folder, newest)
+        with Log.open(folder, read_only=True) as log:
+            assert not log.verify().damages
+    wait_until_compacted(cluster, partition, number * KEYS)
+
+
+def test_committed_offsets_are_compacted(cluster: LocalCluster) -> None:
+    partition = create(cluster, "consumed", {})
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap().split(","), group_id="often", enable_auto_commit=False
+    )
+    consumer.assign([partition])
+    for offset in range(200):
+        consumer.commit({partition: OffsetAndMetadata(offset, "text " * 10, -1)})
+    consumer.close()
+    with admin_of(cluster.bootstrap()) as admin:
+        resource = ConfigResource("TOPIC", "__consumer_offsets")
+        (described,) = admin.describe_configs([resource], config_filter="all")["topic"].values()
+    assert described["cleanup.policy"]["value"] == "compact"
+    logs = [folder for broker in cluster.brokers for folder in cluster.home(broker).glob("data/__consumer_offsets-*")]
+    sizes = {folder: len(records_of(folder)) for folder in logs}
+
+    def compacted() -> bool:
+        written = [folder for folder in logs if log_end(folder) > 100]
+        return len(written) == 3 and all(len(records_of(folder)) < 80 for folder in written)
+
+    eventually(compacted, lambda: f"of the first {sizes}, these are left: { {f: len(records_of(f)) for f in logs} }")
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap().split(","), group_id="often")
+    assert consumer.committed(partition) == 199
+    consumer.close()
+
+
+def log_end(folder: Path) -> int:
+    with Log.open(folder, read_only=True) as log:
+        return log.log_end_offset

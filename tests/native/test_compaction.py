@@ -230,6 +230,28 @@ def rec(offset: int, key: bytes, value: bytes | None) -> Rec:
     return Rec(offset, 5, key, value)
 
 
+def test_nothing_is_compacted_from_an_open_transaction_on(path: Path) -> None:
+    """A reader of stable records would see neither an older record nor the newer one that supersedes it."""
+    with Log.open(path, CONFIG) as log:
+        fill(log, 1, 50, 5)
+        log.roll()
+        begun = log.log_end_offset
+        record = (Rec(begun, 5, b"key 1", b"open"),)
+        log.append_as_follower(encode(Batch(record, begun, 0, TRANSACTIONAL, 5, 5, 7, 0, 0)))
+        fill(log, 2, 50, 5)
+        log.roll()
+        assert log.last_stable_offset == begun
+        report = log.compact()
+        assert report is not None and report.end_offset == begun
+        assert [record.offset for record in log.read() if record.offset >= begun] == list(
+            range(begun, log.log_end_offset)
+        )
+        end = log.log_end_offset
+        marker = (Rec(end, 5, bytes.fromhex("00000001"), bytes(6)),)
+        log.append_as_follower(encode(Batch(marker, end, 0, TRANSACTIONAL | CONTROL, 5, 5, 7, 0)))
+        assert (report := log.compact()) is not None and report.end_offset > begun
+
+
 def test_transactions_take_no_ones_place_and_stay(path: Path) -> None:
     """Which of them were aborted is not known here: a record of one that was must not supersede a committed one."""
     marker = Batch((Rec(3, 5, b"\0\0\0\1", b"\0\0\0\0\0\0"),), 3, 0, TRANSACTIONAL | CONTROL, producer_id=9)
