@@ -38,3 +38,29 @@ def test_a_topic_from_its_making_to_its_end(broker: Broker, kreplog: Kreplog, tm
     run("partition", "reassign", "commands", f"0={replica['broker']}")
     run("topic", "delete", "commands")
     assert "commands" not in json.loads(run("topic", "list", "--json"))["topics"]
+
+
+def test_a_group_from_its_first_commit_to_its_end(either: Broker, kreplog: Kreplog, tmp_path: Path) -> None:
+    def run(*words: object) -> str:
+        done = kreplog(*words, "--bootstrap", either.bootstrap)
+        assert done.code == 0, done.err
+        return done.out.decode()
+
+    def described() -> dict[int, tuple[int, int]]:
+        facts = json.loads(run("group", "describe", "shared", "--json"))
+        assert (facts["state"], facts["members"]) == ("Empty", [])
+        return {row["partition"]: (row["offset"], row["lag"]) for row in facts["offsets"]}
+
+    run("topic", "create", "grouped", "-p", 2)
+    (tmp_path / "lines").write_bytes(b"0\n1\n2\n3\n4\n")
+    run("produce", "grouped", tmp_path / "lines", "-p", 1)
+    consume = ("consume", "grouped", "--group", "shared", "--from-beginning", "-n")
+    assert run(*consume, 3) == "0\n1\n2\n"
+    assert described()[1] == (3, 2)
+    assert "shared  Empty  consumer\n" in run("group", "list", "--state", "Empty")
+    run("group", "reset-offsets", "shared", "--topic", "grouped:1", "--shift-by", -2, "--execute")
+    assert described()[1] == (1, 4)
+    assert run(*consume, 4) == "1\n2\n3\n4\n"
+    run("group", "delete", "shared")
+    assert "shared" not in run("group", "list").split()
+    assert kreplog("group", "describe", "shared", "--bootstrap", either.bootstrap).code == 1
