@@ -43,7 +43,7 @@ setup: $(BUILT)
 # The tests run even where lint has something to say; either of them fails the target.
 test: $(BUILT)
 	@$(MAKE) --no-print-directory lint; linted=$$?; \
-	$(RUN) -m pytest $(ARGS); tested=$$?; \
+	$(RUN) -m pytest -n logical --maxprocesses=4 --dist=loadgroup $(ARGS); tested=$$?; \
 	if [ $$linted -ne 0 ]; then echo "make lint has failed: see above the tests" >&2; fi; \
 	exit $$((tested ? tested : linted))
 

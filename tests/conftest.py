@@ -19,7 +19,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LEFT_OUT = pytest.StashKey[int]()
-_FIGURES = pytest.StashKey[list[str]]()
+
+_FIGURE = "figure"
+
+_TOGETHER = {"client", "clients", "commands", "conformance", "interop", "spark"}
+"""Folders whose tests share what is slow to start: one process runs all of them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked long, unless `-m` speaks of it."""
+    """Leave out what is marked long, unless `-m` speaks of it. In several processes (pytest-xdist, --dist loadgroup), each
+    file is run by one."""
+    for item in items:
+        part = item.path.relative_to(Path(__file__).parent).parts[0]
+        group = part if part in _TOGETHER else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
     if "long" in config.getoption("markexpr", ""):
         return
     long = [item for item in items if item.get_closest_marker("long") is not None]
@@ -42,16 +51,18 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
     return f"{count} left out because they take minutes: `make test-long` runs them" if count else []
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    for line in config.stash.get(_FIGURES, []):
-        terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, text in report.user_properties:
+                if name == _FIGURE:
+                    terminalreporter.write_line(text)
 
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Takes what a test has measured; it is printed when all tests have ended."""
-    figures = request.config.stash.setdefault(_FIGURES, [])
-    return lambda text: figures.append(f"{request.node.name}: {text}")
+    return lambda text: request.node.user_properties.append((_FIGURE, f"{request.node.name}: {text}"))
 
 
 @pytest.fixture

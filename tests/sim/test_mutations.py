@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 
 import pytest
 from typer.testing import CliRunner
@@ -107,16 +108,18 @@ FOUND = {
 }
 
 
-FEW = 60
+FEW = 30
 """Seeds of a harmless mutation; `kreplog simulate --mutate NAME` runs more."""
 
 
 @pytest.mark.parametrize("name", [name for name in mutations.names() if name not in mutations.harmless()])
-def test_a_mutation_is_found(name: str) -> None:
+def test_a_mutation_is_found(name: str, figure: Callable[[str], None]) -> None:
     wrong = Options(mutation=name)
-    seeds = [FOUND.get(name, 0), *range(SEEDS)]
-    found = next((seed for seed in seeds if simulate.run_seed(seed, wrong).violations), None)
+    known = FOUND.get(name, 0)
+    found = next((seed for seed in [known, *range(SEEDS)] if simulate.run_seed(seed, wrong).violations), None)
     assert found is not None
+    if found != known:
+        figure(f"seed {known} does not find it any more, {found} does: correct FOUND, the search takes long")
     assert simulate.run_seed(found, Options()).violations == (), "the unmutated seed fails as well"
 
 
