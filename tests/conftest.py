@@ -31,8 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked long, unless `-m` speaks of it. In several processes (pytest-xdist, --dist loadgroup), each
-    file is run by one."""
+    """Leave out what is marked long, unless `-m` speaks of it. Where several processes share the tests
+    (--dist=loadgroup of pytest-xdist), one runs a whole file."""
     for item in items:
         part = item.path.relative_to(Path(__file__).parent).parts[0]
         group = part if part in _TOGETHER else str(item.path)

@@ -82,6 +82,10 @@ _MESSAGES: dict[int, tuple[Any, Any]] = {
         admin.ListPartitionReassignmentsResponse,
     ),
     ApiKey.DESCRIBE_CLUSTER: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        admin.DescribeTopicPartitionsRequest,
+        admin.DescribeTopicPartitionsResponse,
+    ),
 }
 
 _ERRORS = {int(code): code for code in ErrorCode}

@@ -50,6 +50,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 Ranges = Mapping[int, tuple[int, int]]
@@ -60,7 +61,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.PRODUCE: (0, 9),
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 8),
-        ApiKey.METADATA: (0, 12),
+        ApiKey.METADATA: (0, 13),
         ApiKey.OFFSET_COMMIT: (2, 9),
         ApiKey.OFFSET_FETCH: (1, 9),
         ApiKey.FIND_COORDINATOR: (0, 6),
@@ -87,6 +88,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
         ApiKey.DESCRIBE_CLUSTER: (0, 1),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
 )
 """APIs and versions that clients are offered."""
@@ -144,6 +146,7 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
         ApiKey.OFFSET_DELETE: NEVER_FLEXIBLE,
         ApiKey.DESCRIBE_CLUSTER: 0,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
     }
 )
 """By API key: the first version whose strings and arrays are compact and whose structs end in tags."""

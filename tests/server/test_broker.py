@@ -56,8 +56,8 @@ class Client:
         frame = await self.peer.call(self.broker.address, generic.encode_request(header, **fields), 10)
         return generic.decode_response(frame, header)
 
-    async def create(self, name: str) -> int:
-        topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    async def create(self, name: str, partitions: int = 1) -> int:
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
         answer = await self.call(ApiKey.CREATE_TOPICS, 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         return int(answer.topics[0].error_code)
 

@@ -485,6 +485,7 @@ def _queries(metadata: MetadataHandlers) -> dict[int, Callable[[Any, int], Descr
     return {
         ApiKey.METADATA: metadata.metadata,
         ApiKey.DESCRIBE_CLUSTER: lambda request, version: metadata.cluster(),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda request, version: metadata.topic_partitions(request),
         ApiKey.DESCRIBE_CONFIGS: lambda request, version: metadata.configs(request),
         ApiKey.DESCRIBE_LOG_DIRS: lambda request, version: metadata.log_dirs(request),
     }

@@ -15,7 +15,7 @@ from kreplog.config import TopicConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC
 from kreplog.core.messages import PartitionState
 from kreplog.core.replication.metadata import MetadataCache
-from kreplog.errors import ErrorCode
+from kreplog.errors import ErrorCode, PeerProtocolError
 from kreplog.managed_log import ManagedLog
 from kreplog.server.handlers.admin import Fields, partitions_by_topic
 from kreplog.server.handlers.configs import BROKER_RESOURCE, TOPIC_RESOURCE
@@ -31,8 +31,12 @@ from kreplog.wire import generic
 FIRST_ALLOWING_CREATION = 4
 """Metadata version from which a client says whether topics may be created; earlier ones always may."""
 
+MAX_PARTITIONS_DESCRIBED = 2000
+"""Partitions in a response to DescribeTopicPartitions, as max.request.partition.size.limit of Kafka."""
+
 _TYPES: dict[type, int] = {bool: 1, str: 2, int: 5}
 _NO_ID = uuid.UUID(int=0)
+_NO_PARTITIONS: Fields = {"topic_id": _NO_ID, "is_internal": False, "partitions": []}
 
 Description = tuple[int, Callable[[], Fields]]
 """(number of entries, function that makes the response's fields). The function works on a snapshot of the state, so a
@@ -116,6 +120,41 @@ class MetadataHandlers:
     def _has_source(self) -> bool:
         """Whether this broker has metadata, of a controller or the store."""
         return self._metadata.from_controller or self._metadata.from_store
+
+    def topic_partitions(self, request: Any) -> Description:
+        """DescribeTopicPartitions: partitions by topic and number, in portions, each from a cursor on (KIP-966).
+
+        Raises PeerProtocolError for a cursor before partition 0."""
+        live, known, cursor = self.brokers, self._topics.all, request.cursor
+        first, start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
+        if start < 0:
+            raise PeerProtocolError(
+                f"DescribeTopicPartitions from partition {start} of {first!r}: there is none below 0"
+            )
+        names = sorted(name for name in {topic.name for topic in request.topics} or known if name >= first)
+        limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS_DESCRIBED))
+        unknown = self._metadata.topic_error()
+        errors = {name: self._missing(name, unknown, False) for name in names if name not in known}
+
+        def make() -> Fields:
+            topics: list[Fields] = []
+            left = limit
+            for name in names:
+                view = known.get(name)
+                if view is None:
+                    topics.append({**_NO_PARTITIONS, "error_code": errors[name], "name": name})
+                    continue
+                numbers = [number for number in view.partitions if name != first or number >= start]
+                shown = [_described_partition(number, view.partitions[number], live) for number in numbers[:left]]
+                if shown or not numbers:
+                    topics.append({**_topic_fields(view), "partitions": shown})
+                left -= len(shown)
+                if len(shown) < len(numbers):
+                    following = {"topic_name": name, "partition_index": numbers[len(shown)]}
+                    return {"topics": topics, "next_cursor": following}
+            return {"topics": topics, "next_cursor": None}
+
+        return limit, make
 
     def cluster(self) -> Description:
         fields: Fields = {
@@ -235,13 +274,8 @@ def _topic(
 ) -> Fields:
     """A topic of a Metadata response; without a view an unknown topic. errors: of unknown topics by name."""
     if view is not None:
-        return {
-            "error_code": 0,
-            "name": view.name,
-            "topic_id": view.topic_id,
-            "is_internal": view.name == OFFSETS_TOPIC,
-            "partitions": [_partition(number, state, live) for number, state in view.partitions.items()],
-        }
+        partitions = [_partition(number, state, live) for number, state in view.partitions.items()]
+        return {**_topic_fields(view), "partitions": partitions}
     by_id = requested.name is None
     return {
         "error_code": unknown_id if by_id else errors[requested.name],
@@ -258,6 +292,22 @@ def _wants_all(request: Any, version: int) -> bool:
 
 def _endpoint(broker: BrokerRegistration, id_name: str) -> Fields:
     return {id_name: broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+
+
+def _topic_fields(view: TopicView) -> Fields:
+    """Of a topic that exists, without its partitions."""
+    return {
+        "error_code": 0,
+        "name": view.name,
+        "topic_id": view.topic_id,
+        "is_internal": view.name == OFFSETS_TOPIC,
+    }
+
+
+def _described_partition(number: int, partition: PartitionState, live: Iterable[int]) -> Fields:
+    """Of DescribeTopicPartitions. Kafka's Java client fails at null in place of an empty list."""
+    replicas = {"eligible_leader_replicas": list(partition.state.elr), "last_known_elr": []}
+    return {**_partition(number, partition, live), **replicas}
 
 
 def _partition(number: int, partition: PartitionState, live: Iterable[int]) -> Fields:
