@@ -34,8 +34,11 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 """Special timestamps of ListOffsets: the high watermark, the log start offset, the record with the greatest timestamp
-(KIP-734) and the first offset on the local disk, which is EARLIEST here (KIP-405)."""
+(KIP-734), the first offset on the local disk, which is EARLIEST here (KIP-405), and two that no log without remote
+storage has: the last offset there (KIP-1005), and the first that is not there yet (KIP-1023)."""
 
 UP_TO_HIGH_WATERMARK = -1
 """The offset of a DeleteRecords that deletes all committed records."""

@@ -60,7 +60,7 @@ TO_CLIENTS: Ranges = MappingProxyType(
     {
         ApiKey.PRODUCE: (0, 9),
         ApiKey.FETCH: (4, 17),
-        ApiKey.LIST_OFFSETS: (1, 8),
+        ApiKey.LIST_OFFSETS: (1, 11),
         ApiKey.METADATA: (0, 13),
         ApiKey.OFFSET_COMMIT: (2, 9),
         ApiKey.OFFSET_FETCH: (1, 9),

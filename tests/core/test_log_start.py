@@ -22,6 +22,8 @@ from kreplog.core.events import FetchReplied, RetentionDue, Tick
 from kreplog.core.messages import (
     CONSUMER,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
     UP_TO_HIGH_WATERMARK,
     DeletedRecords,
@@ -292,3 +294,6 @@ def test_an_offset_by_timestamp_comes_with_the_records_timestamp() -> None:
     repeated = brokers[1].response_to(ListOffsetsRequest(tuple(requested))).partitions
     assert [listed_offset.error for listed_offset in repeated] == [ErrorCode.INVALID_REQUEST] * 3
     assert MAX_TIMESTAMP == -3 and batch("x")
+    for timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        listed = brokers[1].response_to(ListOffsetsRequest((ListOffsetsPartition(TP, -1, timestamp),))).partitions[0]
+        assert (listed.error, listed.offset, listed.timestamp, listed.leader_epoch) == (ErrorCode.NONE, -1, -1, -1)

@@ -340,7 +340,7 @@ def test_a_large_message_leaves_no_large_buffer_behind() -> None:
     generic.encode_response(request_header, brokers=[], topics=[])
 
 
-@pytest.mark.parametrize("version", range(1, 9))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_list_offsets_is_kept(version: int) -> None:
     request_header = header(ApiKey.LIST_OFFSETS, version)
     places = [TopicPartition("flights", 1), TopicPartition("flights", 2), TopicPartition("a", 0)]

@@ -17,7 +17,9 @@ from kreplog.core.messages import (
     DEBUGGING,
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
+    LATEST_TIERED,
     READ_COMMITTED,
     ListedOffset,
     ListOffsetsPartition,
@@ -103,6 +105,8 @@ class OffsetListings:
             return ListedOffset(queried.partition, error), False
         if queried.timestamp in (EARLIEST, EARLIEST_LOCAL):
             return _listed(partition, partition.log.log_start), False
+        if queried.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return ListedOffset(queried.partition, ErrorCode.NONE), False
         if queried.timestamp == LATEST and debugging:
             return _listed(partition, partition.log.leo), False
         if partition.visible_high_watermark() < 0:
