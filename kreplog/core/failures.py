@@ -194,8 +194,8 @@ class FailureDetector:
     def _create_report(self, peer: _Peer) -> Steps[None]:
         broker_id, epoch = peer.epoch
         node = Create(nodes.broker_failure(broker_id, epoch, self.broker_id), ephemeral=True)
+        former, peer.may_be_reported = peer.may_be_reported or node.path in self._obsolete, True
         self._obsolete.pop(node.path, None)
-        former, peer.may_be_reported = peer.may_be_reported, True
         try:
             yield Multi((Check(nodes.broker_epoch(broker_id), epoch), Check(nodes.broker(broker_id)), node))
         except NodeExistsError:

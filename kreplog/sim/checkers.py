@@ -47,7 +47,7 @@ may lack the state of a producer whose last records are deleted. A leader applie
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kreplog.config import TopicConfig
@@ -137,7 +137,7 @@ class Checkers:
         self._configs: dict[str, list[TopicConfig]] = {}
         self._topic_ids: dict[str, str] = {}
         self._deleted: dict[tuple[str, int], None] = {}
-        self._replaced: dict[int, Collection[TopicPartition]] = {}
+        self._replaced: dict[int, Mapping[TopicPartition, str]] = {}
         self._assigned: dict[TopicPartition, tuple[int, ...]] = {}
         self._modified: dict[str, int] = {}
         self._registrations: dict[int, int] = {}
@@ -212,8 +212,8 @@ class Checkers:
             UncleanElectionDeclared(now_ms, effect.partition, topic_id, effect.leader, effect.leader_epoch)
         )
 
-    def disk_replaced(self, broker: int, lost: Collection[TopicPartition]) -> None:
-        """lost: all replicas on the broker's former disk."""
+    def disk_replaced(self, broker: int, lost: Mapping[TopicPartition, str]) -> None:
+        """lost: topic ids of all replicas on the broker's former disk."""
         self._replaced[broker] = lost
 
     # Disks (kreplog.sim.disk.Observer)
@@ -594,7 +594,7 @@ class Checkers:
             self.violate("clean too early", f"broker {broker} clears its unclean mark before its INIT", None)
         on_disk = self.disks.disk(broker).on_disk()
         for (partition, topic_id), model in self.models.items():
-            gone = on_disk.get(partition) != topic_id and partition in self._replaced.get(broker, ())
+            gone = on_disk.get(partition) != topic_id == self._replaced.get(broker, {}).get(partition)
             if gone and broker in model.members and model.excused != _DELETION:
                 text = f"broker {broker} clears its unclean mark, but its replica of {partition} was lost with the disk"
                 self.violate("clean too early", text, None)

@@ -158,7 +158,7 @@ class Cluster:
         """The broker fails with its disk, and gets an empty one."""
         self.crash_machine(machine, lost_cache=True)
         losses = []
-        self.checkers.disk_replaced(machine.id, [*machine.disk.on_disk()])
+        self.checkers.disk_replaced(machine.id, machine.disk.on_disk())
         for partition, topic_id in machine.disk.on_disk().items():
             end, _ = machine.disk.ends(partition, topic_id)
             if end:

@@ -267,6 +267,22 @@ def test_a_report_whose_reply_was_lost_is_retracted() -> None:
     assert cluster.notes() == []
 
 
+def test_a_retraction_is_not_lost_when_a_newer_report_is_refused() -> None:
+    """The registration has ended meanwhile, so no newer report replaces the one that is to be deleted."""
+    cluster = Cluster(1, 2, 3)
+    shell = cluster.shells[2]
+    shell.lose()
+    shell.failing = True
+    shell.step(PeerConnected(1, EPOCH))
+    shell.failing = False
+    cluster.shells[3].session.delete(nodes.broker(1))
+    shell.now_ms += RECONNECT_MS
+    shell.lose()
+    assert cluster.notes() == [f"1-{EPOCH}-2"]
+    shell.step(PeersChanged({broker: found for broker, found in cluster.brokers.items() if broker != 1}))
+    assert cluster.notes() == []
+
+
 def test_a_late_retraction_leaves_a_newer_report() -> None:
     cluster = Cluster(1, 2, 3)
     shell = cluster.shells[2]
