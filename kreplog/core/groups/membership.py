@@ -266,13 +266,18 @@ class Membership:
         same_topics = subscribed_topics(member.metadata(group.protocol)) == subscribed_topics(
             dict(request.protocols).get(group.protocol or "", b"")
         )
-        group.rename(member, member_id)
+        self._rename(shard, group, member, member_id)
         yield from self._update(shard, group, member, None, request, now_ms)
         if group.state is GroupState.STABLE and same_topics and group.select_protocol() == group.protocol:
             yield from self._store_replaced(shard, group, member, former_id, former_leader, reply_to, request)
             return
         group.await_join(member, reply_to)
         yield from self._rebalance(shard, group, now_ms)
+
+    def _rename(self, shard: GroupShard, group: Group, member: Member, member_id: str) -> None:
+        before = member.size
+        group.rename(member, member_id)
+        shard.reserve(group, member.size - before, force=True)
 
     def _store_replaced(
         self,
@@ -289,7 +294,7 @@ class Membership:
         def stored(error: ErrorCode, base_offset: int, now_ms: int) -> Steps[None]:
             if error is not ErrorCode.NONE:
                 if group.members.get(member_id) is member:
-                    group.rename(member, former_id)
+                    self._rename(shard, group, member, former_id)
                 yield Reply(reply_to, JoinGroupResponse(error))
                 return
             leads = group.leader == member_id
