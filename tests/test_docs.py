@@ -117,6 +117,18 @@ def test_every_block_has_a_language() -> None:
     assert not bare
 
 
+def test_every_cluster_that_a_page_makes_has_ports_of_its_own() -> None:
+    """Those that a page names are replaced by free ones; other tests, and other programs, may use the default."""
+    without = [
+        f"{name}:{block.line}"
+        for name in NAMES
+        for block in runnable(name)
+        if block.reason is None
+        and any("kreplog cluster create" in line and "--port" not in line for line in block.code.splitlines())
+    ]
+    assert not without
+
+
 @pytest.mark.parametrize(
     "name", [_marked(name) for name in NAMES if any(block.reason is None for block in runnable(name))]
 )
