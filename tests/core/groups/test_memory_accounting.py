@@ -73,12 +73,12 @@ class Crowd:
             case 6:
                 self.put(LeaveGroupRequest(group, (MemberIdentity(member_id, instance),)))
             case 7 | 8:
-                who = (generation, member_id, instance) if random.random() < 0.5 else (-1, "", None)
+                identity = (generation, member_id, instance) if random.random() < 0.5 else (-1, "", None)
                 commits = tuple(
                     CommitPartition(partition, 1, metadata="\xe9" * random.choice((0, 10, 2000)))
                     for partition in random.choice(((TOPIC,), (OTHER,), (TOPIC, OTHER)))
                 )
-                self.put(OffsetCommitRequest(group, *who, commits))
+                self.put(OffsetCommitRequest(group, *identity, commits))
             case 9:
                 self.end_appends()
             case 10:
