@@ -7,14 +7,16 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import kreplog
-from benchmarks import ceiling, harness, run
+from benchmarks import bench_follow, ceiling, harness, run
 from benchmarks.data import Pool
+from benchmarks.follow_peers import CHANNELS, Pipe, Send
 from benchmarks.harness import BEST_PEER, CEILING, QUICK, WORKLOADS, Bench, Contestant, Goal, Role, Verdict, Workload
 from benchmarks.peers import PEERS
 from benchmarks.stores import Ceiling, Kreplog, Store
@@ -213,3 +215,33 @@ def test_an_unknown_row_is_named_with_the_known_ones() -> None:
     )
     assert done.returncode == 2
     assert "W99" in done.stderr and "W5r" in done.stderr
+
+
+class Lossy(Pipe):
+    """Loses the fourth message."""
+
+    name = "lossy"
+
+    @contextmanager
+    def sender(self) -> Iterator[Send]:
+        number = 0
+        with super().sender() as send:
+
+            def lossy(data: bytes) -> None:
+                nonlocal number
+                number += 1
+                if number != 4:
+                    send(data)
+
+            yield lossy
+
+
+def test_following_runs(tmp_path: Path) -> None:
+    printed = python("-m", "benchmarks.bench_follow", "--quick", "--directory", str(tmp_path))
+    assert all(channel.name in printed for channel in CHANNELS), "each takes part, or the reason why not is printed"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_message_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lossy: message 4 came, not 3"):
+        bench_follow.latencies(Lossy(tmp_path), 10, 0)
