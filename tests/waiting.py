@@ -14,6 +14,7 @@ from typing import Any
 
 STATE = "kreplog.state"
 WAKE_AT = 584
+SESSION = 640
 TIMEOUT_S = 30
 
 
@@ -31,6 +32,19 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what was waited for has not come"
         time.sleep(0.001)
+
+
+def until_open(path: Path) -> None:
+    """Return when a process has opened the log for writing: a reader that opens it earlier may find no state file."""
+
+    def has_session() -> bool:
+        try:
+            content = (path / STATE).read_bytes()
+        except FileNotFoundError:
+            return False
+        return any(content[SESSION : SESSION + 8])
+
+    until(has_session)
 
 
 def until_waiting(path: Path, offset: int) -> None:

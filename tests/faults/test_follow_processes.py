@@ -7,15 +7,17 @@ import random
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from kreplog import Log, LogConfig
-from kreplog.errors import WriterDiedError
+from kreplog import Log, LogConfig, Topic
+from kreplog.errors import WriterClosedError, WriterDiedError
+from kreplog.managed_log import ManagedLog
+from kreplog.server.storage.directories import DataDirectory
 from tests.integration.faults import cannot_mount
-from tests.waiting import InChild, until, until_waiting, wake_at
+from tests.waiting import InChild, until_open, until_waiting, wake_at
 
 NOBODY = 65534
 
@@ -99,7 +101,7 @@ def test_the_writer_is_killed_while_nothing_happens(tmp_path: Path) -> None:
             signal.pause()
 
     writer = InChild(write)
-    until(lambda: (path / "kreplog.state").exists())
+    until_open(path)
     with Log.open(path, read_only=True) as log:
         assert log.wait(0, across_writers=True)
         waiting = InChild(lambda: until_death(path))
@@ -231,3 +233,57 @@ def test_a_reader_that_may_only_read(folder: Path, outside: Callable[[Path], obj
         os.close(ordering)
         assert reader.result() == (-4 if killed else 4)
     os.close(got)
+
+
+@contextmanager
+def of_a_broker(folder: Path) -> Iterator[Callable[[bytes], object]]:
+    """The log of a process that has locked the data directory."""
+    directory = DataDirectory(str(folder), 1, "boot")
+    with ManagedLog.open(folder / "t-0") as log:
+        log.append(b"")
+        yield log.append
+    directory.close(False)
+
+
+@contextmanager
+def of_a_topic(folder: Path) -> Iterator[Callable[[bytes], object]]:
+    with Topic.open(folder / "t", partitions=2) as topic:
+        topic.append(b"", partition=0)
+        yield lambda value: topic.append(value, partition=0)
+
+
+@pytest.mark.parametrize("opened", [of_a_broker, of_a_topic])
+@pytest.mark.parametrize("killed", [True, False])
+def test_the_lock_is_that_of_many_logs(
+    tmp_path: Path, opened: Callable[[Path], AbstractContextManager[Callable[[bytes], object]]], killed: bool
+) -> None:
+    """It shows that the writer lives, to readers of a log whose own directory has no lock."""
+    path = tmp_path / "t-0"
+    orders, ordering = os.pipe()
+
+    def write() -> None:
+        os.close(ordering)
+        with opened(tmp_path) as append:
+            while order := os.read(orders, 1):
+                append(order)
+
+    writer = InChild(write)
+    os.close(orders)
+    until_open(path)
+    with Log.open(path, read_only=True) as log:
+        assert log.wait(0, across_writers=True)
+
+        def follow() -> int:
+            os.close(ordering)
+            return until_death(path) if killed else -len(following(path))
+
+        count = InChild(follow)
+        until_waiting(path, 1)
+        os.write(ordering, b"a")
+        until_waiting(path, 2)
+        if killed:
+            os.kill(writer.pid, signal.SIGKILL)
+        os.close(ordering)
+        assert count.result() == (2 if killed else -2)
+        with pytest.raises(WriterDiedError if killed else WriterClosedError):
+            log.wait(2, 30)
