@@ -16,7 +16,7 @@ from kreplog._native.arrow_records import RowSelection
 from kreplog._native.partitioner import partition_for
 from kreplog.codecs import CodecLike, ObjectCodec, codec_of
 from kreplog.config import LogConfig
-from kreplog.errors import ArgumentTypeError, UsageError
+from kreplog.errors import ArgumentTypeError, ResourceExhaustedError, UsageError
 from kreplog.log import Log
 from kreplog.topic import arrow_merge
 from kreplog.topic.decoding import Decoding, OnError
@@ -68,6 +68,7 @@ class Topic:
         value_codec: CodecLike = None,
         config: LogConfig | None = None,
         read_only: bool = False,
+        max_open_partitions: int = 512,
     ) -> Self:
         """Open the topic `<folder>/<topic>`; create it with `partitions` partitions if there is none.
 
@@ -76,6 +77,8 @@ class Topic:
         kreplog.codecs.ObjectCodec, or a pair of functions (encode, decode). None is null in all of them.
         read_only: change nothing and take no lock; partitions that the writer adds are found. A partition is opened,
         and recovered if it was not closed, when it is first used. A creation that was broken off is completed.
+        max_open_partitions: so many that were appended to, and at most a quarter of the files that the process may have,
+        keep their file open; when it is one more, half of them are flushed and closed until their next append.
         Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`, or it has fewer),
         LogLockedError (another process has the topic, a partition of it or its folder open for writing),
         CorruptCheckpointError (the topic file), StorageError.
@@ -89,8 +92,8 @@ class Topic:
         topic = cls.__new__(cls)
         topic._key_codec = codec_of(key_codec, "key_codec")
         topic._value_codec = codec_of(value_codec, "value_codec")
-        topic._folder = TopicFolder(path, partitions, config, read_only)
-        topic._logs = topic._folder.logs
+        topic._folder = TopicFolder(path, partitions, config, read_only, max_open_partitions)
+        topic._logs = topic._folder.appended.logs
         topic._sticky = StickyPartitioner()
         return topic
 
@@ -188,8 +191,14 @@ class Topic:
             partition = self._choose(value, key)
         log = self._logs.get(partition)
         if log is None:
-            log = self._folder.log(partition)
-        return PartitionOffset(partition, log.append(value, key, timestamp_ms, headers))
+            log = self._folder.log_to_append(partition)
+        try:
+            offset = log.append(value, key, timestamp_ms, headers)
+        except ResourceExhaustedError:
+            if not self._folder.appended.make_room():
+                raise
+            offset = log.append(value, key, timestamp_ms, headers)
+        return PartitionOffset(partition, offset)
 
     def _choose(self, value: Buffer | None, key: Buffer | None) -> int:
         partitions = self._folder.partitions
@@ -227,11 +236,13 @@ class Topic:
                 selections = rows.by_partition(self._folder.partitions, self._sticky.draw(self._folder.partitions))
             for selection in selections:
                 chosen.setdefault(selection.partition, []).append(selection)
-        logs = {number: self._folder.log(number) for number in chosen}
-        for number, log in logs.items():
-            for selection in chosen[number]:
-                topic_rows.check_sizes(log, selection)
-        return {number: topic_rows.append_rows(log, chosen[number]) for number, log in logs.items()}
+        for number, selections in chosen.items():
+            for selection in selections:
+                topic_rows.check_sizes(self._folder.log(number), selection)
+        return {
+            number: topic_rows.append_rows(self._folder.log_to_append(number), selections)
+            for number, selections in chosen.items()
+        }
 
     def add_partitions(self, total: int) -> None:
         """Have `total` partitions. Keys then go to other partitions than before: their order holds from now on only.

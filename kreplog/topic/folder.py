@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import threading
 import uuid
 import weakref
@@ -35,6 +36,7 @@ from kreplog.errors import (
     UsageError,
 )
 from kreplog.log import Log
+from kreplog.topic.appended import AppendedLogs
 from kreplog.topic.topic_file import TopicFile, read_topic_file, topic_file_path, write_topic_file
 from kreplog.types import MAX_PARTITION, TopicPartition, check_partition_number, check_topic
 
@@ -62,13 +64,19 @@ class TopicFolder:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], partitions: int | None, config: LogConfig, read_only: bool
+        self,
+        path: str | os.PathLike[str],
+        partitions: int | None,
+        config: LogConfig,
+        read_only: bool,
+        max_open_partitions: int,
     ) -> None:
         self.folder, self.topic = _split(path)
         self.config = config
         self.read_only = read_only
         self.closed = False
         self.logs: dict[int, PartitionLog] = {}
+        self.appended = AppendedLogs(self.folder, _checked_limit(max_open_partitions))
         self._mutex = threading.Lock()
         self._file_path = topic_file_path(self.folder, self.topic)
         self._lock: TopicLock | None = None
@@ -269,6 +277,13 @@ class TopicFolder:
                 log = self.logs[number] = PartitionLog.open(self._partition_path(number), self.config, self.read_only)
             return log
 
+    def log_to_append(self, number: int) -> PartitionLog:
+        """As `log`, for the next append. Raises LogClosedError, too."""
+        log = self.log(number)
+        self._check_open()
+        self.appended.add(number, log)
+        return log
+
     def _check_number(self, number: int) -> None:
         if not isinstance(number, int):
             raise ArgumentTypeError(f"partition is an int, not {type(number).__name__}")
@@ -348,6 +363,16 @@ def check_count(partitions: int) -> None:
     if partitions < 1:
         raise UsageError(f"a topic has 1 partition or more, not {partitions}")
     check_partition_number(partitions - 1)
+
+
+def _checked_limit(max_open_partitions: int) -> int:
+    """Raises UsageError for a limit that is none."""
+    if isinstance(max_open_partitions, bool) or not isinstance(max_open_partitions, int):
+        raise ArgumentTypeError(f"max_open_partitions is an int, not {type(max_open_partitions).__name__}")
+    if max_open_partitions < 1:
+        raise UsageError(f"max_open_partitions = {max_open_partitions} must be at least 1")
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max_open_partitions if files == resource.RLIM_INFINITY else max(1, min(max_open_partitions, files // 4))
 
 
 def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
