@@ -77,7 +77,7 @@ class Topic:
         kreplog.codecs.ObjectCodec, or a pair of functions (encode, decode). None is null in all of them.
         read_only: change nothing and take no lock; partitions that the writer adds are found. A partition is opened,
         and recovered if it was not closed, when it is first used. A creation that was broken off is completed.
-        max_open_partitions: so many that were appended to, and at most a quarter of the files that the process may have,
+        max_open_partitions: so many that were appended to, at most a quarter of the files that the process may have,
         keep their file open; when it is one more, half of them are flushed and closed until their next append.
         Raises InvalidTopicError (the name), UsageError (no such topic and no `partitions`, or it has fewer),
         LogLockedError (another process has the topic, a partition of it or its folder open for writing),
