@@ -17,10 +17,12 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kreplog.config import RANGES, LogConfig
 from kreplog.core import effects, events, nodes
 from kreplog.core import messages as m
 from kreplog.core.broker.broker import BrokerCores
@@ -178,7 +180,7 @@ class Broker:
         settings = self.settings
         self.hosted = HostedReplicas(
             directories,
-            settings.log,
+            log_config_of(settings),
             BackgroundTasks(self._pool),
             complete=len(directories) == len(settings.log_dirs),
             stray_retention_ms=settings.stray_retention_ms,
@@ -578,6 +580,13 @@ class Broker:
         clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=self._failure is None))
         self._pool.shutdown()
         _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")
+
+
+def log_config_of(settings: BrokerSettings) -> LogConfig:
+    """Of every log: log.cleaner.dedupe.buffer.size is of all cleaner threads together."""
+    config = settings.log
+    share = max(RANGES["dedupe_buffer_size"][0], config.dedupe_buffer_size // settings.cleaner_threads)
+    return replace(config, dedupe_buffer_size=share)
 
 
 def serve(

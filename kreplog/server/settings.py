@@ -72,7 +72,7 @@ class BrokerSettings:
     stray_retention_ms: time after which a stray, a replica that is no longer assigned to the broker, is deleted; -1:
     never.
     cleaner_enable: compact the logs of topics whose cleanup.policy has compact.
-    cleaner_threads: threads that compact, each with a dedupe buffer of its own share.
+    cleaner_threads: threads that compact, which share log.cleaner.dedupe.buffer.size.
     cleaner_backoff_ms: pause where no log is due for compaction.
     cleaner_max_bytes_per_second: maximum of bytes that all cleaner threads read in a second, in each of two passes;
     None for no limit.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kreplog.errors import UsageError
+from kreplog.server.broker import log_config_of
 from kreplog.server.settings import SETTINGS, Listener, given_value, load
 
 NEEDED = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
@@ -126,3 +127,11 @@ def test_every_setting_has_a_value_to_describe() -> None:
     settings = load(NEEDED, None, {})
     assert given_value(settings, "listeners") == "127.0.0.1:9092,unix:/data/broker.sock"
     assert all(not isinstance(given_value(settings, name), tuple) for name in SETTINGS)
+
+
+def test_cleaner_threads_share_the_dedupe_buffer() -> None:
+    given = {"broker.id": 1, "log.dirs": "/data", "coordination": "embedded:/coordination"}
+    settings = load(given | {"log.cleaner.threads": 4, "log.cleaner.dedupe.buffer.size": 1 << 20}, None, {})
+    assert log_config_of(settings).dedupe_buffer_size == 1 << 18
+    assert given_value(settings, "log.cleaner.dedupe.buffer.size") == 1 << 20
+    assert given_value(settings, "log.cleaner.io.buffer.size") == 512 << 10

@@ -104,6 +104,9 @@ class LogCleaner:
             (int(100 * found.dirty_ratio) for found in backlogs.values()), default=0
         )
         self.statistics.max_delay_s = max((found.overdue_ms // 1000 for found in backlogs.values()), default=0)
+        for replica in candidates:
+            if not replica.removed:
+                self._note_sealed(replica)  # max.compaction.lag.ms may have rolled it
         for replica, error in errors.items():
             if (uncleanable := self._failure_of(replica, error)) is not None:
                 self.queue.finish(replica, uncleanable)

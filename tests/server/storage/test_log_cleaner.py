@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kreplog import Log
 from kreplog._native.batch import build
 from kreplog.config import TopicConfig
-from kreplog.core import effects
+from kreplog.core import effects, events
+from kreplog.errors import DiskFullError, LogFailedError, ResourceExhaustedError, StorageError
+from kreplog.managed_log import ManagedLog
 from kreplog.server.storage.log_cleaner import CleanerSettings
 from kreplog.server.storage.log_manager import LogManager
 from kreplog.types import TopicPartition
@@ -106,6 +109,29 @@ def test_a_damaged_log_is_set_aside_and_the_others_are_compacted(life: Life, cap
     run(work)
     assert len([record for record in caplog.records if "set aside from compaction" in record.message]) == 1
     assert life.events == [], "the directory has not failed"
+
+
+@pytest.mark.parametrize("error, failed", [(DiskFullError, 0), (ResourceExhaustedError, 0), (LogFailedError, 1)])
+def test_a_full_disk_is_met_again_and_a_failed_log_takes_its_directory_offline(
+    life: Life, monkeypatch: pytest.MonkeyPatch, error: type[StorageError], failed: int
+) -> None:
+    attempts: list[ManagedLog] = []
+
+    def compact(log: ManagedLog, **_: Any) -> None:
+        attempts.append(log)
+        raise error("cannot write")
+
+    async def work() -> None:
+        logs = life.open(cleaning=QUICK)
+        fill(logs)
+        monkeypatch.setattr(ManagedLog, "compact", compact)
+        with cleaning(logs):
+            await until(lambda: len(attempts) > 2 if not failed else bool(life.events))
+        assert not logs.cleaner.queue.uncleanable
+        assert life.events == [events.LogFailed(TP)] * failed
+        await asyncio.get_running_loop().run_in_executor(None, logs.close)
+
+    run(work)
 
 
 def test_a_deleted_log_ends_its_compaction(life: Life) -> None:
