@@ -6,10 +6,12 @@
 Compared is what every replica of a partition holds as committed, [the highest log start, the lowest high watermark).
 Tasks check the CRC of each batch and digest batch headers, CRCs included, range by range; only digests leave a task.
 Where they differ, the headers of that range and then the records of the first batch that differs are digested one by
-one. Also found: damaged batches, leader epochs that fall, and gaps, offsets that no batch holds, which are no fault
-where a topic is compacted; replicas that are missing, empty, or end below the highest high watermark of the partition,
-and so lack committed records. The brokers may run; a follower that is not in sync is such a replica. Exits with status
-1 when replicas differ, or one is damaged or lacks records.
+one. Partitions that brokers compact, each its own replica, as their cleaner-offset-checkpoint says, are compared by the
+newest record of each key instead; records without a key are not compared there. Also found: damaged batches, leader
+epochs that fall, and gaps, offsets that no batch holds, which are no fault where a topic is compacted; replicas that
+are missing, empty, or end below the highest high watermark of the partition, and so lack committed records. The brokers
+may run; a follower that is not in sync is such a replica. Exits with status 1 when replicas differ, or one is damaged
+or lacks records.
 """
 
 from __future__ import annotations
@@ -351,7 +353,12 @@ def judge(spark: SparkSession, results: Sequence[Result]) -> list[Finding]:
         if result.digest is not None:
             by_range[result.task.topic_partition, result.task.start].append(result)
     differing = [group for group in by_range.values() if len({result.digest for result in group}) > 1]
+    compacted = _compacted({Path(result.task.path).parent for result in results})
+    for name in sorted({group[0].task.topic_partition for group in differing} & compacted):
+        findings += _differing_newest(spark, [result.task for group in differing for result in group], name)
     for group in differing:
+        if group[0].task.topic_partition in compacted:
+            continue
         headers = dict(_run(spark, [result.task for result in group], batch_digests))
         for broker, (base, stop) in _first_differences(headers).items():
             task = next(result.task for result in group if result.task.broker == broker)
@@ -362,6 +369,53 @@ def judge(spark: SparkSession, results: Sequence[Result]) -> list[Finding]:
             fault = f"differs from broker{'s' if len(others) > 1 else ''} {', '.join(others)}, its CRC being right"
             findings.append(Finding(task.topic_partition, offset, broker, fault))
     return sorted(findings)
+
+
+def _compacted(directories: Iterable[Path]) -> set[str]:
+    """The partitions that a broker of these log directories has compacted."""
+    found = set()
+    for directory in directories:
+        try:
+            lines = (directory / "cleaner-offset-checkpoint").read_text().splitlines()[2:]
+        except OSError:
+            continue
+        found |= {"-".join(line.split()[:2]) for line in lines}
+    return found
+
+
+def _differing_newest(spark: SparkSession, tasks: Sequence[Task], name: str) -> list[Finding]:
+    """The faults of one compacted partition, whose replicas were found to differ in the ranges of `tasks`."""
+    ranges = [task for task in tasks if task.topic_partition == name]
+    ends: dict[int, int] = defaultdict(int)
+    for task in ranges:
+        ends[task.broker] = max(ends[task.broker], task.stop)
+    stop = min(ends.values())
+    whole = {task.broker: Task(name, task.broker, task.path, 0, stop) for task in ranges}
+    newest = dict(_run(spark, list(whole.values()), newest_by_key))
+    digests: dict[int, dict[tuple[int, int], bytes]] = {broker: {} for broker in newest}
+    for key in {key for found in newest.values() for key in found}:
+        last = max(found[key] for found in newest.values() if key in found)
+        if last[0] < stop:  # else it is superseded by what not all of them have
+            for broker, found in newest.items():
+                record = found.get(key, last if last[2] else None)  # a tombstone goes from each at its own time
+                if record is not None:
+                    digests[broker][record[0], record[0] + 1] = record[1]
+    return [
+        Finding(name, offset, broker, "differs from other brokers in the newest record of a key")
+        for broker, (offset, _) in _first_differences(digests).items()
+    ]
+
+
+def newest_by_key(task: Task) -> tuple[int, dict[bytes, tuple[int, bytes, bool]]]:
+    """(broker, by digest of each key: offset and digest of its newest committed record, and whether it is a tombstone),
+    also of those past the task's range."""
+    found: dict[bytes, tuple[int, bytes, bool]] = {}
+    with kreplog.Log.open(task.path, read_only=True) as log:
+        for record in log.read():
+            if record.key is not None:
+                key = hashlib.blake2b(record.key, digest_size=16).digest()
+                found[key] = record.offset, hashlib.blake2b(repr(tuple(record)).encode()).digest(), record.value is None
+    return task.broker, found
 
 
 def batch_digests(task: Task) -> tuple[int, dict[tuple[int, int], bytes]]:

@@ -112,6 +112,26 @@ def test_a_record_that_differs_in_one_byte_is_named(
     ]
 
 
+@pytest.mark.parametrize("lost", [None, b"9"])
+def test_replicas_that_are_compacted_are_compared_by_the_newest_record_of_each_key(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: bytes | None
+) -> None:
+    """One of them was compacted to its end, one in part, one not at all; perhaps one has lost a record."""
+    config = kreplog.LogConfig(cleanup_policy="compact", segment_bytes=1000, batch_bytes=200, delete_retention_ms=0)
+    for broker in (1, 2, 3):
+        with kreplog.Log.open(tmp_path / f"broker-{broker}" / "data" / "t-0", config) as log:
+            for turn in range(20):
+                keys = [b"%d" % number for number in range(10)]
+                values = [None if number == 3 else b"%d %d" % (turn, number) for number in range(10)]
+                if turn == 19 and broker == 2 and lost is not None:
+                    keys[int(lost)], values[int(lost)] = b"0", b"19 0"
+                log.append_many(values, keys, [turn] * 10)
+                if broker == turn // 10 + 1:
+                    log.compact(force=True)
+    findings = audited(capsys, 0 if lost is None else 1, cluster=tmp_path)["findings"]
+    assert [finding["broker"] for finding in findings] == ([] if lost is None else [2])
+
+
 def emptied(path: Path, how: str) -> None:
     if how == "directory":
         shutil.rmtree(path)
