@@ -15,13 +15,14 @@ types, nulls and sizes are checked.
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcmp
 
 from kreplog._native.arrow_export cimport ArrowArray, ArrowSchema
 from kreplog._native.batch cimport HEADER_SIZE, BatchBuilder, Bytes, codec_id, wall_clock_ms
 from kreplog._native.cursor cimport varint_size, write_varint
+from kreplog._native.partitioner cimport partition_of_key
 
 from kreplog.errors import ArgumentTypeError, RecordTooLargeError, UsageError
 
@@ -227,7 +228,7 @@ cdef class ArrowRows:
                 continue
             _bytes_at(&self.inputs.key, i, &key)
             if key.length >= 0:
-                chosen[i] = <int32_t> ((_murmur2(key.data, key.length) & 0x7FFFFFFFU) % <uint32_t> count)
+                chosen[i] = partition_of_key(key.data, key.length, <int32_t> count)
             else:
                 chosen[i] = <int32_t> ((first + keyless // run) % count)
                 keyless += 1
@@ -514,30 +515,3 @@ cdef inline uint8_t* _put_headers(uint8_t* p, const Inputs* rows, int64_t i) noe
         _bytes_at(&rows.header_value, at, &piece)
         p = _put(p, &piece)
     return p
-
-
-cdef uint32_t _murmur2(const uint8_t* data, Py_ssize_t length) noexcept nogil:
-    """As org.apache.kafka.common.utils.Utils.murmur2, from which every Kafka client chooses the partition of a key."""
-    cdef uint32_t h = 0x9747B28CU ^ <uint32_t> length
-    cdef uint32_t k
-    cdef Py_ssize_t at = 0
-    while length - at >= 4:
-        k = data[at] | <uint32_t> data[at + 1] << 8 | <uint32_t> data[at + 2] << 16 | <uint32_t> data[at + 3] << 24
-        k *= 0x5BD1E995U
-        k ^= k >> 24
-        k *= 0x5BD1E995U
-        h = h * 0x5BD1E995U ^ k
-        at += 4
-    if length - at == 3:
-        h ^= <uint32_t> data[at + 2] << 16
-    if length - at >= 2:
-        h ^= <uint32_t> data[at + 1] << 8
-    if length - at >= 1:
-        h = (h ^ data[at]) * 0x5BD1E995U
-    h = (h ^ (h >> 13)) * 0x5BD1E995U
-    return h ^ (h >> 15)
-
-
-def murmur2(bytes key not None):
-    """The hash that chooses a key's partition, as an unsigned number."""
-    return _murmur2(key, len(key))

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from kreplog import Record
-from kreplog._native.arrow_records import ArrowRows, BatchEncoder, RowSelection, arrow_pieces, murmur2
+from kreplog._native.arrow_records import ArrowRows, BatchEncoder, RowSelection, arrow_pieces
 from kreplog._native.batch import decode, validate
+from kreplog._native.partitioner import partition_for
 from kreplog.errors import ArgumentTypeError, UsageError
 
 STAMP = 1_700_000_000_123
@@ -117,19 +118,6 @@ def test_every_codec(compression: str) -> None:
     assert [record.value for record in found] == values
 
 
-def test_murmur2_is_that_of_kafka() -> None:
-    """The vectors of Kafka's own UtilsTest."""
-    for key, expected in {
-        b"21": -973932308,
-        b"foobar": -790332482,
-        b"a-little-bit-long-string": -985981536,
-        b"a-little-bit-longer-string": -1486304829,
-        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-        b"abc": 479470107,
-    }.items():
-        assert murmur2(key) == expected & 0xFFFFFFFF
-
-
 def _by_partition(data: object, count: int, first: int = 0) -> dict[int, list[bytes | None]]:
     (rows,) = arrow_pieces(data)
     return {part.partition: [record.value for record in encode_rows(part)] for part in rows.by_partition(count, first)}
@@ -140,9 +128,7 @@ def test_rows_go_to_the_partition_of_their_key_in_order() -> None:
     values = [b"%d" % number for number in range(1000)]
     found = _by_partition(table(value=values, key=keys), 7)
     for partition, rows in found.items():
-        assert rows == [
-            value for key, value in zip(keys, values, strict=True) if (murmur2(key) & 0x7FFFFFFF) % 7 == partition
-        ]
+        assert rows == [value for key, value in zip(keys, values, strict=True) if partition_for(key, 7) == partition]
     assert sum(map(len, found.values())) == 1000
 
 
@@ -159,7 +145,7 @@ def test_a_partition_column_decides() -> None:
     nulls = pa.array([None, 1, None], pa.int32())
     keys = [b"k", b"k", None]
     found = _by_partition(pa.table({"value": [b"a", b"b", b"c"], "key": keys, "partition": nulls}), 3)
-    assert found == {(murmur2(b"k") & 0x7FFFFFFF) % 3: [b"a"], 1: [b"b"], 0: [b"c"]}
+    assert found == {partition_for(b"k", 3): [b"a"], 1: [b"b"], 0: [b"c"]}
     for wrong in (3, -1):
         data = pa.table({"value": [b"a", b"b"], "partition": pa.array([0, wrong], pa.int64())})
         with pytest.raises(UsageError, match="row 1: its partition"):
