@@ -447,12 +447,12 @@ def attach(SegmentedLog log):
     cdef int _attempt
     log.state = open_state(f"{log.path}/{STATE_NAME}", False)
     for _attempt in range(CONTRADICTIONS):
-        if log.state is None or not log.state.read(&position):
-            log.state = None
+        if log.state is None or (
+            log.state.read(&position)
+            and _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0) <= position.leo
+        ):
             break
-        if _checkpoint(log, "replication-offset-checkpoint").get(log.topic_partition, 0) <= position.leo:
-            break
-        time.sleep(0.01)  # a writer that truncates brings both down, one after the other
+        time.sleep(0.01)  # a writer that truncates brings both down one after the other; one may just make the log
     else:
         log.state = None
     if log.state is not None:

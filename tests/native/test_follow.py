@@ -7,6 +7,7 @@ import shutil
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -371,6 +372,24 @@ def test_a_writer_that_notes_no_session(writer: Log, log: Log, path: Path) -> No
         writer.append(b"%d" % i)
         poke(path, WAKE_WORDS.start, bytes(len(WAKE_WORDS)))
     assert following.result() == [b"0", b"1", b"2"]
+
+
+def test_a_log_that_is_just_being_made(writer: Log, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state file has no position yet: the reader waits for it, and does not go by the checkpoint from then on."""
+    positions = (path / STATE).read_bytes()[128:384]
+    poke(path, 128, bytes(256))
+
+    def publish(_: float) -> None:
+        poke(path, 128, positions)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", publish)
+        reader = Log.open(path, read_only=True)
+    with reader:
+        waiting = InThread(lambda: reader.wait(0, 30))
+        until_waiting(path, 0)
+        writer.append(b"")
+        assert waiting.result() is True
 
 
 def test_a_directory_of_another_program(path: Path) -> None:
