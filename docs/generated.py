@@ -19,7 +19,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig
+from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.server import settings, topic_settings
 from kreplog.sim import mutations
 from kreplog.wire.versions import BETWEEN_BROKERS, FLEXIBLE_FROM, NEVER_FLEXIBLE, TO_CLIENTS, ApiKey
@@ -229,6 +229,7 @@ def _broker_settings() -> str:
         (settings._TOPIC, described(TopicConfig.__doc__ or "")),
         (settings._LOG, described(LogConfig.__doc__ or "")),
         (settings._GROUPS, described(GroupConfig.__doc__ or "")),
+        (settings._TRANSACTIONS, described(TransactionConfig.__doc__ or "")),
     )
     of_topic = {field: name for name, field in topic_settings.NAMES.items()}
     rows: list[tuple[object, ...]] = []

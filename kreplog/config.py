@@ -40,6 +40,12 @@ RANGES = {
     "group_max_size": (1, 2**31 - 1),
     "offset_metadata_max_bytes": (0, 2**15 - 1),
     "offsets_commit_timeout_ms": (1, 2**31 - 1),
+    "transaction_max_timeout_ms": (1, 2**31 - 1),
+    "transaction_state_log_commit_timeout_ms": (1, 2**31 - 1),
+    "transaction_state_log_num_partitions": (1, 2**31 - 1),
+    "transaction_state_log_replication_factor": (1, 2**15 - 1),
+    "transaction_state_log_segment_bytes": (14, 2**31 - 1),
+    "transaction_state_log_min_isr": (1, 2**31 - 1),
     "offsets_retention_minutes": (1, 2**31 - 1),
     "offsets_retention_check_interval_ms": (10, 2**63 - 1),
     "offsets_topic_num_partitions": (1, 10_000),
@@ -269,7 +275,30 @@ class GroupConfig:
         _check_fields(self)
 
 
-def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig) -> None:
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """How a broker coordinates transactions.
+
+    transaction_max_timeout_ms: the longest time-out that a producer may choose for its transactions.
+    transaction_state_log_commit_timeout_ms: how long a record of a transaction waits for the in-sync replicas.
+    transaction_state_log_num_partitions: of `__transaction_state`, when it is created. The transactional ids are spread
+        over its partitions by their names, so their number never changes.
+    transaction_state_log_replication_factor, transaction_state_log_segment_bytes, transaction_state_log_min_isr: of the
+        same topic, when it is created.
+    """
+
+    transaction_max_timeout_ms: int = 900_000
+    transaction_state_log_commit_timeout_ms: int = 5000
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 3
+    transaction_state_log_segment_bytes: int = 100 << 20
+    transaction_state_log_min_isr: int = 2
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+def _check_fields(settings: LogConfig | TopicConfig | ReplicationConfig | GroupConfig | TransactionConfig) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if value is None and field.default is None:

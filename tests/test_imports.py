@@ -24,9 +24,23 @@ SOURCES = {
 # A part is a module or package with all below it; the longest name that fits is the one that counts. "kreplog" itself
 # is __init__.py, which stands for the public names.
 EVERYWHERE = {"kreplog.errors", "kreplog.types", "kreplog.config"}
-CORE = {"kreplog.core", "kreplog.core.messages", "kreplog.core.group_messages"}
+CORE = {
+    "kreplog.core",
+    "kreplog.core.messages",
+    "kreplog.core.group_messages",
+    "kreplog.core.transaction_messages",
+}
 CONTROLLER = {"kreplog.core.controller", "kreplog.core.controller.rebalance"}
-CORES = CORE | CONTROLLER | {"kreplog.core.replication", "kreplog.core.groups", "kreplog.core.broker"}
+CORES = (
+    CORE
+    | CONTROLLER
+    | {
+        "kreplog.core.replication",
+        "kreplog.core.groups",
+        "kreplog.core.transactions",
+        "kreplog.core.broker",
+    }
+)
 ALLOWED: dict[str, set[str]] = {
     "kreplog": EVERYWHERE | {"kreplog.log", "kreplog.topic"},
     "kreplog.errors": set(),
@@ -57,13 +71,17 @@ ALLOWED: dict[str, set[str]] = {
     "kreplog.core": EVERYWHERE | CORE,
     "kreplog.core.messages": EVERYWHERE | CORE,
     "kreplog.core.group_messages": EVERYWHERE,
+    "kreplog.core.transaction_messages": EVERYWHERE | {"kreplog.core.group_messages"},
     "kreplog.core.replication": EVERYWHERE | CORE,
     "kreplog.core.groups": EVERYWHERE | CORE,
+    # Both coordinators have the same timers, and report the same errors of appends.
+    "kreplog.core.transactions": EVERYWHERE | CORE | {"kreplog.core.groups"},
     "kreplog.core.controller": EVERYWHERE | CORE | CONTROLLER,
     "kreplog.core.controller.rebalance": EVERYWHERE | CONTROLLER,
     "kreplog.core.broker": EVERYWHERE | CORES,
     # Of the cores wire has their messages alone: the dataclasses that frames are decoded into and encoded from.
-    "kreplog.wire": EVERYWHERE | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages"},
+    "kreplog.wire": EVERYWHERE
+    | {"kreplog._native", "kreplog.core.messages", "kreplog.core.group_messages", "kreplog.core.transaction_messages"},
     "kreplog.wire.group_records": EVERYWHERE | {"kreplog._native", "kreplog.core.group_messages"},
     "kreplog.coord": EVERYWHERE,
     "kreplog.coord.memory": EVERYWHERE | {"kreplog.coord"},

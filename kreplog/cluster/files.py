@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kreplog.config import GroupConfig
+from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.errors import UsageError
 from kreplog.managed_log import atomic_write, group_number, make_directory
 from kreplog.server.network.internal import create_key
@@ -44,16 +44,19 @@ def check_settings(root: Path, broker: int, settings: Sequence[str]) -> None:
 
 
 def with_offsets_replicas(settings: Sequence[str], brokers: int) -> Sequence[str]:
-    """The settings with a replication factor for `__consumer_offsets` that so few brokers can have, unless they have
-    one: a broker creates the topic only with all its replicas."""
-    name, factor = "offsets.topic.replication.factor", GroupConfig().offsets_topic_replication_factor
+    """The settings with replication factors for the internal topics that so few brokers can have, unless they have
+    them: a broker creates such a topic only with all its replicas."""
+    wanted = {
+        "offsets.topic.replication.factor": GroupConfig().offsets_topic_replication_factor,
+        "transaction.state.log.replication.factor": TransactionConfig().transaction_state_log_replication_factor,
+        "transaction.state.log.min.isr": TransactionConfig().transaction_state_log_min_isr,
+    }
     try:
         given = {name for text in settings for name in parse(text)}
     except ValueError:  # reported by check_settings
         return settings
-    if brokers >= factor or name in given:
-        return settings
-    return [*settings, f'"{name}" = {brokers}']
+    missing = [name for name, factor in wanted.items() if brokers < factor and name not in given]
+    return [*settings, *(f'"{name}" = {brokers}' for name in missing)]
 
 
 def with_rack(settings: Sequence[str], rack: str | None) -> Sequence[str]:

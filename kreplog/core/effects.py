@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from kreplog.config import TopicConfig
 from kreplog.core.events import Event
-from kreplog.core.group_messages import GroupResponse, LogRecord
+from kreplog.core.group_messages import GroupResponse
 from kreplog.core.messages import (
     ControlledShutdownRequest,
     ControlRequest,
@@ -23,7 +23,10 @@ from kreplog.core.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     Response,
+    TransactionMarker,
+    WriteMarkersRequest,
 )
+from kreplog.core.transaction_messages import TransactionResponse
 from kreplog.types import BrokerRegistration, Node, StoreOperation, TopicPartition
 
 # Effects on a log
@@ -78,6 +81,16 @@ class AppendAsLeader:
     leader_epoch: int
     strict: bool = False
     transactional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMarker:
+    """Append the marker of a transaction. Answer: (AppendInfo, LogState). Throws ProducerFencedError,
+    CoordinatorFencedError (nothing written), ResourceExhaustedError, LogFailedError as AppendAsLeader does."""
+
+    partition: TopicPartition
+    marker: TransactionMarker
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +341,7 @@ class DisconnectPeer:
 @dataclass(frozen=True, slots=True)
 class Reply:
     reply_to: Hashable
-    response: Response | GroupResponse
+    response: Response | GroupResponse | TransactionResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,29 +362,39 @@ class SendShutdown:
     request: ControlledShutdownRequest
 
 
-# Effects of the group coordinator
+# Effects of the coordinators, of groups and of transactions
 
 
 @dataclass(frozen=True, slots=True)
 class AppendGroupRecords:
-    """Append one batch of records to a partition of `__consumer_offsets` with acks=all, if this broker still leads it
-    in that epoch; a GroupRecordsAppended with `tag` follows."""
+    """Append one batch of records to a partition of the coordinator's topic with acks=all, if this broker still leads
+    it in that epoch; a GroupRecordsAppended with `tag` follows. records: LogRecord, or TransactionRecord."""
 
     tag: int
     partition: TopicPartition
     leader_epoch: int
-    records: tuple[LogRecord, ...]
+    records: tuple[Any, ...]
     timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadGroupRecords:
-    """Read committed records of a partition of `__consumer_offsets` from `offset` on, -1 for the log start; a
+    """Read committed records of a partition of the coordinator's topic from `offset` on, -1 for the log start; a
     GroupRecordsRead of that epoch and offset follows."""
 
     partition: TopicPartition
     leader_epoch: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendMarkers:
+    """Send the markers of a transaction to the leader of their partitions, this broker perhaps; a MarkersAnswered with
+    `tag` follows, also where the response is lost."""
+
+    tag: int
+    leader: int
+    request: WriteMarkersRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +464,7 @@ class UncleanElection:
 Effect = (
     OpenLog
     | AppendAsLeader
+    | AppendMarker
     | AppendAsFollower
     | EndOfRecords
     | AssignLeaderEpoch
@@ -473,6 +497,7 @@ Effect = (
     | LeaderAndIsrApplied
     | SendShutdown
     | AppendGroupRecords
+    | SendMarkers
     | ReadGroupRecords
     | WallClock
     | Deliver

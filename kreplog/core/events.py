@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kreplog.core.group_messages import GroupRequest, LogRecord
+from kreplog.core.group_messages import GroupRequest
 from kreplog.core.messages import (
     ControlledShutdownResponse,
     ControlRequest,
@@ -14,6 +14,7 @@ from kreplog.core.messages import (
     FetchResponse,
     Request,
 )
+from kreplog.core.transaction_messages import TransactionRequest
 from kreplog.errors import CoordinationError, ErrorCode
 from kreplog.types import BrokerRegistration, TopicPartition, WatchEvent
 
@@ -23,7 +24,7 @@ class Received:
     """A request has arrived; the response goes to `reply_to`, which only the shell interprets."""
 
     reply_to: Hashable
-    request: Request | GroupRequest
+    request: Request | GroupRequest | TransactionRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +206,17 @@ class GroupRecordsRead:
     partition: TopicPartition
     leader_epoch: int
     offset: int
-    records: tuple[tuple[int, LogRecord], ...] = ()
+    records: tuple[tuple[int, Any], ...] = ()
     next_offset: int = 0
     failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersAnswered:
+    """The outcome of a SendMarkers: the error of each partition; none where the response is lost."""
+
+    tag: int
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
 Event = (
@@ -233,5 +242,6 @@ Event = (
     | LeadershipChanged
     | PartitionsDeleted
     | GroupRecordsAppended
+    | MarkersAnswered
     | GroupRecordsRead
 )

@@ -239,6 +239,21 @@ class ProduceRequest:
     partitions: tuple[ProducePartition, ...]
 
 
+class TransactionMarker(NamedTuple):
+    """What a coordinator of transactions has appended in the place of records: it ends the producer's transaction in a
+    partition. coordinator_epoch: of the coordinator, by which an earlier one is refused."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkersRequest(ProduceRequest):
+    """The markers of one or more transactions, in the place of the partitions' records; acks is -1."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionalProduce(ProduceRequest):
     """A request of a producer with a transactional id, whose batches are of its transaction."""

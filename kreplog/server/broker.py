@@ -34,6 +34,7 @@ from kreplog.core.memory import MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
 from kreplog.core.replication.partition import Partition
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, InvariantError, PeerProtocolError, StorageError, UsageError
 from kreplog.server.handlers.api import Api
 from kreplog.server.handlers.topics import TopicViews
@@ -47,6 +48,7 @@ from kreplog.server.network.peers import Peer
 from kreplog.server.network.serving import LocalRequest, RequestContext, Server
 from kreplog.server.replication.control_sender import ControlSender, control_header
 from kreplog.server.replication.fetch_client import ReplicaFetchClient
+from kreplog.server.replication.marker_sender import MarkerSender
 from kreplog.server.replication.peer_connections import PeerConnections
 from kreplog.server.replication.recently_failed import RecentlyFailedBrokers
 from kreplog.server.runtime.pauses import MeasuredEventLoop
@@ -73,7 +75,7 @@ from kreplog.server.storage.log_cleaner import CleanerSettings
 from kreplog.server.storage.log_manager import LOG_EFFECTS, LogManager
 from kreplog.server.storage.open_files import OpenFiles, raise_limit
 from kreplog.types import BrokerRegistration, TopicPartition
-from kreplog.wire import control_messages
+from kreplog.wire import control_messages, transaction_records
 
 _log = logging.getLogger("kreplog.server")
 
@@ -99,6 +101,7 @@ class Broker:
     detect: AsyncCoreRunner
     stopper: SyncCoreRunner
     groups: SyncCoreRunner
+    transactions: SyncCoreRunner
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -257,7 +260,10 @@ class Broker:
         groups = GroupCoordinator(
             self.settings.groups, lambda: manager.metadata.partitions, lambda: str(uuid.uuid4()), self.memory
         )
-        self.cores = BrokerCores(manager, controller, registration, detector, shutdown, groups)
+        transactions = TransactionCoordinator(
+            self.settings.transactions, lambda: manager.metadata.partitions, self._leader_of, self.memory
+        )
+        self.cores = BrokerCores(manager, controller, registration, detector, shutdown, groups, transactions)
 
         def run(name: str, core: effects.Core) -> AsyncCoreRunner:
             return AsyncCoreRunner(name, core, self._apply_awaited, partial(self._after_step, core), self._broke)
@@ -269,7 +275,18 @@ class Broker:
         self.stopper = SyncCoreRunner("shutdown", shutdown, self._apply_shutdown, self._broke, after=after)
         self.groups = SyncCoreRunner("groups", groups, self._apply_groups, self._broke)
         self.group_logs = GroupLogs(self.hosted, self.replicas.put, self.groups.put)
-        runners = self.replicas, self.control, self.register, self.detect, self.stopper, self.groups
+        self.transactions = SyncCoreRunner("transactions", transactions, self._apply_transactions, self._broke)
+        put = self.transactions.put
+        self.transaction_logs = GroupLogs(
+            self.hosted, self.replicas.put, put, transaction_records, "kreplog-transactions"
+        )
+        self.markers = MarkerSender(
+            self._client_id, self.id, self.replicas.put, put, self.known_address, self.dialer.connect
+        )
+        runners = (
+            *(self.replicas, self.control, self.register, self.detect, self.stopper),
+            *(self.groups, self.transactions),
+        )
         self._runner_of = dict(zip(self.cores.cores, runners, strict=True))
         self.peers = PeerConnections(self.dialer.connect, self.detect.put, self.recently_failed.connection_closed)
         self.sender = ControlSender(
@@ -387,13 +404,27 @@ class Broker:
 
     def _apply_groups(self, effect: effects.Effect) -> Any:
         """Carry out an effect of the group coordinator; returns its answer."""
+        return self._apply_coordinator(effect, self.group_logs)
+
+    def _apply_transactions(self, effect: effects.Effect) -> Any:
+        """Carry out an effect of the coordinator of transactions; returns its answer."""
+        if isinstance(effect, effects.SendMarkers):
+            self.markers.send(effect)
+            return None
+        return self._apply_coordinator(effect, self.transaction_logs)
+
+    def _apply_coordinator(self, effect: effects.Effect, logs: GroupLogs) -> Any:
         if isinstance(effect, effects.Reply):
             self._answer(effect)
         elif isinstance(effect, effects.StateChange):
             self._note(effect)
         else:
-            return self.group_logs.execute(effect)
+            return logs.execute(effect)
         return None
+
+    def _leader_of(self, partition: TopicPartition) -> int:
+        state = self.manager.metadata.partitions.get(partition)
+        return -1 if state is None else state.state.leader
 
     def _store_replied(self, tag: Hashable, results: Iterable[Any] | None, error: CoordinationError | None) -> None:
         change = self._isr_change(tag)
@@ -577,6 +608,8 @@ class Broker:
         if self._failure is None:
             await self.logs.write_checkpoints()
         self.group_logs.close()
+        self.transaction_logs.close()
+        self.markers.close()
         clean = await self._loop.run_in_executor(None, partial(self.logs.close, mark=self._failure is None))
         self._pool.shutdown()
         _log.info("broker %d has stopped%s", self.id, "" if clean else ", not cleanly")

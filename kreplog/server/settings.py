@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig
+from kreplog.config import RANGES, GroupConfig, LogConfig, ReplicationConfig, TopicConfig, TransactionConfig
 from kreplog.errors import UsageError
 
 ENVIRONMENT_PREFIX = "KREPLOG_"
@@ -77,7 +77,7 @@ class BrokerSettings:
     cleaner_max_bytes_per_second: maximum of bytes that all cleaner threads read in a second, in each of two passes;
     None for no limit.
     unused: settings that are accepted and without effect, with their values, by name.
-    replication, topic, log, groups: all settings with Kafka's names there; see kreplog.config.
+    replication, topic, log, groups, transactions: all settings with Kafka's names there; see kreplog.config.
     """
 
     broker_id: int
@@ -121,6 +121,7 @@ class BrokerSettings:
     topic: TopicConfig
     log: LogConfig
     groups: GroupConfig
+    transactions: TransactionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ def check(
         topic=TopicConfig(**{field: complete[name] for name, field in _TOPIC.items()}),
         log=LogConfig(replicated=True, **{field: complete[name] for name, field in _LOG.items()}),
         groups=GroupConfig(**{field: complete[name] for name, field in _GROUPS.items()}),
+        transactions=TransactionConfig(**{field: complete[name] for name, field in _TRANSACTIONS.items()}),
     )
     _check_listeners(settings)
     _check_internal(settings)
@@ -281,6 +283,7 @@ def given_value(settings: BrokerSettings, name: str) -> Any:
         (_TOPIC, settings.topic),
         (_LOG, settings.log),
         (_GROUPS, settings.groups),
+        (_TRANSACTIONS, settings.transactions),
     ):
         if name in names:
             value = getattr(config, names[name])
@@ -473,6 +476,7 @@ _TOPIC = {
     "log.cleanup.policy": "cleanup_policy",
 }
 _GROUPS = {field.name.replace("_", "."): field.name for field in fields(GroupConfig)}
+_TRANSACTIONS = {field.name.replace("_", "."): field.name for field in fields(TransactionConfig)}
 _LOG = {
     "log.retention.ms": "retention_ms",
     "log.retention.bytes": "retention_bytes",
@@ -542,6 +546,7 @@ SETTINGS: dict[str, _Setting] = {
     **_of_config(_TOPIC, TopicConfig()),
     **_of_config(_LOG, LogConfig()),
     **_of_config(_GROUPS, GroupConfig()),
+    **_of_config(_TRANSACTIONS, TransactionConfig()),
 }
 """Every setting of a broker, by Kafka's name."""
 

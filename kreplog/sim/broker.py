@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kreplog.config import ReplicationConfig
+from kreplog.config import ReplicationConfig, TransactionConfig
 from kreplog.core import effects, events
 from kreplog.core import messages as m
 from kreplog.core.broker.broker import BrokerCores
@@ -27,6 +27,7 @@ from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.memory import NO_LIMIT, MemoryAccount
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, StorageError
 from kreplog.sim.control_channels import VirtualControlSender
 from kreplog.sim.disk import Disk, DiskLog
@@ -288,10 +289,11 @@ class BrokerProcess:
             GroupCoordinator(
                 cluster.plan.groups, lambda: self.manager.metadata.partitions, self._unique_id, self.group_memory
             ),
+            TransactionCoordinator(TransactionConfig(), lambda: self.manager.metadata.partitions, lambda partition: -1),
         )
-        names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups")
+        names = ("broker", "controller", "registration", "failure detector", "shutdown", "groups", "transactions")
         self.runners = tuple(CoreRunner(self, *named) for named in zip(names, self.cores.cores, strict=True))
-        self.replicas, self.control, self.register, self.detect, self.stopper, self.groups = self.runners
+        self.replicas, self.control, self.register, self.detect, self.stopper, self.groups, _ = self.runners
         self._runner_of = {runner.core: runner for runner in self.runners}
         self._held: dict[int, HeldConnection] = {}
         self.sender = VirtualControlSender(

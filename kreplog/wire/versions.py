@@ -39,6 +39,9 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -77,6 +80,8 @@ TO_CLIENTS: Ranges = MappingProxyType(
         ApiKey.DELETE_RECORDS: (0, 2),
         ApiKey.INIT_PRODUCER_ID: (0, 4),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+        ApiKey.END_TXN: (0, 4),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
@@ -100,6 +105,7 @@ BETWEEN_BROKERS: Ranges = MappingProxyType(
         ApiKey.STOP_REPLICA: (4, 4),
         ApiKey.UPDATE_METADATA: (8, 8),
         ApiKey.CONTROLLED_SHUTDOWN: (3, 3),
+        ApiKey.WRITE_TXN_MARKERS: (1, 1),
     }
 )
 """APIs and versions that brokers and controllers of the same cluster may send to an internal listener."""
@@ -135,6 +141,9 @@ FLEXIBLE_FROM: Mapping[int, int] = MappingProxyType(
         ApiKey.DELETE_RECORDS: 2,
         ApiKey.INIT_PRODUCER_ID: 2,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+        ApiKey.END_TXN: 3,
+        ApiKey.WRITE_TXN_MARKERS: 1,
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.ALTER_CONFIGS: 2,
         ApiKey.DESCRIBE_LOG_DIRS: 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kreplog.config import GroupConfig, ReplicationConfig
+from kreplog.config import GroupConfig, ReplicationConfig, TransactionConfig
 from kreplog.core.broker.broker import BrokerCores
 from kreplog.core.broker.shutdown import ControlledShutdown
 from kreplog.core.controller.controller import Controller
@@ -31,6 +31,7 @@ from kreplog.core.messages import (
 )
 from kreplog.core.registration import Registration
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 from kreplog.errors import ErrorCode
 from kreplog.types import BrokerRegistration, TopicPartition
 
@@ -46,7 +47,8 @@ class Cores(BrokerCores):
         registration = Registration(BrokerRegistration(OWN, -1, unclean=True))
         shutdown = ControlledShutdown(OWN, registration, replicas.metadata, 1000)
         groups = GroupCoordinator(GroupConfig(), dict, str)
-        super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown, groups)
+        transactions = TransactionCoordinator(TransactionConfig(), dict, lambda partition: -1)
+        super().__init__(replicas, controller, registration, FailureDetector(OWN), shutdown, groups, transactions)
 
     def registers(self, epoch: int) -> Sequence[Effect]:
         self.registration.broker_epoch = epoch

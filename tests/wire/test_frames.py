@@ -142,7 +142,19 @@ def test_only_what_is_offered_is_read() -> None:
     def request(key: int, version: int) -> bytes:
         return struct.pack(">hhih", key, version, 9, -1) + b"\0"
 
-    for key, version in [(0, 10), (1, 3), (1, 18), (2, 0), (4, 7), (24, 0), (999, 0), (-1, 0), (18 << 8, 0), (3, -1)]:
+    for key, version in [
+        (0, 10),
+        (1, 3),
+        (1, 18),
+        (2, 0),
+        (4, 7),
+        (25, 0),
+        (27, 1),
+        (999, 0),
+        (-1, 0),
+        (18 << 8, 0),
+        (3, -1),
+    ]:
         with pytest.raises(PeerProtocolError, match=f"API {key} in version {version} is not offered"):
             frames.decode_request_header(request(key, version))
     assert frames.decode_request_header(request(4, 7), BETWEEN_BROKERS).known

@@ -30,13 +30,23 @@ from kreplog.core.effects import (
     Reply,
     SyncFiles,
 )
-from kreplog.core.events import Event, PeersChanged, Registered, SessionLost, SessionStarted, Stopping
+from kreplog.core.events import (
+    Event,
+    LeadershipChanged,
+    PeersChanged,
+    Registered,
+    SessionLost,
+    SessionStarted,
+    Stopping,
+)
 from kreplog.core.failures import FailureDetector
 from kreplog.core.group_messages import GroupRequest
 from kreplog.core.groups.coordinator import GroupCoordinator
 from kreplog.core.messages import ControlledShutdownRequest
 from kreplog.core.registration import Registration, transition
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionRequest
+from kreplog.core.transactions.transaction_coordinator import TransactionCoordinator
 
 _NO_EFFECTS: tuple[Effect, ...] = ()
 
@@ -47,8 +57,8 @@ _GROUP_REQUESTS = frozenset(get_args(GroupRequest))
 class BrokerCores:
     """See the module.
 
-    replicas, controller, registration, detector, shutdown, groups: the cores, in the order in which they get a common
-    event. channels: the controller's requests to the brokers.
+    replicas, controller, registration, detector, shutdown, groups, transactions: the cores, in the order in which they
+    get a common event. channels: the controller's requests to the brokers.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class BrokerCores:
         detector: FailureDetector,
         shutdown: ControlledShutdown,
         groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
     ) -> None:
         self.replicas = replicas
         self.controller = controller
@@ -66,20 +77,33 @@ class BrokerCores:
         self.detector = detector
         self.shutdown = shutdown
         self.groups = groups
+        self.transactions = transactions
+        self._core_of: dict[type, Core] = {
+            **dict.fromkeys(_GROUP_REQUESTS, groups),
+            **dict.fromkeys(get_args(TransactionRequest), transactions),
+        }
         self.channels = ControlChannels()
         self._brokers = replicas.metadata.brokers
         self._registered: Registered | None = None
 
     @property
     def cores(self) -> tuple[Core, ...]:
-        return self.replicas, self.controller, self.registration, self.detector, self.shutdown, self.groups
+        return (
+            self.replicas,
+            self.controller,
+            self.registration,
+            self.detector,
+            self.shutdown,
+            self.groups,
+            self.transactions,
+        )
 
     def core_for(self, request: object) -> Core:
-        """The core that a request to this broker is for: a ControlledShutdown is the controller's, those of groups are
-        the coordinator's, all others are those of the replicas."""
+        """The core that a request to this broker is for: a ControlledShutdown is the controller's, those of groups and
+        of transactions are their coordinators', all others are those of the replicas."""
         if isinstance(request, ControlledShutdownRequest):
             return self.controller
-        return self.groups if type(request) in _GROUP_REQUESTS else self.replicas
+        return self._core_of.get(type(request), self.replicas)
 
     def session_started(self, session_id: int) -> Sequence[Effect]:
         """The store has granted a session, which will own this broker's ephemeral nodes."""
@@ -134,7 +158,9 @@ class BrokerCores:
         """The coordinator learns of every change of leadership, in order: between two epochs that this broker leads,
         another may have led."""
         changes, self.replicas.coordinator_events = self.replicas.coordinator_events, []
-        return [Deliver(self.groups, change) for change in changes]
+        return [
+            Deliver(self.transactions if _is_of_transactions(change) else self.groups, change) for change in changes
+        ]
 
     def _registration_stepped(self) -> Sequence[Effect]:
         registered = self.registration.registered
@@ -171,3 +197,7 @@ class BrokerCores:
             return _NO_EFFECTS
         self.registration.clear_unclean()
         return (ClearUncleanMark(),)
+
+
+def _is_of_transactions(event: Event) -> bool:
+    return isinstance(event, LeadershipChanged) and event.partition.topic == TRANSACTIONS_TOPIC

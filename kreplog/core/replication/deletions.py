@@ -10,6 +10,7 @@ from kreplog.core.messages import DeletedRecords, DeleteRecordsPartition, Delete
 from kreplog.core.replication.delayed import DelayedDeletion, DelayedDeletions
 from kreplog.core.replication.metadata import MetadataCache
 from kreplog.core.replication.partition import Partition
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode, OffsetOutOfRangeError, StorageError
 from kreplog.types import NO_EPOCH, TopicPartition
 
@@ -58,7 +59,7 @@ class Deletions:
 
     def _is_internal(self, partition: TopicPartition) -> bool:
         """Its records are the only copy of the committed offsets. Source: Kafka, ReplicaManager.deleteRecords."""
-        return partition.topic == OFFSETS_TOPIC
+        return partition.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
     def settle(self, topic_partition: TopicPartition) -> Steps[None]:
         """Complete what waits for this partition if all its live replicas have deleted, or it is no longer led here."""

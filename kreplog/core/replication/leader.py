@@ -6,8 +6,8 @@ from collections import deque
 from typing import Self
 
 from kreplog.config import ReplicationConfig
-from kreplog.core.effects import AppendAsLeader, AssignLeaderEpoch, Steps
-from kreplog.core.messages import UP_TO_HIGH_WATERMARK, FetchedPartition, FetchPartition
+from kreplog.core.effects import AppendAsLeader, AppendMarker, AssignLeaderEpoch, Steps
+from kreplog.core.messages import UP_TO_HIGH_WATERMARK, FetchedPartition, FetchPartition, TransactionMarker
 from kreplog.core.replication import epochs, isr
 from kreplog.core.replication.isr import RemoteReplica
 from kreplog.core.replication.isr_proposer import IsrProposer, LiveBrokers
@@ -59,18 +59,22 @@ class LeaderRole(IsrProposer):
         return ErrorCode.NONE
 
     def append(self, records: object, now_ms: int, transactional: bool = False) -> Steps[AppendInfo]:
-        """Append a producer's batches; for a duplicate batch returns its first offset (KIP-98). transactional: a batch
-        may be of a transaction.
+        """Append a producer's batches, or the marker of a transaction; for a duplicate batch returns its first offset
+        (KIP-98). transactional: a batch may be of a transaction.
 
         Raises what AppendAsLeader throws; OutOfOrderSequenceError is retriable while sequence_gap_grace applies."""
         end_before = self.log.leo
         info: AppendInfo
-        info, self.log = yield AppendAsLeader(
-            self.topic_partition,
-            records,
-            self.leader_epoch,
-            strict=self.sequence_gap_grace.applies(now_ms),
-            transactional=transactional,
+        info, self.log = (
+            yield AppendMarker(self.topic_partition, records, self.leader_epoch)
+            if isinstance(records, TransactionMarker)
+            else AppendAsLeader(
+                self.topic_partition,
+                records,
+                self.leader_epoch,
+                strict=self.sequence_gap_grace.applies(now_ms),
+                transactional=transactional,
+            )
         )
         if self.log.leo > end_before:
             isr.leader_appended(self.replicas.values(), end_before, now_ms)

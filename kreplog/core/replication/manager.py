@@ -77,6 +77,7 @@ from kreplog.core.replication.partition_change import CHANGES_FOR_READERS, Parti
 from kreplog.core.replication.produce_purgatory import ProducePurgatory
 from kreplog.core.replication.replica_fetcher import ReplicaFetcher
 from kreplog.core.replication.role import Role
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionRequest
 from kreplog.errors import (
     ErrorCode,
     InvariantError,
@@ -203,7 +204,9 @@ class ReplicaManager:
 
     # Requests
 
-    def _received(self, reply_to: Hashable, request: Request | GroupRequest, now_ms: int) -> Steps[None]:
+    def _received(
+        self, reply_to: Hashable, request: Request | GroupRequest | TransactionRequest, now_ms: int
+    ) -> Steps[None]:
         if isinstance(request, ControlRequest):
             yield from self._control(reply_to, request, now_ms)
             return
@@ -575,7 +578,7 @@ class ReplicaManager:
             yield from self._fetches.wake(topic_partition, now_ms)
 
     def _note_leadership(self, partition: TopicPartition, leader_epoch: int | None, end: int = 0) -> None:
-        if partition.topic == OFFSETS_TOPIC:
+        if partition.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             self.coordinator_events.append(LeadershipChanged(partition, leader_epoch, end))
 
     def _start_fetching(self, partition: Partition, now_ms: int) -> None:

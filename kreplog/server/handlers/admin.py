@@ -22,6 +22,12 @@ from kreplog.core.controller import admin_operations as operations
 from kreplog.core.controller import assignment
 from kreplog.core.controller.partition_limits import PartitionLimits
 from kreplog.core.group_messages import OFFSETS_TOPIC
+from kreplog.core.transaction_messages import (
+    TRANSACTIONS_TOPIC,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TransactionRequest,
+)
 from kreplog.errors import (
     BadVersionError,
     CoordinationError,
@@ -38,6 +44,8 @@ from kreplog.server.settings import BrokerSettings
 from kreplog.server.topic_settings import Change, InvalidSettingError, for_new
 from kreplog.types import NO_LEADER, BrokerRegistration, Create, SetData, StoreOperation, TopicPartition, check_topic
 from kreplog.wire import generic
+from kreplog.wire.transactions import error_code
+from kreplog.wire.versions import ApiKey
 
 _log = logging.getLogger("kreplog.server")
 
@@ -117,7 +125,8 @@ async def stored_topic(store: AnySession, name: str) -> nodes.TopicNode:
 
 
 class AdminHandlers:
-    """brokers: returns the live brokers by id. max_broker_partitions: as in BrokerSettings, or fewer."""
+    """brokers: returns the live brokers by id. max_broker_partitions: as in BrokerSettings, or fewer. coordinate: has a
+    request handled by this broker's coordinator of transactions."""
 
     def __init__(
         self,
@@ -126,7 +135,9 @@ class AdminHandlers:
         brokers: Callable[[], Mapping[int, BrokerRegistration]],
         settings: BrokerSettings,
         max_broker_partitions: int,
+        coordinate: Callable[[TransactionRequest], Awaitable[Any]],
     ) -> None:
+        self._coordinate = coordinate
         self._store = store
         self._topics = topics
         self._brokers = brokers
@@ -138,17 +149,37 @@ class AdminHandlers:
     # Producer ids
 
     async def init_producer_id(self, request: Any) -> Fields:
-        """Allocate a producer id, unique in the cluster. Transactional ids are refused."""
+        """Allocate a producer id, unique in the cluster; of a transactional id its coordinator decides."""
         if request.transactional_id is not None:
-            return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
+            return await self._init_transactional_id(request)
         try:
-            async with self._ids_lock:
-                if not self._ids:
-                    self._ids = await self._allocate_producer_ids()
-                producer_id, self._ids = self._ids[0], self._ids[1:]
+            producer_id = await self._new_producer_id()
         except CoordinationError as error:
             return {"error_code": _code_of(error), "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
+
+    async def _init_transactional_id(self, request: Any) -> Fields:
+        try:
+            new_id = await self._new_producer_id()
+        except CoordinationError:
+            return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "producer_id": -1, "producer_epoch": -1}
+        timeout_ms, known = request.transaction_timeout_ms, (request.producer_id, request.producer_epoch)
+        response: InitProducerIdResponse = await self._coordinate(
+            InitProducerIdRequest(request.transactional_id, timeout_ms, new_id, *known)
+        )
+        return {
+            "error_code": error_code(response.error, ApiKey.INIT_PRODUCER_ID, request.version),
+            "producer_id": response.producer_id,
+            "producer_epoch": response.producer_epoch,
+        }
+
+    async def _new_producer_id(self) -> int:
+        """Raises CoordinationError."""
+        async with self._ids_lock:
+            if not self._ids:
+                self._ids = await self._allocate_producer_ids()
+            producer_id, self._ids = self._ids[0], self._ids[1:]
+        return producer_id
 
     async def _allocate_producer_ids(self) -> range:
         for _ in range(ATTEMPTS):
@@ -344,11 +375,11 @@ class AdminHandlers:
     async def _create_partitions(self, topic: Any, validate_only: bool) -> Fields:
         current = await stored_topic(self._store, topic.name)
         first = max(current.partitions) + 1
-        if topic.name == OFFSETS_TOPIC:
+        if topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             raise RefusedError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} keeps its {first} partitions: with another number groups would lose the partition "
-                "that has their offsets",
+                f"topic {topic.name} keeps its {first} partitions: with another number groups and transactions would "
+                "lose the partition that has their state",
             )
         if topic.count <= first:
             raise RefusedError(

@@ -30,8 +30,10 @@ from kreplog.core.messages import (
     PartitionState,
     ProduceRequest,
     StopReplicaRequest,
+    TransactionalProduce,
 )
 from kreplog.core.replication.manager import ReplicaManager
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC, TransactionRequest
 from kreplog.errors import CoordinationError, ErrorCode, KreplogError, NodeExistsError, PeerProtocolError
 from kreplog.server.handlers.admin import AdminHandlers, Fields
 from kreplog.server.handlers.automatic_topics import AutomaticTopics
@@ -51,7 +53,7 @@ from kreplog.server.runtime.store import AnySession, StoreLink
 from kreplog.server.settings import BrokerSettings
 from kreplog.server.storage.hosted_replicas import HostedReplicas
 from kreplog.types import BrokerRegistration, Create
-from kreplog.wire import control_messages, delete_records, fetch, generic, groups, offsets, produce
+from kreplog.wire import control_messages, delete_records, fetch, generic, groups, offsets, produce, transactions
 from kreplog.wire.frames import MAX_ITEMS, RequestHeader
 from kreplog.wire.versions import FIRST_REAL_PRODUCE, TO_CLIENTS, ApiKey
 
@@ -66,6 +68,12 @@ MAX_WAIT_MS = 60_000
 
 MAX_DELETION_MS = 3_600_000
 """Maximum time-out of DeleteRecords, for the same reason."""
+
+MARKER_TIMEOUT_MS = 10_000
+"""How long the in-sync replicas may take to have the markers of a transaction."""
+
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""The topics that coordinators write."""
 
 REPLICAS_PER_ITERATION = 20
 """Replicas that are created or deleted in one event loop iteration: each takes up to a millisecond."""
@@ -132,6 +140,7 @@ class Api:
             lambda: metadata.brokers,
             settings,
             host.max_replicas,
+            self._coordinate,
         )
         self._automatic = AutomaticTopics(settings.auto_create_topics, self._admin.create_default_topics, self._start)
         self._handlers: dict[int, Callable[[RequestContext, Frame], None]] = {
@@ -141,6 +150,7 @@ class Api:
             ApiKey.STOP_REPLICA: self._control,
             ApiKey.UPDATE_METADATA: self._control,
             ApiKey.CONTROLLED_SHUTDOWN: self._control,
+            ApiKey.WRITE_TXN_MARKERS: self._write_markers,
             ApiKey.API_VERSIONS: self._api_versions,
         }
         self._decoders: dict[int, Callable[[Frame, RequestHeader, int], Any]] = {
@@ -148,15 +158,19 @@ class Api:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.decode_offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: delete_records.decode_delete_records,
             **groups.DECODERS,
+            **transactions.DECODERS,
         }
         self._encoders: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
             ApiKey.LIST_OFFSETS: offsets.encode_list_offsets_response,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.encode_offset_for_leader_epoch_response,
             ApiKey.DELETE_RECORDS: delete_records.encode_delete_records_response,
             **groups.ENCODERS,
+            **transactions.ENCODERS,
         }
         self._queries = _queries(metadata)
-        coordinators = CoordinatorHandlers(self._admin, host.topics, lambda: metadata.brokers, settings.groups)
+        coordinators = CoordinatorHandlers(
+            self._admin, host.topics, lambda: metadata.brokers, settings.groups, settings.transactions
+        )
         self._commands = _commands(self._admin, ConfigHandlers(store, host.topics, settings.topic), coordinators)
         known = {*self._handlers, *self._encoders, *self._queries, *self._commands}
         self._pool = make_pool()
@@ -202,7 +216,10 @@ class Api:
         key = context.header.api_key
         if key == ApiKey.DELETE_RECORDS and request.timeout_ms > MAX_DELETION_MS:
             request = replace(request, timeout_ms=MAX_DELETION_MS)
-        if key in groups.ENCODERS:
+        if key in transactions.ENCODERS:
+            context.encode = lambda response: transactions.ENCODERS[key](response, context.header)
+            self._host.receive(Received(context, request))
+        elif key in groups.ENCODERS:
             if isinstance(request, JoinGroupRequest):
                 request = replace(request, client_host=context.client.host)
             context.encode = lambda response: groups.ENCODERS[key](response, context.header)
@@ -340,13 +357,16 @@ class Api:
         request, transactional_id = produce.decode_request(frame, header, self._max_entries(ApiKey.PRODUCE))
         if header.api_version < FIRST_REAL_PRODUCE:
             refused = produce.refusal(request, ErrorCode.UNSUPPORTED_VERSION)
-        elif OFFSETS_TOPIC in map(_topic_of, request.partitions):
-            text = f"{OFFSETS_TOPIC} is an internal topic, which coordinators write"
+        elif not INTERNAL_TOPICS.isdisjoint(map(_topic_of, request.partitions)):
+            text = "it is an internal topic, which coordinators write"
             refused = produce.refusal(request, ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-        elif transactional_id is not None:
-            refused = produce.refusal(request, ErrorCode.INVALID_REQUEST, "transactions are not supported")
+        elif transactional_id is not None and request.acks != -1:
+            refused = produce.refusal(request, ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs acks=all")
         else:
             refused = None
+            if transactional_id is not None:
+                fields = request.acks, request.timeout_ms, request.partitions
+                request = TransactionalProduce(*fields, transactional_id)
             context.encode = lambda response: produce.encode_response(response, header)
             oversized = refusals(request, len(frame))
             if oversized is None:
@@ -412,6 +432,25 @@ class Api:
             return frame
 
         context.encode = encode
+        self._host.receive(Received(context, request))
+
+    # Transactions
+
+    async def _coordinate(self, request: TransactionRequest) -> Any:
+        """Have this broker's coordinator of transactions handle a request; returns its response."""
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def reply(response: Any) -> None:
+            if not result.done():
+                result.set_result(response)
+
+        self._host.receive(Received(LocalRequest(reply), request))
+        return await result
+
+    def _write_markers(self, context: RequestContext, frame: Frame) -> None:
+        header = context.header
+        request = transactions.decode_write_markers(frame, header, MARKER_TIMEOUT_MS)
+        context.encode = lambda response: transactions.encode_write_markers_response(response, request, header)
         self._host.receive(Received(context, request))
 
     # Requests of the controller

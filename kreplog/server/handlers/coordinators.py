@@ -1,15 +1,17 @@
-"""CoordinatorHandlers: FindCoordinator, and the internal topic that coordinators need, created when it is first looked
-for."""
+"""CoordinatorHandlers: FindCoordinator, and the internal topics that coordinators need, created when a coordinator is
+first looked for."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 
-from kreplog.config import GroupConfig
+from kreplog.config import GroupConfig, TransactionConfig
 from kreplog.core.group_messages import OFFSETS_TOPIC, partition_of_group
+from kreplog.core.transaction_messages import TRANSACTIONS_TOPIC
 from kreplog.errors import ErrorCode, KreplogError
 from kreplog.server.handlers.admin import AdminHandlers, Fields, RefusedError
 from kreplog.server.handlers.topics import TopicView, TopicViews
@@ -18,13 +20,27 @@ from kreplog.types import BrokerRegistration
 _log = logging.getLogger("kreplog.server")
 
 _GROUP = 0
-"""Coordinator type of a group; 1 is that of a transaction."""
+_TRANSACTION = 1
+"""Coordinator types."""
 
 CREATION_S = 10.0
-"""How long FindCoordinator waits until `__consumer_offsets` has leaders."""
+"""How long FindCoordinator waits until a new internal topic has leaders."""
 
 RETRY_S = 0.25
 """How long clients get the outcome of a creation that failed: they repeat the request until there is a coordinator."""
+
+
+@dataclass
+class _Kind:
+    """The internal topic of one coordinator type. failure: the outcome of a creation that failed, and when."""
+
+    topic: str
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+    factor: str
+    creation: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failure: tuple[float, Fields] | None = None
 
 
 class CoordinatorHandlers:
@@ -35,60 +51,74 @@ class CoordinatorHandlers:
         admin: AdminHandlers,
         topics: TopicViews,
         brokers: Callable[[], Mapping[int, BrokerRegistration]],
-        config: GroupConfig,
+        groups: GroupConfig,
+        transactions: TransactionConfig,
     ) -> None:
         self._admin = admin
         self._topics = topics
         self._brokers = brokers
-        self._config = config
-        self._creation = asyncio.Lock()
-        self._failure: tuple[float, Fields] | None = None
+        self._kinds = {
+            _GROUP: _Kind(
+                OFFSETS_TOPIC,
+                groups.offsets_topic_num_partitions,
+                groups.offsets_topic_replication_factor,
+                {"segment.bytes": str(groups.offsets_topic_segment_bytes), "cleanup.policy": "compact"},
+                "offsets.topic.replication.factor",
+            ),
+            _TRANSACTION: _Kind(
+                TRANSACTIONS_TOPIC,
+                transactions.transaction_state_log_num_partitions,
+                transactions.transaction_state_log_replication_factor,
+                {
+                    "segment.bytes": str(transactions.transaction_state_log_segment_bytes),
+                    "min.insync.replicas": str(transactions.transaction_state_log_min_isr),
+                    "cleanup.policy": "compact",
+                },
+                "transaction.state.log.replication.factor",
+            ),
+        }
 
     async def find(self, request: object) -> Fields:
-        """FindCoordinator for a group, or from version 4 on for several."""
-        key_type = getattr(request, "key_type", _GROUP)
+        """FindCoordinator for a group or transactional id, or from version 4 on for several."""
+        kind = self._kinds.get(getattr(request, "key_type", _GROUP))
         keys = list(dict.fromkeys(getattr(request, "coordinator_keys", None) or ()))
         single = getattr(request, "key", None)
-        if key_type != _GROUP:
-            refused = _failure(ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported")
+        if kind is None:
+            refused = _failure(ErrorCode.UNSUPPORTED_VERSION, "coordinators are those of groups and transactions")
             return {**refused, "coordinators": [{**refused, "key": key} for key in keys]}
-        failure = await self._create()
-        found = [{**(failure or self._coordinator(key)), "key": key} for key in keys]
-        return {**(failure or self._coordinator(single or "")), "coordinators": found}
+        failure = await self._create(kind)
+        found = [{**(failure or self._coordinator(kind, key)), "key": key} for key in keys]
+        return {**(failure or self._coordinator(kind, single or "")), "coordinators": found}
 
-    async def _create(self) -> Fields | None:
-        """Create `__consumer_offsets` if it does not exist; the response if that fails."""
-        if self._topics.get(OFFSETS_TOPIC) is not None:
+    async def _create(self, kind: _Kind) -> Fields | None:
+        """Create the internal topic if it does not exist; the response if that fails."""
+        if self._topics.get(kind.topic) is not None:
             return None
-        async with self._creation:
-            if self._topics.get(OFFSETS_TOPIC) is not None:
+        async with kind.creation:
+            if self._topics.get(kind.topic) is not None:
                 return None
-            if self._failure is not None and monotonic() < self._failure[0] + RETRY_S:
-                return self._failure[1]
-            config = self._config
-            settings = {
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-                "cleanup.policy": "compact",
-            }
-            partitions, replicas = config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
+            if kind.failure is not None and monotonic() < kind.failure[0] + RETRY_S:
+                return kind.failure[1]
             try:
-                await self._admin.create_internal_topic(OFFSETS_TOPIC, partitions, replicas, settings, CREATION_S)
+                await self._admin.create_internal_topic(
+                    kind.topic, kind.partitions, kind.replicas, dict(kind.settings), CREATION_S
+                )
             except (RefusedError, KreplogError) as error:
-                text = f"{OFFSETS_TOPIC} cannot be created with offsets.topic.replication.factor = {replicas}: {error}"
+                text = f"{kind.topic} cannot be created with {kind.factor} = {kind.replicas}: {error}"
                 _log.warning("%s", text)
-                self._failure = monotonic(), _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-                return self._failure[1]
+                kind.failure = monotonic(), _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+                return kind.failure[1]
         return None
 
-    def _coordinator(self, group_id: str) -> Fields:
-        view: TopicView | None = self._topics.get(OFFSETS_TOPIC)
+    def _coordinator(self, kind: _Kind, key: str) -> Fields:
+        view: TopicView | None = self._topics.get(kind.topic)
         if view is None:
-            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
-        number = partition_of_group(group_id, len(view.partitions))
+            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind.topic} is being created")
+        number = partition_of_group(key, len(view.partitions))
         state = view.partitions.get(number)
         broker = None if state is None else self._brokers().get(state.state.leader)
         if broker is None:
-            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{number} has no leader")
+            return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{kind.topic}-{number} has no leader")
         return {
             "error_code": 0,
             "error_message": None,

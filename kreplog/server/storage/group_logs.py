@@ -1,4 +1,6 @@
-"""GroupLogs: carries out the group coordinator's effects on the partitions of `__consumer_offsets`.
+"""GroupLogs: carries out a coordinator's effects on the partitions of its topic.
+
+The group coordinator has `__consumer_offsets`, that of transactions `__transaction_state`.
 
 An append goes to the replication core as a produce with acks=all. A partition is read in a thread, in slices, each of
 which the core takes in one step.
@@ -33,15 +35,22 @@ THREADS = 2
 
 
 class GroupLogs:
-    """append: takes a produce for the replication core. put: takes the coordinator's events, on the event loop."""
+    """append: takes a produce for the replication core. put: takes the coordinator's events, on the event loop. codec:
+    the module that encodes and decodes its records. threads: the name of those that read."""
 
     def __init__(
-        self, hosted: HostedReplicas, append: Callable[[Received], None], put: Callable[[Event], None]
+        self,
+        hosted: HostedReplicas,
+        append: Callable[[Received], None],
+        put: Callable[[Event], None],
+        codec: Any = group_records,
+        threads: str = "kreplog-groups",
     ) -> None:
+        self._codec = codec
         self._hosted = hosted
         self._append = append
         self._put = put
-        self._pool = ThreadPoolExecutor(THREADS, "kreplog-groups")
+        self._pool = ThreadPoolExecutor(THREADS, threads)
 
     def execute(self, effect: effects.Effect) -> Any:
         """Carry out an effect; returns its answer."""
@@ -54,7 +63,7 @@ class GroupLogs:
         return None
 
     def _produce(self, effect: effects.AppendGroupRecords) -> None:
-        records = group_records.encode_batch(effect.records)
+        records = self._codec.encode_batch(effect.records)
         produced = ProducePartition(effect.partition, records)
         request = CoordinatorProduce(-1, effect.timeout_ms, (produced,), effect.leader_epoch)
         self._append(Received(LocalRequest(partial(self._appended, effect.tag)), request))
@@ -62,7 +71,7 @@ class GroupLogs:
     def _appended(self, tag: int, response: ProduceResponse) -> None:
         (produced,) = response.partitions
         if produced.message:
-            _log.warning("%s: records of a group are not appended: %s", produced.partition, produced.message)
+            _log.warning("%s: records of a coordinator are not appended: %s", produced.partition, produced.message)
         self._put(GroupRecordsAppended(tag, produced.error, produced.base_offset))
 
     def _read(self, effect: effects.ReadGroupRecords) -> None:
@@ -71,7 +80,7 @@ class GroupLogs:
             asyncio.get_running_loop().call_soon(self._put, _failed(effect, "its replica is not open"))
             return
         replica.threads += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, _read, replica.log, effect)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, _read, replica.log, effect, self._codec)
         future.add_done_callback(partial(self._finished, replica))
 
     def _finished(self, replica: Replica, done: asyncio.Future[GroupRecordsRead]) -> None:
@@ -85,13 +94,13 @@ class GroupLogs:
         self._pool.shutdown(cancel_futures=True)
 
 
-def _read(log: ManagedLog, effect: effects.ReadGroupRecords) -> GroupRecordsRead:
+def _read(log: ManagedLog, effect: effects.ReadGroupRecords, codec: Any) -> GroupRecordsRead:
     try:
         offset = log.log_start_offset if effect.offset < 0 else effect.offset
         if offset >= log.high_watermark:
             return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, (), offset)
         fetched = log.fetch(offset, READ_BYTES, "committed")
-        records = group_records.decode_batches(fetched.data, offset)
+        records = codec.decode_batches(fetched.data, offset)
     except KreplogError as error:
         return _failed(effect, str(error))
     return GroupRecordsRead(effect.partition, effect.leader_epoch, effect.offset, records, fetched.next_offset)

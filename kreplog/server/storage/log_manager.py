@@ -32,6 +32,7 @@ LOG_EFFECTS = frozenset(
     {
         effects.OpenLog,
         effects.AppendAsLeader,
+        effects.AppendMarker,
         effects.AppendAsFollower,
         effects.EndOfRecords,
         effects.AssignLeaderEpoch,
@@ -81,6 +82,7 @@ class LogManager:
         self._operations: dict[type, Callable[[Any], Any]] = {
             effects.OpenLog: self._open,
             effects.AppendAsLeader: self._append_as_leader,
+            effects.AppendMarker: self._append_marker,
             effects.AppendAsFollower: self._append_as_follower,
             effects.EndOfRecords: lambda effect: end_of(effect.records),
             effects.AssignLeaderEpoch: self._assign_leader_epoch,
@@ -132,6 +134,18 @@ class LogManager:
         )
         if replica.log.producer_count != replica.producers:
             producers.update(replica)
+        self._flusher.note_sealed(replica)
+        return info, replica.state
+
+    def _append_marker(self, effect: effects.AppendMarker) -> tuple[AppendInfo, effects.LogState]:
+        replica, marker = self.hosted.of(effect.partition), effect.marker
+        info = replica.log.append_transaction_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            committed=marker.committed,
+            coordinator_epoch=marker.coordinator_epoch,
+            leader_epoch=effect.leader_epoch,
+        )
         self._flusher.note_sealed(replica)
         return info, replica.state
 

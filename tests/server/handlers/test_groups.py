@@ -91,13 +91,6 @@ def test_kafka_python_assigns(bootstrap: str) -> None:
         consumer.close()
 
 
-def test_kafka_python_has_no_transactions(bootstrap: str) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id="transactional")
-    with pytest.raises(KafkaError, match="UnsupportedVersion"):
-        producer.init_transactions()
-    producer.close(0)
-
-
 def test_nobody_but_coordinators_writes_to_the_internal_topic(bootstrap: str) -> None:
     consumer_of(bootstrap, "writes", TOPIC).close()
     with admin_of(bootstrap) as admin:

@@ -1,0 +1,102 @@
+"""Messages of transactions: requests of producers to the coordinator, and the records of its log.
+
+The log of a transactional id is a partition of `__transaction_state`; its leader is the id's coordinator. Source: Kafka
+protocol guide; KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kreplog.core.group_messages import partition_of_group
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""The internal topic with the state of all transactional ids."""
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+
+
+def partition_of_transaction(transactional_id: str, partitions: int) -> int:
+    """The partition of `__transaction_state` that has the id. Source: Kafka, TransactionStateManager.partitionFor."""
+    return partition_of_group(transactional_id, partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdRequest:
+    """Begin as the one producer of a transactional id: earlier ones are fenced.
+
+    producer_id, producer_epoch: those that the producer has, to go on after an error (KIP-360); else NO_PRODUCER_ID.
+    new_producer_id: one that nobody has, for an id that has none yet, or whose epochs are used up.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    new_producer_id: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdResponse:
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxnRequest:
+    """The transaction, which begins with this if none is open, writes to these partitions too."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxnResponse:
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnRequest:
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnResponse:
+    error: ErrorCode
+
+
+TransactionRequest = InitProducerIdRequest | AddPartitionsToTxnRequest | EndTxnRequest
+"""A request to the coordinator of a transactional id."""
+
+TransactionResponse = InitProducerIdResponse | AddPartitionsToTxnResponse | EndTxnResponse
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMetadata:
+    """The state of a transactional id as it is stored. state: the number of a TransactionState. update_ms, start_ms:
+    wall-clock time of this record, and of the transaction's begin, -1 for none. partitions: to which it writes."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: int
+    partitions: tuple[TopicPartition, ...]
+    update_ms: int
+    start_ms: int
+
+
+class TransactionRecord(NamedTuple):
+    """A record of `__transaction_state`. value: None for a tombstone."""
+
+    transactional_id: str
+    value: TransactionMetadata | None

@@ -1,0 +1,99 @@
+"""MarkerWriter: writes the markers of decided transactions to the leaders of their partitions, until all have one.
+
+A marker is written again where its outcome is unknown: a second one of the same producer epoch changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container
+
+from kreplog.core.effects import SendMarkers, StateChange, Steps
+from kreplog.core.events import MarkersAnswered
+from kreplog.core.groups.timers import Timers
+from kreplog.core.messages import ProducePartition, TransactionMarker, WriteMarkersRequest
+from kreplog.core.transactions.transaction_shard import TransactionalId, TransactionShard
+from kreplog.core.transactions.transaction_states import TransactionState
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+
+RESEND_MS = 50
+"""Pause before markers are written again."""
+
+APPEND_TIMEOUT_MS = 10_000
+"""How long a leader waits until its in-sync replicas have a marker."""
+
+_DONE = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""A partition in which a later producer epoch has begun has got what the decision was, from a later coordinator."""
+
+Complete = Callable[[TransactionShard, TransactionalId, int], Steps[None]]
+
+
+class MarkerWriter:
+    """complete: the step once every partition has its marker. The rest as in the coordinator."""
+
+    def __init__(
+        self,
+        timers: Timers,
+        partitions: Callable[[], Container[TopicPartition]],
+        leader_of: Callable[[TopicPartition], int],
+        complete: Complete,
+        is_led: Callable[[TransactionShard], bool],
+    ) -> None:
+        self._timers = timers
+        self._partitions = partitions
+        self._leader_of = leader_of
+        self._complete = complete
+        self._is_led = is_led
+        self._tag = 0
+        self._sent: dict[int, tuple[TransactionShard, TransactionalId]] = {}
+
+    def begin(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
+        """The transaction has been decided."""
+        transaction.unmarked = set(transaction.stored.partitions)
+        yield from self.send(shard, transaction, now_ms)
+
+    def send(self, shard: TransactionShard, transaction: TransactionalId, now_ms: int) -> Steps[None]:
+        """Send the markers that are missing to the leaders; those without a leader wait for the next attempt. A
+        partition that has been deleted needs none."""
+        if transaction.in_flight:
+            return
+        known = self._partitions()
+        transaction.unmarked = {name for name in transaction.unmarked if name in known}
+        if not transaction.unmarked:
+            yield from self._complete(shard, transaction, now_ms)
+            return
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for name in sorted(transaction.unmarked):
+            by_leader[self._leader_of(name)].append(name)
+        by_leader.pop(-1, None)
+        if not by_leader:
+            self._timers.set(transaction.deadline, now_ms + RESEND_MS)
+            return
+        stored = transaction.stored
+        committed = transaction.state is TransactionState.PREPARE_COMMIT
+        marker = TransactionMarker(stored.producer_id, stored.producer_epoch, committed, shard.leader_epoch)
+        transaction.in_flight = len(by_leader)
+        for leader, names in by_leader.items():
+            self._tag += 1
+            self._sent[self._tag] = shard, transaction
+            produced = tuple(ProducePartition(name, marker) for name in names)
+            yield SendMarkers(self._tag, leader, WriteMarkersRequest(-1, APPEND_TIMEOUT_MS, produced))
+
+    def answered(self, event: MarkersAnswered, now_ms: int) -> Steps[None]:
+        """A leader has answered, or its answer is lost."""
+        shard, transaction = self._sent.pop(event.tag)
+        transaction.in_flight -= 1
+        if not self._is_led(shard):
+            return
+        for name, error in event.partitions:
+            if error in _DONE:
+                transaction.unmarked.discard(name)
+            elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                yield StateChange("info", f"{name} has a marker of a later coordinator of {shard.partition}")
+        if transaction.in_flight:
+            return
+        if transaction.unmarked:
+            self._timers.set(transaction.deadline, now_ms + RESEND_MS)
+        else:
+            yield from self._complete(shard, transaction, now_ms)

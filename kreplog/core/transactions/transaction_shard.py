@@ -1,0 +1,87 @@
+"""TransactionShard: the transactional ids of one partition of `__transaction_state`, which this broker leads.
+
+As a shard of groups it is loaded from its log, up to where the leader's epoch begins, before it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from kreplog.core.groups.timers import Deadline
+from kreplog.core.memory import MemoryAccount
+from kreplog.core.transaction_messages import TransactionMetadata, TransactionRecord
+from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState
+from kreplog.errors import check
+from kreplog.types import TopicPartition
+
+ACCOUNT = "transactions"
+"""The name of the memory of transactional ids in the account."""
+
+ID_BYTES = 1000
+"""The approximate memory of a transactional id."""
+
+
+@dataclass(slots=True, eq=False)
+class TransactionalId:
+    """A transactional id. stored: its state as of its last committed record. pending: a record of it is being
+    appended, and until that is committed nothing else is accepted. former_epoch: the epoch that its producer had before
+    it renewed it (KIP-360), -1 for none. unmarked: partitions that have no marker yet. in_flight: requests with markers
+    that are not answered. deadline: of the transaction, or of the next attempt to write markers."""
+
+    transactional_id: str
+    stored: TransactionMetadata
+    deadline: Deadline
+    pending: bool = False
+    former_epoch: int = -1
+    unmarked: set[TopicPartition] = field(default_factory=set)
+    in_flight: int = 0
+
+    @property
+    def state(self) -> TransactionState:
+        return TransactionState(self.stored.state)
+
+    def changed(self, state: TransactionState, update_ms: int, **fields: object) -> TransactionMetadata:
+        """The next state, which becomes the stored one once its record is committed."""
+        check(self.state in TRANSACTION_TRANSITIONS[state], f"{self.transactional_id}: {self.state} -> {state}")
+        return replace(self.stored, state=int(state), update_ms=update_ms, **fields)  # type: ignore[arg-type]
+
+
+class TransactionShard:
+    """partition: of `__transaction_state`. leader_epoch: in which this broker leads it, the coordinator epoch of
+    markers. end: the offset that must be loaded. next_offset: that of the next record to load, -1 for the log start.
+    active: it is loaded."""
+
+    def __init__(self, partition: TopicPartition, leader_epoch: int, end: int, memory: MemoryAccount) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.end = end
+        self.next_offset = -1
+        self.active = False
+        self.transactions: dict[str, TransactionalId] = {}
+        self.loaded: dict[str, TransactionMetadata] = {}
+        self._memory = memory
+
+    def load(self, records: Iterable[tuple[int, TransactionRecord]]) -> None:
+        """Take records of the log, in order."""
+        for _, record in records:
+            if record.value is None:
+                self.loaded.pop(record.transactional_id, None)
+            else:
+                self.loaded[record.transactional_id] = record.value
+
+    def add(self, transaction: TransactionalId, *, force: bool = False) -> bool:
+        """Add an id; False, with nothing added, if the memory for transactions is used up."""
+        if not self._memory.reserve(ACCOUNT, ID_BYTES, force=force):
+            return False
+        self.transactions[transaction.transactional_id] = transaction
+        return True
+
+    def remove(self, transactional_id: str) -> None:
+        if self.transactions.pop(transactional_id, None) is not None:
+            self._memory.release(ACCOUNT, ID_BYTES)
+
+    def close(self) -> None:
+        for transaction in list(self.transactions.values()):
+            transaction.deadline.cancel()
+            self.remove(transaction.transactional_id)

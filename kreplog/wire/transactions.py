@@ -1,0 +1,162 @@
+"""Requests of transactions, to and from the messages of `core`, in the versions that are offered.
+
+Decoders raise PeerProtocolError. In versions without the error PRODUCER_FENCED it is INVALID_PRODUCER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kreplog.core.messages import (
+    ProducePartition,
+    ProduceResponse,
+    TransactionMarker,
+    WriteMarkersRequest,
+)
+from kreplog.core.transaction_messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+)
+from kreplog.errors import ErrorCode, PeerProtocolError
+from kreplog.types import TopicPartition
+from kreplog.wire import generic
+from kreplog.wire.frames import MAX_ITEMS, RequestHeader
+from kreplog.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FENCED_FROM = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 2, ApiKey.END_TXN: 2}
+"""By API key: the first version with the error PRODUCER_FENCED (KIP-588)."""
+
+
+def error_code(error: ErrorCode, key: int, version: int) -> int:
+    """The error as a version of the API has it."""
+    if error is ErrorCode.PRODUCER_FENCED and version < _FENCED_FROM[ApiKey(key)]:
+        error = ErrorCode.INVALID_PRODUCER_EPOCH
+    return int(error)
+
+
+def decode_add_partitions(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> AddPartitionsToTxnRequest:
+    message = generic.decode_request(frame, header, budget)
+    named = [TopicPartition(topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions]
+    return AddPartitionsToTxnRequest(
+        message.v3_and_below_transactional_id,
+        message.v3_and_below_producer_id,
+        message.v3_and_below_producer_epoch,
+        tuple(dict.fromkeys(named)),
+    )
+
+
+def encode_add_partitions_response(response: AddPartitionsToTxnResponse, header: RequestHeader) -> list[Buffer]:
+    results = [
+        {
+            "name": topic,
+            "results_by_partition": [
+                {
+                    "partition_index": number,
+                    "partition_error_code": error_code(error, header.api_key, header.api_version),
+                }
+                for number, error in numbers
+            ],
+        }
+        for topic, numbers in _by_topic(response.partitions)
+    ]
+    return generic.encode_response(header, results_by_topic_v3_and_below=results)
+
+
+def _by_topic(partitions: Iterable[tuple[TopicPartition, Any]]) -> Iterable[tuple[str, list[tuple[int, Any]]]]:
+    found: dict[str, list[tuple[int, Any]]] = {}
+    for (topic, number), rest in partitions:
+        found.setdefault(topic, []).append((number, rest))
+    return found.items()
+
+
+def decode_end_txn(frame: Buffer, header: RequestHeader, budget: int = MAX_ITEMS) -> EndTxnRequest:
+    message = generic.decode_request(frame, header, budget)
+    return EndTxnRequest(message.transactional_id, message.producer_id, message.producer_epoch, bool(message.committed))
+
+
+def encode_end_txn_response(response: EndTxnResponse, header: RequestHeader) -> list[Buffer]:
+    return generic.encode_response(header, error_code=error_code(response.error, header.api_key, header.api_version))
+
+
+# Markers, between brokers
+
+
+def encode_write_markers(request: WriteMarkersRequest, header: RequestHeader) -> list[Buffer]:
+    """Of one transaction: all its partitions get the same marker."""
+    marker: TransactionMarker = request.partitions[0].records
+    topics = [
+        {"name": topic, "partition_indexes": [number for number, _ in numbers]}
+        for topic, numbers in _by_topic((produced.partition, None) for produced in request.partitions)
+    ]
+    return generic.encode_request(
+        header,
+        markers=[
+            {
+                "producer_id": marker.producer_id,
+                "producer_epoch": marker.producer_epoch,
+                "transaction_result": marker.committed,
+                "topics": topics,
+                "coordinator_epoch": marker.coordinator_epoch,
+            }
+        ],
+    )
+
+
+def decode_write_markers(frame: Buffer, header: RequestHeader, timeout_ms: int) -> WriteMarkersRequest:
+    """timeout_ms: how long the in-sync replicas may take to have the markers."""
+    message = generic.decode_request(frame, header)
+    if len(message.markers) != 1:
+        raise PeerProtocolError(f"{len(message.markers)} transactions in a request for markers: brokers send one")
+    (sent,) = message.markers
+    marker = TransactionMarker(
+        sent.producer_id, sent.producer_epoch, bool(sent.transaction_result), sent.coordinator_epoch
+    )
+    produced = tuple(
+        ProducePartition(TopicPartition(topic.name, number), marker)
+        for topic in sent.topics
+        for number in topic.partition_indexes
+    )
+    return WriteMarkersRequest(-1, timeout_ms, produced)
+
+
+def encode_write_markers_response(
+    response: ProduceResponse, request: WriteMarkersRequest, header: RequestHeader
+) -> list[Buffer]:
+    topics = [
+        {
+            "name": topic,
+            "partitions": [{"partition_index": number, "error_code": int(error)} for number, error in numbers],
+        }
+        for topic, numbers in _by_topic((produced.partition, produced.error) for produced in response.partitions)
+    ]
+    marker: TransactionMarker = request.partitions[0].records
+    return generic.encode_response(header, markers=[{"producer_id": marker.producer_id, "topics": topics}])
+
+
+def decode_write_markers_response(frame: Buffer, header: RequestHeader) -> tuple[tuple[TopicPartition, ErrorCode], ...]:
+    message = generic.decode_response(frame, header)
+    return tuple(
+        (TopicPartition(topic.name, partition.partition_index), generic.error_of(partition.error_code))
+        for marker in message.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+    )
+
+
+DECODERS: dict[int, Callable[[Buffer, RequestHeader, int], Any]] = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: decode_add_partitions,
+    ApiKey.END_TXN: decode_end_txn,
+}
+"""By API key: makes the request of `core` from a frame."""
+
+ENCODERS: dict[int, Callable[[Any, RequestHeader], Sequence[Any]]] = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: encode_add_partitions_response,
+    ApiKey.END_TXN: encode_end_txn_response,
+}
+"""By API key: makes the frame of a response of `core`."""

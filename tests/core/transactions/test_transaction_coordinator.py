@@ -1,0 +1,331 @@
+"""The coordinator of transactions: its requests, its decisions, and what a later coordinator makes of them (KIP-98)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+
+from kreplog.config import TransactionConfig
+from kreplog.core.effects import AppendGroupRecords, ReadGroupRecords, Reply, SendMarkers, WallClock
+from kreplog.core.events import (
+    Event,
+    GroupRecordsAppended,
+    GroupRecordsRead,
+    LeadershipChanged,
+    MarkersAnswered,
+    Received,
+    Tick,
+)
+from kreplog.core.memory import MemoryAccount
+from kreplog.core.transaction_messages import (
+    TRANSACTIONS_TOPIC,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TransactionRecord,
+)
+from kreplog.core.transactions.transaction_coordinator import LAST_EPOCH, TransactionCoordinator
+from kreplog.core.transactions.transaction_states import TRANSACTION_TRANSITIONS, TransactionState, table
+from kreplog.errors import ErrorCode, InvariantError
+from kreplog.types import TopicPartition
+
+LOG = TopicPartition(TRANSACTIONS_TOPIC, 0)
+A, B, GONE = TopicPartition("topic", 0), TopicPartition("topic", 1), TopicPartition("gone", 0)
+TIMEOUT_MS = 1000
+
+
+class Shell:
+    """A coordinator whose log is a list. automatic: appends are committed at once, and markers written; else they wait
+    in `appends` and `sent`. leaders: of partitions."""
+
+    def __init__(self, memory: MemoryAccount | None = None) -> None:
+        self.memory = memory
+        self.log: list[TransactionRecord] = []
+        self.known = {LOG, A, B}
+        self.leaders = {A: 1, B: 2}
+        self.now_ms = 0
+        self.epoch = 0
+        self.automatic = True
+        self.start()
+
+    def start(self) -> None:
+        """A new process over the same log, which leads it."""
+        self.appends: list[AppendGroupRecords] = []
+        self.sent: list[SendMarkers] = []
+        self.replies: dict[Hashable, Any] = {}
+        self.count = 0
+        self.core = TransactionCoordinator(
+            TransactionConfig(), lambda: self.known, lambda partition: self.leaders.get(partition, -1), self.memory
+        )
+        self.epoch += 1
+        self.step(LeadershipChanged(LOG, self.epoch, len(self.log)))
+
+    def step(self, event: Event) -> None:
+        follow: list[Event] = []
+        answer: Any = None
+        steps = self.core.step(event, self.now_ms)
+        while True:
+            try:
+                effect = steps.send(answer)
+            except StopIteration:
+                break
+            answer = None
+            match effect:
+                case Reply(reply_to, response):
+                    assert reply_to not in self.replies
+                    self.replies[reply_to] = response
+                case WallClock():
+                    answer = 1_000_000 + self.now_ms
+                case ReadGroupRecords(partition, epoch, offset):
+                    records = tuple(enumerate(self.log))
+                    follow.append(GroupRecordsRead(partition, epoch, offset, records, len(self.log)))
+                case AppendGroupRecords():
+                    self.appends.append(effect)
+                case SendMarkers():
+                    self.sent.append(effect)
+        for each in follow:
+            self.step(each)
+        while self.automatic and (self.appends or self.sent):
+            self.commit()
+            self.answer()
+
+    def commit(self, error: ErrorCode = ErrorCode.NONE, *, written: bool = True) -> None:
+        """Answer all appends; written: whether the records are in the log."""
+        appends, self.appends = self.appends, []
+        for append in appends:
+            if written:
+                self.log += append.records
+            self.step(GroupRecordsAppended(append.tag, error, len(self.log) - 1))
+
+    def answer(self, error: ErrorCode = ErrorCode.NONE, *, lost: bool = False) -> None:
+        """The leaders answer the markers that were sent."""
+        sent, self.sent = self.sent, []
+        for each in sent:
+            partitions = () if lost else tuple((produced.partition, error) for produced in each.request.partitions)
+            self.step(MarkersAnswered(each.tag, partitions))
+
+    def tick(self, ms: int) -> None:
+        self.now_ms += ms
+        self.step(Tick())
+
+    def request(self, request: Any) -> Any:
+        """The response; None if there is none yet."""
+        self.count += 1
+        self.step(Received(self.count, request))
+        return self.replies.get(self.count)
+
+    def init(self, new_id: int = 100, known: tuple[int, int] = (-1, -1), timeout_ms: int = TIMEOUT_MS) -> Any:
+        return self.request(InitProducerIdRequest("id", timeout_ms, new_id, *known))
+
+    def add(self, *partitions: TopicPartition, epoch: int = 0, producer_id: int = 100) -> ErrorCode:
+        response: AddPartitionsToTxnResponse = self.request(
+            AddPartitionsToTxnRequest("id", producer_id, epoch, partitions)
+        )
+        (error,) = {error for _, error in response.partitions}
+        return error
+
+    def end(self, committed: bool = True, epoch: int = 0, producer_id: int = 100) -> ErrorCode | None:
+        response: EndTxnResponse | None = self.request(EndTxnRequest("id", producer_id, epoch, committed))
+        return None if response is None else response.error
+
+    @property
+    def state(self) -> str:
+        """By the log."""
+        value = self.log[-1].value
+        assert value is not None
+        return TransactionState(value.state).label
+
+    def markers(self) -> list[tuple[int, bool, int, int, list[TopicPartition]]]:
+        """(leader, committed, producer epoch, coordinator epoch, partitions) of those that were sent."""
+        return [
+            (
+                each.leader,
+                each.request.partitions[0].records.committed,
+                each.request.partitions[0].records.producer_epoch,
+                each.request.partitions[0].records.coordinator_epoch,
+                [produced.partition for produced in each.request.partitions],
+            )
+            for each in self.sent
+        ]
+
+
+def ongoing() -> Shell:
+    """A producer with an open transaction in A and B; nothing is committed by itself any more."""
+    shell = Shell()
+    shell.init()
+    assert shell.add(A, B) is ErrorCode.NONE
+    shell.automatic = False
+    return shell
+
+
+def test_the_table_is_the_one_that_is_printed() -> None:
+    assert "PrepareCommit  from Ongoing" in table()
+    assert TRANSACTION_TRANSITIONS[TransactionState.COMPLETE_ABORT] == {TransactionState.PREPARE_ABORT}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_transaction_is_decided_then_marked_then_complete(committed: bool) -> None:
+    shell = ongoing()
+    assert shell.end(committed) is None and not shell.sent
+    shell.commit()
+    assert shell.replies[shell.count] == EndTxnResponse(ErrorCode.NONE)
+    assert shell.state == (TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT).label
+    assert shell.markers() == [(1, committed, 0, 1, [A]), (2, committed, 0, 1, [B])]
+    assert shell.add(A) == shell.end(committed) == ErrorCode.CONCURRENT_TRANSACTIONS
+    shell.answer()
+    shell.commit()
+    assert shell.state == (TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT).label
+    assert shell.end(committed) == ErrorCode.NONE and shell.end(not committed) == ErrorCode.INVALID_TXN_STATE
+    shell.automatic = True
+    assert shell.add(B) is ErrorCode.NONE and shell.end() is ErrorCode.NONE
+
+
+def test_markers_are_sent_again_until_every_partition_has_one() -> None:
+    """Whatever a leader answers, and whoever leads; a partition that is deleted meanwhile needs none."""
+    shell = ongoing()
+    shell.end()
+    shell.commit()
+    for outcome in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT):
+        shell.answer(outcome)
+        assert not shell.sent
+        shell.tick(50)
+        assert len(shell.sent) == 2
+    shell.answer(lost=True)
+    shell.leaders = {}
+    shell.tick(50)
+    assert not shell.sent
+    shell.leaders = {A: 3, B: 3}
+    shell.tick(50)
+    assert shell.markers() == [(3, True, 0, 1, [A, B])]
+    shell.known.discard(A)
+    shell.answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    shell.tick(50)
+    assert shell.markers() == [(3, True, 0, 1, [B])]
+    shell.answer()
+    shell.commit()
+    assert shell.state == TransactionState.COMPLETE_COMMIT.label
+
+
+def test_a_new_producer_fences_the_one_before_and_aborts_its_transaction() -> None:
+    shell = ongoing()
+    assert shell.init(200) == InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    shell.commit()
+    assert [marker[1:3] for marker in shell.markers()] == [(False, 1), (False, 1)]
+    assert shell.init(201).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    shell.answer()
+    shell.commit()
+    shell.automatic = True
+    assert shell.init(202) == InitProducerIdResponse(ErrorCode.NONE, 100, 2)
+    assert shell.add(A, epoch=0) is shell.end(epoch=1) is ErrorCode.PRODUCER_FENCED
+    assert shell.add(A, epoch=2, producer_id=200) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert shell.add(A, epoch=2) is ErrorCode.NONE
+
+
+def test_a_producer_goes_on_in_another_epoch_of_its_own() -> None:
+    """KIP-360; the same request again, whose response was lost, gets the same answer, and an older one is fenced."""
+    shell = Shell()
+    shell.init()
+    renewed = InitProducerIdResponse(ErrorCode.NONE, 100, 1)
+    assert shell.init(known=(100, 0)) == shell.init(known=(100, 0)) == renewed
+    assert shell.init(known=(100, 1)).producer_epoch == 2
+    assert shell.init(known=(100, 0)).error is shell.init(known=(7, 2)).error is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_gets_another_id_when_its_epochs_are_used_up() -> None:
+    shell = Shell()
+    shell.init()
+    assert LAST_EPOCH == 2**15 - 2
+    transaction = shell.core.shards[0].transactions["id"]
+    transaction.stored = transaction.stored.__class__(100, LAST_EPOCH, TIMEOUT_MS, 0, (), 0, -1)
+    assert shell.init(300) == InitProducerIdResponse(ErrorCode.NONE, 300, 0)
+
+
+def test_a_transaction_that_is_not_ended_in_time_is_aborted_under_another_epoch() -> None:
+    shell = ongoing()
+    shell.tick(TIMEOUT_MS - 1)
+    assert not shell.appends
+    shell.tick(1)
+    shell.commit(ErrorCode.NOT_ENOUGH_REPLICAS, written=False)
+    assert shell.end() is None
+    shell.commit(ErrorCode.NOT_ENOUGH_REPLICAS, written=False)
+    assert shell.replies[shell.count].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    shell.tick(100)
+    shell.commit()
+    assert [marker[1:3] for marker in shell.markers()] == [(False, 1), (False, 1)]
+    shell.answer()
+    shell.commit()
+    assert shell.state == TransactionState.COMPLETE_ABORT.label
+    assert shell.end() is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_later_coordinator_goes_on_with_what_was_decided(committed: bool) -> None:
+    shell = ongoing()
+    shell.end(committed)
+    shell.commit()
+    shell.start()
+    assert shell.markers() == [(1, committed, 0, 2, [A]), (2, committed, 0, 2, [B])]
+    shell.answer()
+    shell.commit()
+    assert shell.state == (TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT).label
+
+
+def test_a_later_coordinator_watches_over_what_is_open() -> None:
+    shell = ongoing()
+    shell.now_ms = 400
+    shell.start()
+    assert not shell.sent and not shell.appends
+    shell.tick(TIMEOUT_MS - 401)
+    assert not shell.appends
+    shell.tick(1)
+    shell.commit()
+    assert shell.state == TransactionState.PREPARE_ABORT.label
+
+
+def test_what_the_coordinator_before_awaits_has_no_effect_any_more() -> None:
+    shell = ongoing()
+    shell.end()
+    shell.commit()
+    sent = shell.sent
+    shell.step(LeadershipChanged(LOG, None))
+    shell.sent = sent
+    shell.answer()
+    assert not shell.appends
+    assert shell.add(A) is ErrorCode.NOT_COORDINATOR
+    shell.tick(10 * TIMEOUT_MS)
+    assert not shell.appends and not shell.sent
+
+
+def test_requests_that_are_refused() -> None:
+    shell = Shell()
+    assert shell.init(timeout_ms=900_001).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert shell.init(timeout_ms=0).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert shell.init(known=(5, 0)).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert shell.add(A) is shell.end() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    shell.init()
+    assert shell.end() is ErrorCode.INVALID_TXN_STATE
+    response = shell.request(AddPartitionsToTxnRequest("id", 100, 0, (A, GONE)))
+    assert dict(response.partitions) == {
+        A: ErrorCode.OPERATION_NOT_ATTEMPTED,
+        GONE: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert shell.request(EndTxnRequest("", 100, 0, True)).error is ErrorCode.INVALID_REQUEST
+    shell.automatic = False
+    shell.request(AddPartitionsToTxnRequest("id", 100, 0, (A,)))
+    assert shell.add(B) is shell.end() is shell.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
+    with pytest.raises(InvariantError):
+        shell.core.shards[0].transactions["id"].changed(TransactionState.COMPLETE_COMMIT, 0)
+
+
+def test_ids_take_memory_and_are_refused_beyond_the_limit() -> None:
+    memory = MemoryAccount(5000)
+    shell = Shell(memory)
+    responses = [shell.request(InitProducerIdRequest(f"id-{n}", 1000, n)).error for n in range(3)]
+    assert responses == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    shell.step(LeadershipChanged(LOG, None))
+    assert memory.held.total() == 0

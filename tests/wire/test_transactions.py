@@ -1,0 +1,123 @@
+"""Transactions on the wire: requests, markers between brokers, and the records of `__transaction_state`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kreplog._native import batch
+from kreplog.core.messages import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceResponse,
+    TransactionMarker,
+    WriteMarkersRequest,
+)
+from kreplog.core.transaction_messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    TransactionMetadata,
+    TransactionRecord,
+)
+from kreplog.errors import ErrorCode
+from kreplog.types import TopicPartition
+from kreplog.wire import generic, transaction_records, transactions
+from kreplog.wire.frames import decode_request_header
+from kreplog.wire.versions import BETWEEN_BROKERS, ApiKey
+from tests.wire.messages import header, joined
+
+A0, A2, B1 = TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)
+
+
+def decoded(key: ApiKey, version: int, **fields: Any) -> Any:
+    (frame,) = generic.encode_request(header(key, version), **fields)
+    body = bytes(frame)[4:]
+    return transactions.DECODERS[key](body, decode_request_header(body), 1000)
+
+
+def encoded(key: ApiKey, version: int, response: Any) -> Any:
+    (frame,) = transactions.ENCODERS[key](response, header(key, version))
+    return generic.decode_response(bytes(frame)[4:], header(key, version))
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_add_partitions(version: int) -> None:
+    key = ApiKey.ADD_PARTITIONS_TO_TXN
+    request = decoded(
+        key,
+        version,
+        v3_and_below_transactional_id="id",
+        v3_and_below_producer_id=7,
+        v3_and_below_producer_epoch=3,
+        v3_and_below_topics=[{"name": "a", "partitions": [0, 2, 0]}, {"name": "b", "partitions": [1]}],
+    )
+    assert request == AddPartitionsToTxnRequest("id", 7, 3, (A0, A2, B1))
+    results = ((A0, ErrorCode.NONE), (A2, ErrorCode.PRODUCER_FENCED), (B1, ErrorCode.NONE))
+    response = encoded(key, version, AddPartitionsToTxnResponse(results))
+    fenced = 90 if version >= 2 else 47
+    assert [
+        (topic.name, [(result.partition_index, result.partition_error_code) for result in topic.results_by_partition])
+        for topic in response.results_by_topic_v3_and_below
+    ] == [("a", [(0, 0), (2, fenced)]), ("b", [(1, 0)])]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_end_txn(version: int) -> None:
+    for committed in (True, False):
+        request = decoded(
+            ApiKey.END_TXN, version, transactional_id="id", producer_id=7, producer_epoch=3, committed=committed
+        )
+        assert request == EndTxnRequest("id", 7, 3, committed)
+    response = encoded(ApiKey.END_TXN, version, EndTxnResponse(ErrorCode.PRODUCER_FENCED))
+    assert response.error_code == (90 if version >= 2 else 47)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_markers_between_brokers(committed: bool) -> None:
+    request_header = header(ApiKey.WRITE_TXN_MARKERS, 1)
+    marker = TransactionMarker(7, 3, committed, 9)
+    request = WriteMarkersRequest(-1, 500, tuple(ProducePartition(name, marker) for name in (A0, A2, B1)))
+    frame = joined(transactions.encode_write_markers(request, request_header))[4:]
+    assert transactions.decode_write_markers(frame, decode_request_header(frame, BETWEEN_BROKERS), 500) == request
+    errors = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE)
+    response = ProduceResponse(
+        tuple(ProducedPartition(name, error) for name, error in zip((A0, A2, B1), errors, strict=True))
+    )
+    frame = joined(transactions.encode_write_markers_response(response, request, request_header))[4:]
+    assert transactions.decode_write_markers_response(frame, request_header) == tuple(
+        zip((A0, A2, B1), errors, strict=True)
+    )
+
+
+RECORDS = (
+    TransactionRecord("id", TransactionMetadata(7, 3, 60_000, 1, (A0, A2, B1), 1_700_000_000_000, 1_699_999_999_999)),
+    TransactionRecord("näme", TransactionMetadata(8, 0, 1, 0, (), 5, -1)),
+    TransactionRecord("gone", None),
+)
+
+
+def test_records_are_kafkas() -> None:
+    """TransactionLogKey and TransactionLogValue in version 0, by hand."""
+    (key, value), (_, empty), (_, tombstone) = map(transaction_records.encode_record, RECORDS)
+    assert key == bytes.fromhex("0000 0002") + b"id"
+    assert value == bytes.fromhex(
+        "0000 0000000000000007 0003 0000ea60 01"  # version, producer id, epoch, time-out, state
+        "00000002 0001 61 00000002 00000000 00000002 0001 62 00000001 00000001"  # a: 0, 2; b: 1
+        "0000018bcfe56800 0000018bcfe567ff"
+    )
+    assert empty == bytes.fromhex("0000 0000000000000008 0000 00000001 00 ffffffff 0000000000000005 ffffffffffffffff")
+    assert tombstone is None
+
+
+def test_records_are_read_back_and_what_is_none_is_left_out() -> None:
+    data = transaction_records.encode_batch(RECORDS)
+    assert transaction_records.decode_batches(data, 1) == tuple(enumerate(RECORDS))[1:]
+    key, value = transaction_records.encode_record(RECORDS[0])
+    assert value is not None
+    damaged = [(key, value[:cut]) for cut in range(1, len(value))]
+    damaged += [(b"\0\1" + key[2:], value), (key, b"\0\1" + value[2:]), (key[:3], value), (b"", value)]
+    found = transaction_records.decode_batches(batch.build([v for _, v in damaged], [k for k, _ in damaged]), 0)
+    assert not found
