@@ -513,3 +513,34 @@ def test_readers_that_have_begun_go_on(path: Path) -> None:
 def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises((UsageError, TypeError), match=next(iter(wrong))):
         LogConfig(**wrong)
+
+
+@pytest.mark.parametrize("leader_compacts", [False, True])
+def test_a_follower_that_was_compacted_further_is_truncated_and_follows_on(folder: Path, leader_compacts: bool) -> None:
+    """At every offset, also in a gap; the leader may be compacted between two fetches."""
+    with Log.open(folder / "leader-0", CONFIG) as leader:
+        fill(leader, 1, 300, 20)
+        leader.roll()
+        end, expected = leader.log_end_offset, {record.key: tuple(record) for record in leader.read()}
+        for offset in range(0, end, 7):
+            path = folder / f"follower-{offset}"
+            with Log.open(path, replace(CONFIG, replicated=True)) as log:
+                follow(log, leader, 0)
+                log.advance_high_watermark(end)
+                log.roll()
+                log.compact(force=True)
+                assert log.truncate_to(offset) <= offset
+                if leader_compacts and offset > end / 2:
+                    leader.compact(force=True)
+                follow(log, leader, log.log_end_offset)
+                log.advance_high_watermark(end)
+                log.compact(force=True)
+                assert log.log_end_offset == end
+                assert {record.key: tuple(record) for record in log.read()} == expected
+
+
+def follow(log: Log, leader: Log, offset: int) -> None:
+    while offset < leader.log_end_offset:
+        fetched = leader.fetch(offset, 500)
+        log.append_as_follower(fetched.data)
+        offset = fetched.next_offset
