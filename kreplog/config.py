@@ -54,6 +54,8 @@ RANGES = {
     "min_compaction_lag_ms": (0, 2**63 - 1),
     "max_compaction_lag_ms": (1, 2**63 - 1),
     "delete_retention_ms": (0, 2**63 - 1),
+    "message_timestamp_before_max_ms": (0, 2**63 - 1),
+    "message_timestamp_after_max_ms": (0, 2**63 - 1),
     "dedupe_buffer_size": (1 << 10, 1 << 40),
 }
 """By setting: the least and the greatest that is allowed."""
@@ -76,6 +78,8 @@ class LogConfig:
     flush_messages: fsync at least once every so many records, before the append returns (1: every append is durable
         against power loss on return; concurrent appends share one fsync). The default never forces it.
     message_timestamp_type: "CreateTime" keeps the producer's timestamps, "LogAppendTime" overwrites them.
+    message_timestamp_before_max_ms, message_timestamp_after_max_ms: how much older, and newer, than the clock a record
+        of a producer's batch may be that keeps its timestamp; what `append` and the like write is not checked.
     compression_type: what `append`, `append_many` and, by default, `appender` write; encoded batches are
         kept as they come.
     producer_id_expiration_ms: an idempotent producer idle for so long is forgotten when the next segment is rolled,
@@ -109,6 +113,8 @@ class LogConfig:
     retention_bytes: int = -1
     flush_messages: int = 2**63 - 1
     message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    message_timestamp_after_max_ms: int = 2**63 - 1
     compression_type: str = "none"
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 10_000
@@ -171,6 +177,8 @@ class TopicConfig:
     max_message_bytes: int | None = None
     index_interval_bytes: int | None = None
     message_timestamp_type: str | None = None
+    message_timestamp_before_max_ms: int | None = None
+    message_timestamp_after_max_ms: int | None = None
     min_cleanable_dirty_ratio: float | None = None
     min_compaction_lag_ms: int | None = None
     max_compaction_lag_ms: int | None = None

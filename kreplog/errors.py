@@ -40,6 +40,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -160,6 +161,12 @@ class InvalidRecordError(UsageError):
     """A record has no key, in a log that is compacted; nothing was written."""
 
     kafka_code = ErrorCode.INVALID_RECORD
+
+
+class InvalidTimestampError(UsageError):
+    """A producer's record is older or newer than the log allows; nothing was written."""
+
+    kafka_code = ErrorCode.INVALID_TIMESTAMP
 
 
 class RecordEncodeError(UsageError):

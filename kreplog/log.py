@@ -216,9 +216,9 @@ class Log(SegmentedLog):
         new_producers: whether batches of unknown producers are accepted. transactional: whether one may be of a
         transaction, which begins with the producer's first such batch and ends with append_transaction_marker.
         Raises CorruptBatchError, UnsupportedFormatError, UnsupportedCompressionError, RecordTooLargeError,
-        InvalidRecordError (a compacted log needs keys), OutOfOrderSequenceError, ProducerFencedError,
-        DuplicateSequenceError, InvalidTransactionStateError, FencedLeaderEpochError, TooManyProducersError (nothing
-        written), LogFailedError, LogClosedError.
+        InvalidRecordError (a compacted log needs keys), InvalidTimestampError, OutOfOrderSequenceError,
+        ProducerFencedError, DuplicateSequenceError, InvalidTransactionStateError, FencedLeaderEpochError,
+        TooManyProducersError (nothing written), LogFailedError, LogClosedError.
         """
         return encoded.append_batches(self, buffer, leader_epoch, strict, new_producers, transactional)
 

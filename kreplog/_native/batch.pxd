@@ -263,6 +263,7 @@ cdef str reason_of(int code)
 cdef int raise_corrupt(int code, str partition, int64_t offset, str path, int64_t position) except -1
 cdef struct RecordsFound:
     int64_t max_timestamp  # of any record, -1 when there is none
+    int64_t min_timestamp  # of those that have one, INT64_MAX when there is none
     bint keyless  # a record has no key
 
 

@@ -94,6 +94,8 @@ cdef int walk(RecordCursor* c, bint dense, RecordsFound* found) noexcept nogil:
         expected += 1
         if view.timestamp > found.max_timestamp:
             found.max_timestamp = view.timestamp
+        if view.timestamp < found.min_timestamp and view.timestamp != -1:
+            found.min_timestamp = view.timestamp
         found.keyless |= view.key_length < 0
 
 
@@ -106,6 +108,7 @@ cdef int check_records(const uint8_t* p, const BatchHeader* h, bint dense, Recor
     cdef RecordCursor c
     cdef int code
     found.max_timestamp = -1
+    found.min_timestamp = INT64_MAX
     found.keyless = False
     if dense and h.record_count != h.last_offset_delta + 1:
         return BAD_COUNT

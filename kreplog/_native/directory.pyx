@@ -82,6 +82,8 @@ cdef int adopt(SegmentedLog log, object config) except -1:
     log.config = config
     log.log_append_time = config.message_timestamp_type == "LogAppendTime"
     log.compacts = config.compacts or config.offset_gaps
+    log.oldest_ms = config.message_timestamp_before_max_ms
+    log.newest_ms = config.message_timestamp_after_max_ms
     log.needs_keys = config.compacts
     log.codec = codec
     log.segment_bytes = config.segment_bytes

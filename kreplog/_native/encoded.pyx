@@ -42,6 +42,7 @@ from kreplog._native.batch import MAX_DECOMPRESSED_BYTES
 from kreplog.errors import (
     ArgumentTypeError,
     FencedLeaderEpochError,
+    InvalidTimestampError,
     OffsetOutOfRangeError,
     ResourceExhaustedError,
     UsageError,
@@ -64,18 +65,20 @@ cdef class InspectedBatches:
     cdef readonly object error
     cdef list max_timestamps
     cdef bint keyless  # whether a record has no key
+    cdef int64_t min_timestamp
 
     def __init__(self, data, error=None):
         self.data = data
         self.error = error
-        self.max_timestamps = None if error is not None else inspected(data, &self.keyless)
+        self.min_timestamp = INT64_MAX
+        self.max_timestamps = None if error is not None else inspected(data, self)
 
     def __len__(self):
         return len(self.data)
 
 
-cdef list inspected(data, bint* keyless):
-    """The largest timestamp of each batch, -1 for none. keyless: set where a record has no key.
+cdef list inspected(data, InspectedBatches noted):
+    """The largest timestamp of each batch, -1 for none. noted: gets what is of all batches.
 
     Raises CorruptBatchError, UnsupportedCompressionError."""
     cdef const uint8_t[::1] given = memoryview(data).cast("B")
@@ -93,7 +96,8 @@ cdef list inspected(data, bint* keyless):
             code = check_records(&given[at], &h, True, &records)
         if code != BATCH_OK:
             raise_corrupt(code, None, -1, None, at)
-        keyless[0] |= records.keyless
+        noted.keyless |= records.keyless
+        noted.min_timestamp = min(noted.min_timestamp, records.min_timestamp)
         found.append(records.max_timestamp)
         at += batch_size(&h)
     return found
@@ -199,6 +203,7 @@ cdef int assign_offsets(
     cdef int64_t batch_max
     cdef RecordsFound found
     cdef bint keyless = prechecked is not None and prechecked.keyless
+    cdef int64_t earliest = INT64_MAX if prechecked is None else prechecked.min_timestamp
     cdef int code
     cdef int barred = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | (0 if transactional else TRANSACTIONAL)
     totals.records = 0
@@ -216,10 +221,13 @@ cdef int assign_offsets(
             code = check_records(p, &h, True, &found)
             batch_max = found.max_timestamp
             keyless |= found.keyless
+            earliest = found.min_timestamp
         if code != BATCH_OK:
             raise_corrupt(code, log.name, -1, None, at)
         if keyless and log.needs_keys:
             log.refuse_keyless()
+        if not log.log_append_time and (batch_max - now > log.newest_ms or earliest < now - log.oldest_ms):
+            refuse_timestamps(log, earliest, batch_max, now)
         if at == 0:
             first[0] = h
             if h.attributes & TRANSACTIONAL:  # then it stands alone
@@ -234,6 +242,15 @@ cdef int assign_offsets(
         if h.producer_id >= 0 and (count > 1 or at < length):
             raise UsageError(f"{log.name}: an idempotent producer's batch must stand alone in its append")
     return 0
+
+
+cdef int refuse_timestamps(SegmentedLog log, int64_t earliest, int64_t latest, int64_t now) except -1:
+    early = latest - now <= log.newest_ms
+    raise InvalidTimestampError(
+        f"{log.name}: a record has timestamp {earliest if early else latest}, and now is {now}: at most "
+        f"{log.oldest_ms if early else log.newest_ms} ms {'before' if early else 'after'} now are allowed; nothing was "
+        f"written: see message.timestamp.{'before' if early else 'after'}.max.ms", partition=log.name,
+    )
 
 
 cdef int64_t stamp(

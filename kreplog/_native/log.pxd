@@ -14,6 +14,8 @@ cdef int32_t epoch_of(object value) except? -1
 cdef class SegmentedLog(WritableLog):
     cdef bint log_append_time
     cdef bint compacts  # its cleanup policy has "compact" in it, or had
+    cdef int64_t oldest_ms  # how much older, and newer, than now a producer's record may be
+    cdef int64_t newest_ms
     cdef bint needs_keys  # a record without a key is refused: its cleanup policy has "compact" in it
     cdef int codec
     cdef int64_t segment_bytes

@@ -486,6 +486,8 @@ _LOG = {
     "log.index.size.max.bytes": "segment_index_bytes",
     "message.max.bytes": "max_message_bytes",
     "log.message.timestamp.type": "message_timestamp_type",
+    "log.message.timestamp.before.max.ms": "message_timestamp_before_max_ms",
+    "log.message.timestamp.after.max.ms": "message_timestamp_after_max_ms",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "max.producer.ids.per.partition": "max_producer_ids",
     "log.dir.group": "directory_group",
