@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
+import signal
 import struct
 import threading
 import time
@@ -104,6 +106,8 @@ class InChild:
     def result(self) -> Any:
         """What the call returned; fails the test if it raised an error or the process was killed."""
         with self._reading as file:
+            if not select.select([file], [], [], 2 * TIMEOUT_S)[0]:
+                os.kill(self.pid, signal.SIGKILL)
             answer = file.read()
         os.waitpid(self.pid, 0)
         assert answer, "the process was killed"

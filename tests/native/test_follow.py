@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kreplog import Follow, Log, LogConfig, Record
+from kreplog import Follow, Log, LogConfig, Record, Topic
 from kreplog._native import batch
 from kreplog._native.crc32c import crc32c
 from kreplog.errors import (
@@ -27,6 +27,7 @@ from kreplog.errors import (
     PartitionDeletedError,
     UsageError,
     WriterClosedError,
+    WriterDiedError,
 )
 from tests.waiting import STATE, InThread, until, until_waiting, wake_at
 
@@ -217,13 +218,38 @@ def test_the_next_writer(path: Path) -> None:
         assert following.result() == [b"a", b"b", b"c"]
 
 
+def test_the_last_record_of_a_writer_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published after the reader's look at the high watermark, and before it saw that nobody has the lock any more."""
+    with Topic.open(tmp_path / "of-a-killed" / "t", 1) as topic:
+        topic.append(b"first")
+        earlier = (tmp_path / "of-a-killed" / "t-0" / STATE).read_bytes()[128:384]
+        topic.append(b"last")
+        shutil.copytree(tmp_path / "of-a-killed", tmp_path / "left")
+    path = tmp_path / "left" / "t-0"
+    last = (path / STATE).read_bytes()[128:384]
+    poke(path, 128, earlier)
+    split = os.path.split
+
+    def publish_and_split(name: str) -> tuple[str, str]:
+        poke(path, 128, last)
+        return split(name)
+
+    with Log.open(path, read_only=True) as reader:
+        assert reader.high_watermark == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(os.path, "split", publish_and_split)
+            assert reader.wait(1, 30) is True
+        with pytest.raises(WriterDiedError):
+            reader.wait(2, 30)
+
+
 # Truncation, deletion
 
 
 def test_a_truncation_below_what_was_read(writer: Log, log: Log, path: Path) -> None:
     for _ in range(10):
         writer.append(b"old")
-    records = log.follow()
+    records = log.follow(timeout=10)
     for _ in range(8):
         next(records)
     writer.truncate_to(5)
@@ -234,7 +260,7 @@ def test_a_truncation_below_what_was_read(writer: Log, log: Log, path: Path) -> 
 
 def test_a_truncation_is_seen_while_waiting(writer: Log, log: Log, path: Path) -> None:
     writer.append(b"")
-    waiting = InThread(lambda: list(log.follow()))
+    waiting = InThread(lambda: list(log.follow(timeout=10)))
     until_waiting(path, 1)
     writer.truncate_to(0)
     with pytest.raises(LogTruncatedError):
@@ -245,7 +271,7 @@ def test_a_truncation_is_seen_while_waiting(writer: Log, log: Log, path: Path) -
 def test_a_truncation_that_was_outgrown(writer: Log, log: Log, own: bool) -> None:
     """The log is as long as before, and longer, when the reader looks again."""
     writer.append_many([b"old"] * 10)
-    records = (writer if own else log).follow(9)
+    records = (writer if own else log).follow(9, timeout=10)
     next(records)
     writer.truncate_to(0)
     writer.append_many([b"new"] * 30)
@@ -257,7 +283,7 @@ def test_a_truncation_of_what_was_not_read(writer: Log, log: Log) -> None:
     """It reads what is in the log now."""
     for _ in range(10):
         writer.append(b"old")
-    records = log.follow()
+    records = log.follow(timeout=10)
     assert values([next(records) for _ in range(4)]) == [b"old"] * 4
     writer.truncate_to(4)
     writer.append_many([b"new"] * 10)
@@ -268,7 +294,7 @@ def test_a_truncation_of_what_was_not_read(writer: Log, log: Log) -> None:
 @pytest.mark.parametrize("count", [16, 17])
 def test_more_truncations_than_are_noted(writer: Log, log: Log, count: int) -> None:
     writer.append(b"")
-    records = log.follow()
+    records = log.follow(timeout=10)
     next(records)
     for _ in range(count):
         writer.append(b"")
@@ -291,7 +317,7 @@ def test_a_recovery_that_drops_committed_records(path: Path) -> None:
         shutil.copytree(path, path.parent / "copy" / "t-0")
     path = path.parent / "copy" / "t-0"
     with Log.open(path, read_only=True) as reader:
-        records = reader.follow(across_writers=True)
+        records = reader.follow(across_writers=True, timeout=10)
         assert values([next(records), next(records)]) == [b"a", b"damaged"]
         segment = path / "00000000000000000000.log"
         content = segment.read_bytes()
@@ -309,7 +335,7 @@ def test_deleted_records(writer: Log, log: Log) -> None:
     for _ in range(3):
         writer.append(b"")
         writer.roll()
-    records = log.follow()
+    records = log.follow(timeout=10)
     next(records)
     writer.delete_records_before(2)
     with pytest.raises(OffsetOutOfRangeError, match="its records were deleted"):
