@@ -31,6 +31,7 @@ NOT_OF_KAFKA = {
     *("max.partitions", "max.broker.partitions", "max.producer.ids.per.partition", "log.dir.group"),
     *("server.log.format", "server.log.level", "server.log.max.bytes", "server.log.backups"),
     *("controlled.shutdown.max.wait.ms", "log.stray.retention.ms", "replica.lag.max.bytes"),
+    "transaction.state.log.commit.timeout.ms",
 }
 """Settings that a broker of Kafka 3.9 does not have under this name."""
 
