@@ -44,6 +44,9 @@ TIMEOUT_S = 15.0
 NEW_TOPIC_S = 1.0
 """How long a topic is looked for that the first broker does not know."""
 
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
+"""Of groups of both protocols, as Kafka names them."""
+
 group_app = App("List, describe and delete consumer groups, and reset their offsets.")
 
 GroupId = Annotated[str, typer.Argument(help="Id of the group.")]
@@ -60,6 +63,8 @@ def list_all(
 ) -> None:
     """List the groups with their states."""
     states = {each.lower() for each in state or ()}
+    if unknown := sorted(states.difference(map(str.lower, STATES))):
+        raise UsageError(f"--state {unknown[0]!r} is no state of a group: choose from {', '.join(STATES)}")
     with cluster_connections(cluster, bootstrap) as connections:
         groups = [each for each in list_groups(connections, _deadline()) if not states or each.state.lower() in states]
     if as_json:

@@ -12,7 +12,7 @@ import typer
 
 from kreplog.client.admin_client import AdminClient
 from kreplog.client.rebalance_plan import plan_rebalance, racks_of_live_brokers
-from kreplog.cluster.local_cluster import ClusterError
+from kreplog.cluster.local_cluster import ClusterError, LocalCluster
 from kreplog.commands.connecting import admin_client
 from kreplog.commands.options import AsJson, ClusterDir, counted, ids, print_json
 from kreplog.commands.partitions import carry_out
@@ -49,10 +49,19 @@ def drain(
         racks = racks_of_live_brokers(admin)
         if not set(racks).difference(leaving):
             raise UsageError(f"no broker but {sorted(set(leaving))} is running: there is none to move replicas to")
+        _check_known(admin, set(leaving).difference(racks, LocalCluster(directory).brokers))
         racks = {**dict.fromkeys(leaving), **racks}
         _move(admin, racks, leaving, execute=execute, wait=wait, as_json=as_json)
     if execute and wait and not as_json:
-        print(f"brokers {leaving} have no replica of these partitions now: new topics may still be placed on them")
+        print(f"brokers {leaving} have no replica now: stop them before new topics, or a rebalance, give them some")
+
+
+def _check_known(admin: AdminClient, others: set[int]) -> None:
+    """Raise UsageError unless all `others`, which neither run nor are in the cluster's directory, have replicas."""
+    topics = admin.metadata().topics if others else ()
+    holders = {broker for topic in topics for found in topic.partitions for broker in found.replica_nodes}
+    if unknown := sorted(others - holders):
+        raise UsageError(f"there are no brokers {unknown}: check their ids")
 
 
 def _move(

@@ -260,6 +260,8 @@ def remove_partitions(
     with admin_client(cluster, None) as admin:
         (topic,) = admin.metadata([name]).topics
         raise_for_error("topic", name, topic)
+        if topic.is_internal:
+            raise UsageError(f"{name} is internal: its records are found by the number of its partitions, which stays")
         removed = [partition for partition in topic.partitions if partition.partition_index >= keep]
         if not removed:
             raise UsageError(f"{name} has {counted(len(topic.partitions), 'partition')}: there is none beyond {keep}")

@@ -94,6 +94,9 @@ def test_a_group_with_a_member(trio: LocalCluster, on_trio: Kreplog) -> None:
         assert listed["live"] == "Stable"
         assert b"live  Stable  consumer\n" in on_trio("group", "list", "--state", "stable").out
         assert b"live" not in on_trio("group", "list", "--state", "Empty").out
+        assert "'stabl' is no state of a group" in on_trio("group", "list", "--state", "Stabl").err
+        refused = on_trio("topic", "remove-partitions", "__consumer_offsets", "--keep", 5)
+        assert (refused.code, refused.out, "is internal" in refused.err) == (2, b"", True)
         refused = on_trio("group", "reset-offsets", "live", "--all-topics", "--to-earliest", "--execute")
         assert refused.code == 2 and "group live is Stable with 1 member" in refused.err
         refused = on_trio("group", "delete", "live")

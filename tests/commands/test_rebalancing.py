@@ -72,6 +72,10 @@ def test_brokers_are_drained_and_balance_is_restored(four: Path, kreplog: Kreplo
     eventually(lambda: only_one_and_two_run(kreplog, four), "the killed broker remains in the metadata")
     dead = run_json(kreplog, "cluster", "drain", "0", four, "--execute")
     assert {move["to"] for move in dead["moves"]} == {1} and not dead["failed"]
+    for words in (("9",), ("0,9", "--execute")):
+        refused = kreplog("cluster", "drain", words[0], four, *words[1:])
+        assert (refused.code, "there are no brokers [9]" in refused.err) == (2, True)
+    assert "0 replicas to move" in kreplog("cluster", "drain", "0", four).out.decode(), "it is drained already"
     refused = kreplog("cluster", "drain", "1", four)
     assert (refused.code, "only 1 brokers stay" in refused.err) == (2, True)
 
