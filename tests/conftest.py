@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what is marked long, unless `-m` speaks of it. Where several processes share the tests
     (--dist=loadgroup of pytest-xdist), one runs a whole file."""
     for item in items:
-        part = item.path.relative_to(Path(__file__).parent).parts[0]
-        group = part if part in _TOGETHER else str(item.path)
+        folder = item.path.parent.relative_to(Path(__file__).parent)
+        group = str(folder) if folder.parts[:1] and folder.parts[0] in _TOGETHER else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
     if "long" in config.getoption("markexpr", ""):
         return
