@@ -130,6 +130,7 @@ def test_new_brokers_get_the_settings_that_all_share(tmp_path: Path) -> None:
         "inter.broker.key.file": f"{tmp_path}/c/cluster.key",
         "min.insync.replicas": 2,
         "offsets.topic.replication.factor": 2,
+        "transaction.state.log.replication.factor": 2,
     }
     ports = [int(address.rpartition(":")[2]) for address in grown.bootstrap().split(",")]
     assert ports[2] == 20001

@@ -153,7 +153,7 @@ def test_all_settings_are_replaced(cluster: LocalCluster) -> None:
         ("min.insync.replicas", "4", "min.insync.replicas = 4 with 3 replicas cannot be met"),
         ("min.insync.replicas", "two", "min.insync.replicas = two: must be an integer from 1 to"),
         ("retention.ms", "-2", "retention.ms = -2: must be an integer from -1 to"),
-        ("cleanup.policy", "compact", "cleanup.policy = compact: must be delete"),
+        ("cleanup.policy", "compress", "cleanup.policy = compress: choose one of delete, compact"),
         ("message.timestamp.type", "Never", "message.timestamp.type = Never"),
         ("colour", "red", "colour is not a setting of a topic: the settings are cleanup.policy"),
     ],
